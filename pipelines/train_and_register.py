@@ -1,0 +1,119 @@
+"""The main job: from a source of rows to a registered model."""
+
+from kfp import dsl, kubernetes
+
+from components.evaluate.component import evaluate
+from components.ingest.component import ingest
+from components.join.component import join
+from components.register.component import register
+from components.resolve.component import resolve
+from components.summarize.component import summarize
+from components.train.component import train
+from components.validate.component import validate
+from trainwright.authoring import images
+
+HOUR_S = 3600
+
+
+def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True) -> None:
+    """Give a task its resources, retries, time limit and caching; all are fixed when it is compiled.
+
+    Caching is set here, because the client's override does not reach tasks inside an exit handler.
+    """
+    task.set_cpu_request(cpu).set_cpu_limit(cpu)
+    task.set_memory_request(memory).set_memory_limit(memory)
+    task.set_retry(num_retries=2, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration="300s")
+    task.set_caching_options(cached)
+    kubernetes.set_timeout(task, hours * HOUR_S)
+
+
+@dsl.pipeline(name="train-and-register", display_name="Train and register")
+def train_and_register(  # noqa: PLR0913 - one section of the experiment file each
+    source: str,
+    feature_source: str,
+    data: str,
+    schema: str,
+    validation: str,
+    features: str,
+    network: str,
+    training: str,
+    resources: str,
+    evaluation: str,
+    registry: str,
+    commit: str,
+) -> None:
+    """Train a model on pinned data, and register it if the data and the model pass their gates.
+
+    Data that FAILs stops the run before training. Data on HOLD is trained on, and the registered version
+    says so. Only a model whose evaluation is PASS is registered.
+
+    Args:
+        source: Files with the rows: a path, a folder or a glob; local or an object store's.
+        feature_source: The offline files behind the features; their content is part of the version.
+        data: Section ``data`` of the experiment file, as JSON.
+        schema: Text of the reviewed TFDV schema.
+        validation: Section ``validation``, as JSON.
+        features: Section ``features``, as JSON.
+        network: Section ``network``, as JSON.
+        training: Section ``training``, as JSON.
+        resources: Section ``resources``, as JSON.
+        evaluation: Section ``evaluation``, as JSON.
+        registry: Section ``registry``, as JSON.
+        commit: Git commit of the experiment, for the record.
+    """
+    finish = summarize(run_root=dsl.PIPELINE_ROOT_PLACEHOLDER)
+    _set(finish, cpu="500m", memory="1G", cached=False)
+    with dsl.ExitHandler(finish):
+        # What is outside may have changed since the last run, so these two always look.
+        source_now = resolve(source=source)
+        _set(source_now, cpu="1", memory="1G", cached=False)
+        features_now = resolve(source=feature_source).set_display_name("resolve-features")
+        _set(features_now, cpu="1", memory="1G", cached=False)
+
+        ingested = ingest(source=source, source_version=source_now.outputs["Output"], data=data)
+        _set(ingested, cpu="2", memory="4G")
+        snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
+
+        validated = validate(
+            snapshot=snapshot, data_version=data_version, schema=schema, validation=validation
+        )
+        _set(validated, cpu="2", memory="8G")
+
+        with dsl.If(validated.outputs["Output"] != "FAIL", "data-not-refused"):
+            joined = join(
+                entities=snapshot,
+                data_version=data_version,
+                features=features,
+                features_version=features_now.outputs["Output"],
+            )
+            _set(joined, cpu="2", memory="8G")
+
+            # The launcher only waits; the cores and GPUs belong to the job it submits.
+            trained = train(
+                training_set=joined.outputs["training_set"],
+                data_version=joined.outputs["Output"],
+                network=network,
+                training=training,
+                resources=resources,
+                image=images.TORCH,
+            )
+            _set(trained, cpu="200m", memory="512M", hours=24)
+
+            evaluated = evaluate(
+                predictions=trained.outputs["predictions"],
+                predictions_version=trained.outputs["predictions_version"],
+                evaluation=evaluation,
+            )
+            _set(evaluated, cpu="2", memory="4G")
+
+            with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
+                # Not cached: it looks the model up in the registry first, and reuses what it finds.
+                registered = register(
+                    model=trained.outputs["model"],
+                    model_version=trained.outputs["model_version"],
+                    data_verdict=validated.outputs["verdict"],
+                    model_verdict=evaluated.outputs["verdict"],
+                    registry=registry,
+                    commit=commit,
+                )
+                _set(registered, cpu="1", memory="2G", cached=False)

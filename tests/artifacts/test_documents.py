@@ -1,0 +1,96 @@
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from trainwright.artifacts import (
+    Column,
+    Environment,
+    Listing,
+    Record,
+    Snapshot,
+    SnapshotFile,
+    SourceFile,
+    Verdict,
+)
+from trainwright.errors import InputError, InternalError
+
+FILE = SnapshotFile(uri="data/train/part-00000.parquet", size=10, sha256="ab", rows=3, split="train")
+SNAPSHOT = Snapshot(files=(FILE,), columns=(Column(name="x", type="int64"),), roles={"key": "x"})
+
+
+def test_a_document_survives_its_file(tmp_path: Path) -> None:
+    path = SNAPSHOT.write(tmp_path)
+    assert path.name == "manifest.json"
+    assert Snapshot.read(tmp_path) == SNAPSHOT
+
+
+def test_the_digest_is_the_sha256_of_the_canonical_json() -> None:
+    text = (
+        '{"columns":[{"name":"x","type":"int64"}],"files":[{"rows":3,"sha256":"ab","size":10,"split":"train",'
+        '"uri":"data/train/part-00000.parquet"}],"parents":{},"quality":{},"roles":{"key":"x"},"schema_version":1}'
+    )
+    assert SNAPSHOT.digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_rows_are_counted_by_split() -> None:
+    second = SnapshotFile(uri="b", size=1, sha256="", rows=4, split="evaluate")
+    snapshot = Snapshot(files=(FILE, second, FILE), columns=())
+    assert (snapshot.rows, snapshot.splits) == (10, {"train": 6, "evaluate": 4})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version 2; this library reads 1"),
+        ({"surprise": 1}, "unknown fields ['surprise']"),
+        ({"files": "no list"}, "expected list, got 'no list'"),
+        ({"files": [{"uri": "a"}]}, "missing fields ['rows', 'sha256', 'size', 'split']"),
+        ({"columns": [{"name": "x", "type": 3}]}, "expected str, got 3"),
+        ({"quality": {"rows": True}}, "expected float, got True"),
+    ],
+)
+def test_a_reader_refuses_what_it_does_not_know(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(SNAPSHOT.to_json() | change))
+    with pytest.raises(InputError) as refused:
+        Snapshot.read(path)
+    assert message in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_a_missing_or_torn_document_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the file is missing"):
+        Snapshot.read(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"files": [')
+    with pytest.raises(InputError, match="is not JSON"):
+        Snapshot.read(tmp_path)
+
+
+def test_a_listing_of_a_copied_source_has_the_same_content_digest() -> None:
+    def listing(folder: str, sha256: str = "aa") -> Listing:
+        names = ("a.parquet", "deep/b.parquet")
+        files = tuple(SourceFile(uri=f"{folder}/{name}", size=3, sha256=sha256) for name in names)
+        return Listing(source=folder, files=files)
+
+    here, there = listing("/data/flights"), listing("/elsewhere/of/ours")
+    assert here.content_digest == there.content_digest
+    assert here.digest != there.digest
+    assert listing("/data/flights", "bb").content_digest != here.content_digest
+
+
+def test_a_record_carries_the_records_it_came_from(tmp_path: Path) -> None:
+    place = Environment(name="t", lock_sha256="", library="0", library_sha256="", python="", platform="")
+    first = Record(
+        step="ingest", headline="3 rows", started="2026-01-01T00:00:00+00:00", seconds=1, environment=place
+    )
+    second = Record(step="join", headline="", started="", seconds=2.5, environment=place, parents=(first,))
+    assert Record.read(second.write(tmp_path)).parents == (first,)
+
+
+def test_a_verdict_decides_only_what_readers_know() -> None:
+    with pytest.raises(InternalError, match="'MAYBE'"):
+        Verdict(decision="MAYBE", rules=(), judged={})

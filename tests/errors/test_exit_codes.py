@@ -1,0 +1,64 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from trainwright import errors
+
+
+def every(kind: type[errors.TrainwrightError]) -> Iterator[type[errors.TrainwrightError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from every(child)
+
+
+def test_every_error_ends_with_the_code_that_the_tree_documents() -> None:
+    documented = {}
+    for line in (errors.__doc__ or "").splitlines():
+        if line.strip().startswith(("├─", "└─")):
+            _, name, code, *_ = line.split()
+            documented[name] = int(code)
+    actual = {kind.__name__: kind.code for kind in every(errors.TrainwrightError)}
+    actual.pop("TrainwrightError")
+    assert actual == documented
+
+
+def test_an_error_of_ours_says_what_where_and_what_next_and_exits_with_its_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped, errors.reported("ingest"):
+        raise errors.DataRefused(
+            "0 rows in split 'evaluate'", where="flights.parquet", hint="widen the window"
+        )
+    assert stopped.value.code == 11
+    text = capsys.readouterr().err
+    assert (
+        "DataRefused: 0 rows in split 'evaluate'\n  at    flights.parquet\n  next  widen the window" in text
+    )
+    [line] = [row for row in text.splitlines() if row.startswith(errors.MARK)]
+    assert json.loads(line.removeprefix(errors.MARK)) == {
+        "error": "DataRefused",
+        "code": 11,
+        "component": "ingest",
+        "what": "0 rows in split 'evaluate'",
+        "where": "flights.parquet",
+        "hint": "widen the window",
+        "retryable": False,
+    }
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback_and_exits_with_70(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped, errors.reported("train"):
+        _ = {}["weights"]  # type: ignore[var-annotated]
+    assert stopped.value.code == 70
+    text = capsys.readouterr().err
+    assert "Traceback" in text
+    assert "KeyError: 'weights'" in text
+
+
+def test_a_step_that_works_prints_nothing_and_does_not_exit(capsys: pytest.CaptureFixture[str]) -> None:
+    with errors.reported("ingest"):
+        pass
+    assert capsys.readouterr() == ("", "")

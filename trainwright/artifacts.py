@@ -1,0 +1,386 @@
+"""The documents that cross from one step to the next.
+
+Each is a frozen dataclass that is written as JSON. ``digest`` is the SHA-256 of its canonical form and is
+its identity; a reader refuses a field or a version it does not know. Only the standard library is needed.
+"""
+
+import builtins
+import dataclasses
+import hashlib
+import json
+import os
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from trainwright.errors import InputError, InternalError
+
+DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
+"""What a judging step can decide. Only PASS is a pass."""
+
+
+def canonical(value: Any) -> str:
+    """Write plain JSON data in its one canonical form: sorted keys, no spaces, finite numbers only."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_text(text: str) -> str:
+    """Return the SHA-256 of a text, as 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces, as 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A JSON document with a version and an identity. Its subclasses are what steps exchange."""
+
+    SCHEMA_VERSION: ClassVar[int] = 1
+    FILE: ClassVar[str] = "document.json"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the canonical form: equal digests mean equal content."""
+        return digest_text(canonical(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document as plain JSON data, its version included."""
+        return {"schema_version": self.SCHEMA_VERSION} | dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "") -> Self:
+        """Read plain JSON data.
+
+        Raises:
+            InputError: The version is newer than this library, or a field is unknown, missing or of the
+                wrong type.
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"{cls.__name__} is not a JSON object but {type(data).__name__}", where=where)
+        version = data.get("schema_version")
+        if version != cls.SCHEMA_VERSION:
+            raise InputError(
+                f"{cls.__name__} has schema_version {version!r}; this library reads {cls.SCHEMA_VERSION}",
+                where=where,
+                hint="Upgrade trainwright in the environment of this step.",
+            )
+        body = {key: value for key, value in data.items() if key != "schema_version"}
+        return typing.cast(Self, _read(cls, body, where or cls.__name__))
+
+    def write(self, path: Path) -> Path:
+        """Write the document whole, or not at all. ``path`` is a file, or a folder that gets ``FILE``."""
+        if path.is_dir():
+            path = path / self.FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        attempt = path.with_name(f".{path.name}.{os.getpid()}")
+        attempt.write_text(json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        attempt.replace(path)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the document from a file, or from ``FILE`` in a folder.
+
+        Raises:
+            InputError: There is no such file, it is not JSON, or it is not this document.
+        """
+        if path.is_dir():
+            path = path / cls.FILE
+        try:
+            data = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise InputError(
+                f"no {cls.__name__} here: the file is missing",
+                where=str(path),
+                hint="The step that writes it did not finish, or its output is gone: run that step again.",
+            ) from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{cls.__name__} is not JSON: {error}", where=str(path)) from None
+        return cls.from_json(data, where=str(path))
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """Read plain JSON data as ``kind``, one of the types that documents are made of."""
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(typing.cast(type, kind), value, where)
+    arguments = typing.get_args(kind)
+    match typing.get_origin(kind):
+        case builtins.tuple:
+            entries = _expect(list, value, where)
+            return tuple(
+                _read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries)
+            )
+        case builtins.dict:
+            entries = _expect(dict, value, where)
+            return {key: _read(arguments[1], entry, f"{where}.{key}") for key, entry in entries.items()}
+    if kind is float and type(value) is int:
+        return float(value)
+    return value if kind is Any else _expect(kind, value, where)
+
+
+def _expect(kind: type, value: Any, where: str) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InputError(f"expected {kind.__name__}, got {value!r:.80}", where=where)
+    return value
+
+
+def _read_dataclass(kind: type, value: Any, where: str) -> Any:
+    _expect(dict, value, where)
+    hints = typing.get_type_hints(kind)
+    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
+    required = {
+        name
+        for name, entry in fields.items()
+        if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+    }
+    if unknown := sorted(value.keys() - fields.keys()):
+        raise InputError(f"unknown fields {unknown}; known are {sorted(fields)}", where=where)
+    if missing := sorted(required - value.keys()):
+        raise InputError(f"missing fields {missing}", where=where)
+    return kind(**{name: _read(hints[name], entry, f"{where}.{name}") for name, entry in value.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One object of a source, as it was when it was listed."""
+
+    uri: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing(Document):
+    """What a source held when ``resolve`` looked: the ground of ``data_version``."""
+
+    FILE: ClassVar[str] = "listing.json"
+    source: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def content_digest(self) -> str:
+        """The SHA-256 over names, sizes and checksums: equal wherever the same bytes lie.
+
+        Names are relative to the deepest folder that all files share, so a copied source has the same one.
+        """
+        folders = [os.path.dirname(entry.uri) for entry in self.files]
+        shared = os.path.commonpath(folders) if folders else ""
+        rows = sorted([entry.uri.removeprefix(shared), entry.size, entry.sha256] for entry in self.files)
+        return digest_text(canonical(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotFile:
+    """One Parquet file of a snapshot. ``uri`` is relative to the manifest's folder, or absolute."""
+
+    uri: str
+    size: int
+    sha256: str
+    rows: int
+    split: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column and its Arrow type, as Arrow writes it (``int64``, ``string``, ``timestamp[us, tz=UTC]``)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Document):
+    """The manifest of an immutable dataset; its digest is the data version.
+
+    Attributes:
+        files: Every file, in the order in which rows are read.
+        columns: The columns that every file has, in order.
+        parents: Digests of what it was made from, by name.
+        roles: Column names by role: ``key``, ``time``, ``label``. A role that is absent has no column.
+        quality: Figures by name, such as ``nulls.arr_delay`` (rows without a value).
+    """
+
+    FILE: ClassVar[str] = "manifest.json"
+    files: tuple[SnapshotFile, ...]
+    columns: tuple[Column, ...]
+    parents: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    quality: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all splits."""
+        return sum(entry.rows for entry in self.files)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Rows by split, in the order of the files."""
+        counts: dict[str, int] = {}
+        for entry in self.files:
+            counts[entry.split] = counts.get(entry.split, 0) + entry.rows
+        return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that was judged: its number, its limit, and whether it holds."""
+
+    name: str
+    value: float
+    limit: float
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotJudged:
+    """One thing that was asked for and could not be judged, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Document):
+    """What a gate decided, on what grounds, about what.
+
+    Attributes:
+        decision: One of :data:`DECISIONS`.
+        rules: Every rule with its number and limit.
+        judged: Digests of everything judged, by name.
+        not_judged: What was asked for and could not be judged; never empty on an INCONCLUSIVE.
+    """
+
+    FILE: ClassVar[str] = "verdict.json"
+    decision: str
+    rules: tuple[Rule, ...]
+    judged: dict[str, str]
+    not_judged: tuple[NotJudged, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a decision that no reader knows."""
+        if self.decision not in DECISIONS:
+            raise InternalError(f"a verdict decides one of {DECISIONS}, not {self.decision!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """One file of a model's folder; ``path`` is relative to it."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Document):
+    """The manifest of a trained model's folder; written last, so a folder without it is not a model.
+
+    Attributes:
+        files: Weights, program, transforms, signature, input example, card.
+        kind: The architecture, such as ``mlp``.
+        inputs: Names of the raw columns the model reads.
+        label: The column it predicts.
+        training_data: Digest of the snapshot it was fitted on.
+        config: What was asked of the training, as given.
+        metrics: Final figures of the training, such as ``train_loss``.
+    """
+
+    FILE: ClassVar[str] = "model.json"
+    files: tuple[ModelFile, ...]
+    kind: str
+    inputs: tuple[str, ...]
+    label: str
+    training_data: str
+    config: dict[str, Any]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where a step ran: enough to build the same environment again.
+
+    Attributes:
+        name: The image's short name, such as ``tabular``.
+        lock_sha256: Digest of the lock it was made from; empty if unknown.
+        library: Version of trainwright.
+        library_sha256: Digest over the source of trainwright as it was.
+        python: Version of the interpreter.
+        platform: Operating system and processor.
+    """
+
+    name: str
+    lock_sha256: str
+    library: str
+    library_sha256: str
+    python: str
+    platform: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Document):
+    """What one step did: the ground of the run's page and of a model's lineage.
+
+    It lies beside the step's main document and carries the records of what it was made from, so a
+    model's record alone leads back to the source. It is no part of any identity: it names times.
+
+    Attributes:
+        step: The verb.
+        headline: The one fact worth a line on the screen, with its limit beside the number.
+        decision: One of :data:`DECISIONS` for a judging step, else empty.
+        started: Start in UTC, ISO 8601.
+        seconds: Duration of the work, imports excluded.
+        config: What was asked of the step.
+        inputs: Digests of what it read, by name.
+        outputs: Digests of what it made, by name.
+        environment: Where it ran.
+        parents: Records of the steps it read from.
+    """
+
+    FILE: ClassVar[str] = "record.json"
+    step: str
+    headline: str
+    started: str
+    seconds: float
+    environment: Environment
+    decision: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    parents: tuple["Record", ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Document):
+    """Where a training stands; written whole, at most every 10 seconds."""
+
+    FILE: ClassVar[str] = "progress.json"
+    step: int
+    total: int
+    epoch: int
+    loss: float
+    samples_per_s: float
+    eta_s: float
+    time: str
+    checkpoint_step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure(Document):
+    """Why a job failed."""
+
+    FILE: ClassVar[str] = "failure.json"
+    failure_class: str
+    retryable: bool
+    pod: str
+    rank: int
+    exit_code: int
+    evidence: tuple[str, ...]
+    advice: str
+    lost_gpu_seconds: float = 0.0

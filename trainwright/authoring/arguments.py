@@ -1,0 +1,121 @@
+"""From an experiment file to the arguments of ``train_and_register``."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwright.errors import InputError
+from trainwright.experiment import Experiment
+
+MAX_BYTES = 1_000_000
+"""An experiment file is a page of text; anything larger is a mistake."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: a key that stands twice, an alias or a foreign tag is an error."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, yaml.Mark] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key!r} stands twice, first on line {seen[key].line + 1}",
+                    problem_mark=key_node.start_mark,
+                )
+            seen[key] = key_node.start_mark
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> Experiment:
+    """Read and validate an experiment file.
+
+    Raises:
+        InputError: The file is missing, is not YAML, or holds wrong keys or values; all are named.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the experiment file: {error.strerror}",
+            where=str(path),
+            hint="examples/flights/flights.yaml is a complete one to start from.",
+        ) from None
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{len(text)} bytes is no experiment file (at most {MAX_BYTES})", where=str(path))
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, stricter
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"not valid YAML: {error}", where=str(path)) from None
+    return Experiment.check(data, where=str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the pipeline's arguments: one JSON string a section, files by absolute path or by content.
+
+    Relative paths in the file are relative to the file.
+
+    Raises:
+        InputError: As :func:`load`; or a file that the experiment names is missing.
+    """
+    experiment = load(path)
+    folder = path.resolve().parent
+    features = experiment.features.model_copy(
+        update={"repository": _absolute(experiment.features.repository, folder)}
+    )
+    registry = experiment.registry.model_copy(
+        update={"tracking_uri": _store(experiment.registry.tracking_uri, folder)}
+    )
+    return {
+        "source": _absolute(experiment.data.source, folder),
+        "feature_source": _absolute(experiment.features.source, folder),
+        "data": experiment.data.to_json(),
+        "schema": _text(folder / experiment.schema_file, path),
+        "validation": experiment.validation.to_json(),
+        "features": features.to_json(),
+        "network": experiment.network.to_json(),
+        "training": experiment.training.to_json(),
+        "resources": experiment.resources.to_json(),
+        "evaluation": experiment.evaluation.to_json(),
+        "registry": registry.to_json(),
+        "commit": commit(folder),
+    }
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    return uri if "://" in uri else str((folder / uri).resolve())
+
+
+def _store(uri: str, folder: Path) -> str:
+    """Make the file of an embedded SQLite store absolute, relative to the experiment file."""
+    prefix = "sqlite:///"
+    return prefix + _absolute(uri.removeprefix(prefix), folder) if uri.startswith(prefix) else uri
+
+
+def _text(path: Path, named_in: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"schema_file cannot be read: {error}",
+            where=str(named_in),
+            hint="Make a first one with `trainwright schema infer`, review it, and commit it.",
+        ) from None
+
+
+def commit(folder: Path) -> str:
+    """Return the git commit of a folder, with ``-dirty`` for uncommitted changes; ``none`` outside git."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return found.stdout.strip()

@@ -1,0 +1,167 @@
+"""What can go wrong, and the exit code each error ends with.
+
+::
+
+    TrainwrightError
+     ├─ InputError           10  bad input or configuration
+     ├─ DataRefused          11  a data gate said no
+     ├─ ModelRefused         12  a model gate said no
+     ├─ TransientError       20  retries exhausted; the same call may succeed later
+     ├─ DependencyError      21  something this step stands on is missing or down
+     ├─ Diverged             30  the loss is not finite, or ran away
+     ├─ Hang                 31  no progress within the limit
+     ├─ Preempted            40  stopped from outside, state saved
+     ├─ PreemptedUnsaved     41  stopped from outside, state lost
+     ├─ PermissionRefused    50  not allowed
+     └─ InternalError        70  our bug
+
+An error says what (with its values), where, and what to do next.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+MARK = "trainwright-error "
+"""What the one machine-readable line of an error starts with on standard error."""
+
+
+class TrainwrightError(Exception):
+    """The root of every error that this library raises on purpose.
+
+    Args:
+        what: What is wrong, with the values that show it.
+        where: The parameter, file, column or URI (without credentials); empty if ``what`` names it.
+        hint: What to do next; empty if there is nothing sensible to say.
+    """
+
+    code: ClassVar[int] = 70
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        self.what, self.where, self.hint = what, where, hint
+        super().__init__(what, where, hint)
+
+    def __str__(self) -> str:
+        """Say what, where and what next, each on its own line."""
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  at    {self.where}")
+        if self.hint:
+            lines.append(f"  next  {self.hint}")
+        return "\n".join(lines)
+
+
+class InputError(TrainwrightError):
+    """Bad input or configuration: the caller can fix it."""
+
+    code = 10
+
+
+class DataRefused(TrainwrightError):
+    """A gate judged the data and refused it."""
+
+    code = 11
+
+
+class ModelRefused(TrainwrightError):
+    """A gate judged the model and refused it, or held it for a person."""
+
+    code = 12
+
+
+class TransientError(TrainwrightError):
+    """Retries are exhausted; the same call may succeed later."""
+
+    code = 20
+    retryable = True
+
+
+class DependencyError(TrainwrightError):
+    """A server, a program or an environment this step stands on is missing or down."""
+
+    code = 21
+    retryable = True
+
+
+class Diverged(TrainwrightError):
+    """Training diverged: a loss or a gradient is not finite, or ran away."""
+
+    code = 30
+
+
+class Hang(TrainwrightError):
+    """No progress within the limit."""
+
+    code = 31
+
+
+class Preempted(TrainwrightError):
+    """Stopped from outside; what was done is saved."""
+
+    code = 40
+    retryable = True
+
+
+class PreemptedUnsaved(TrainwrightError):
+    """Stopped from outside; what was done since the last checkpoint is lost."""
+
+    code = 41
+    retryable = True
+
+
+class PermissionRefused(TrainwrightError):
+    """The identity of this process may not do what was asked."""
+
+    code = 50
+
+
+class InternalError(TrainwrightError):
+    """Our bug."""
+
+    code = 70
+
+
+def as_record(error: BaseException, component: str) -> dict[str, object]:
+    """Describe an error as the fields of the one JSON line that every failing step prints."""
+    if isinstance(error, TrainwrightError):
+        what, where, hint = error.what, error.where, error.hint
+        code, retryable = error.code, error.retryable
+    else:
+        what, where = f"{type(error).__name__}: {error}", ""
+        hint = "This is a bug in trainwright, or in the code it was given: the traceback is in the log."
+        code, retryable = InternalError.code, False
+    return {
+        "error": type(error).__name__,
+        "code": code,
+        "component": component,
+        "what": what,
+        "where": where,
+        "hint": hint,
+        "retryable": retryable,
+    }
+
+
+@contextmanager
+def reported(component: str) -> Iterator[None]:
+    """Turn an error of a step into a message, one JSON line and the documented exit code.
+
+    Every component runs its body inside this. What is printed goes to standard error: for an error of
+    ours the message, for any other the traceback, and then the line that starts with :data:`MARK`.
+
+    Raises:
+        SystemExit: With the error's code, or 70 for an error that is not ours.
+    """
+    try:
+        yield
+    except Exception as error:
+        record = as_record(error, component)
+        if isinstance(error, TrainwrightError):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        else:
+            traceback.print_exc()
+        print(MARK + json.dumps(record, ensure_ascii=False), file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(record["code"]) from error

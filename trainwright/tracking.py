@@ -1,0 +1,91 @@
+"""The run record: where a step ran, what it read and made, and what it found."""
+
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import trainwright
+from trainwright.artifacts import Environment, Record
+
+ENVIRONMENT_FILE = "trainwright-environment.json"
+"""Written into an environment's prefix when it is made, in the image and locally: its name and lock."""
+
+
+@cache
+def library_digest() -> str:
+    """Return the SHA-256 over the library's own source files, names included."""
+    root = Path(trainwright.__file__).resolve().parent
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.suffix in {".py", ".html", ".css"}:
+            total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+@cache
+def environment() -> Environment:
+    """Describe the environment this process runs in."""
+    made = Path(sys.prefix) / ENVIRONMENT_FILE
+    known: dict[str, str] = json.loads(made.read_text()) if made.exists() else {}
+    return Environment(
+        name=known.get("name", Path(sys.prefix).name),
+        lock_sha256=known.get("lock_sha256", ""),
+        library=trainwright.__version__,
+        library_sha256=library_digest(),
+        python=platform.python_version(),
+        platform=f"{platform.system().lower()}-{platform.machine()}",
+    )
+
+
+class Stopwatch:
+    """Measures one step from the moment it is made."""
+
+    def __init__(self) -> None:
+        self.started = datetime.now(UTC)
+        self._start = time.monotonic()
+
+    def record(
+        self,
+        folder: Path,
+        step: str,
+        headline: str,
+        *,
+        decision: str = "",
+        config: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        parents: Sequence[Path] = (),
+    ) -> Record:
+        """Write the step's record beside its main document.
+
+        Args:
+            folder: Folder of the step's main artifact.
+            step: The verb.
+            headline: The one fact worth a line.
+            decision: What a judging step decided.
+            config: What was asked of the step, as plain JSON data.
+            inputs: Digests of what it read, by name.
+            outputs: Digests of what it made, by name.
+            parents: Folders of the artifacts it read; their records are carried on where they have one.
+        """
+        record = Record(
+            step=step,
+            headline=headline,
+            decision=decision,
+            started=self.started.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - self._start, 3),
+            config=dict(config or {}),
+            inputs=dict(inputs or {}),
+            outputs=dict(outputs or {}),
+            environment=environment(),
+            parents=tuple(Record.read(path) for path in parents if (path / Record.FILE).exists()),
+        )
+        record.write(folder)
+        return record
