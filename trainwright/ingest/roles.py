@@ -1,0 +1,140 @@
+"""The columns with a role: a key that identifies each row, a time that places it, a label of 0 and 1."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from trainwright.errors import InputError
+from trainwright.ingest.sources import example_values
+
+TIME = pa.timestamp("us", tz="UTC")
+"""How the time column is stored."""
+
+
+def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> pa.ChunkedArray:
+    """Return the time column in UTC; a time without a zone is UTC, a date is its midnight.
+
+    Args:
+        column: The column as it was read.
+        name: Its name.
+        where: The file it is from.
+        start: Rows before it in that file.
+
+    Raises:
+        InputError: It holds no times, or a row has none.
+    """
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
+        raise InputError(
+            f"time column {name!r} holds {kind}, not times: {example_values(column)}",
+            where=where,
+            hint="Name a column of timestamps or dates, or convert this one where it is written.",
+        )
+    _refuse_nulls(column, "time", name, where, start)
+    zoned = column.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False)
+    return zoned.cast(TIME)
+
+
+def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
+    """Return the label as int64 of 0, 1 and null; NaN counts as null.
+
+    Raises:
+        InputError: It holds anything else.
+    """
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
+    elif not pa.types.is_integer(kind):
+        raise InputError(
+            f"label column {name!r} holds {kind}, not 0 and 1: {example_values(column)}", where=where
+        )
+    present = column.drop_null()
+    wrong = present.filter(pc.invert(pc.is_in(present, value_set=pa.array([0, 1], kind))))
+    if len(wrong):
+        raise InputError(
+            f"label column {name!r} holds values other than 0 and 1: {example_values(wrong)}",
+            where=where,
+            hint="The label is 0, 1 or missing; derive it where the source is written.",
+        )
+    return column.cast(pa.int64())
+
+
+def _refuse_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
+    if column.null_count:
+        row = start + int(np.argmax(column.is_null().to_numpy())) + 1
+        raise InputError(
+            f"{role} column {name!r} has no value in {column.null_count:,} of {len(column):,} rows read; "
+            f"the first is row {row:,}",
+            where=where,
+            hint=f"Every row needs its {role}: leave such rows out where the source is written.",
+        )
+
+
+class KeyCheck:
+    """Checks that no key is missing and none is there twice; keeps 16 bytes a row.
+
+    Integers are compared as they are. Other keys are compared by a 64-bit hash first; only where two
+    hashes are equal are the keys themselves looked at again.
+
+    Args:
+        name: The key column.
+        where: The source, for errors.
+    """
+
+    def __init__(self, name: str, where: str) -> None:
+        self._name, self._where = name, where
+        self._seen: list[NDArray[np.int64]] = []
+
+    def add(self, column: pa.ChunkedArray, where: str, start: int) -> None:
+        """Take the keys of more rows.
+
+        Raises:
+            InputError: One is missing, or they are lists or structures.
+        """
+        if pa.types.is_nested(column.type):
+            raise InputError(f"key column {self._name!r} holds {column.type}, not single values", where=where)
+        _refuse_nulls(column, "key", self._name, where, start)
+        self._seen.append(_fingerprints(column))
+
+    def finish(self, again: Callable[[], Iterable[pa.ChunkedArray]]) -> None:
+        """Compare all keys.
+
+        Args:
+            again: Reads the key column of all rows once more; called only if two fingerprints are equal.
+
+        Raises:
+            InputError: A key is there more than once.
+        """
+        total = np.concatenate(self._seen) if self._seen else np.empty(0, np.int64)
+        total.sort()
+        twice = np.unique(total[1:][total[1:] == total[:-1]])
+        if len(twice) and (counts := _counts_among(twice, again())):
+            shown = ", ".join(f"{key!r} in {count:,} rows" for key, count in list(counts.items())[:3])
+            raise InputError(
+                f"key column {self._name!r} does not identify a row: of {len(total):,} rows, "
+                f"{len(counts):,} keys are there more than once: {shown}",
+                where=self._where,
+                hint="Name a column that is different in every row, or make one where the source is written.",
+            )
+
+
+def _fingerprints(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    if pa.types.is_integer(column.type):
+        whole: NDArray[np.int64] = column.to_numpy().astype(np.int64, casting="unsafe")
+        return whole
+    return np.fromiter(map(hash, column.to_pylist()), np.int64, len(column))
+
+
+def _counts_among(wanted: NDArray[np.int64], columns: Iterable[pa.ChunkedArray]) -> dict[Any, int]:
+    """Count the keys whose fingerprint is wanted, and return those that are there more than once."""
+    counts: dict[Any, int] = {}
+    for column in columns:
+        for key in column.filter(pa.array(np.isin(_fingerprints(column), wanted))).to_pylist():
+            counts[key] = counts.get(key, 0) + 1
+    return {key: count for key, count in counts.items() if count > 1}

@@ -1,0 +1,1 @@
+"""The step that looks at a source and says which bytes it holds now."""
