@@ -1,0 +1,53 @@
+"""The ``evaluate`` component: predictions become a verdict, and a report that says why."""
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+def evaluate(
+    predictions: dsl.Input[dsl.Dataset],
+    predictions_version: str,
+    evaluation: str,
+    verdict: dsl.Output[dsl.Artifact],
+    report: dsl.Output[dsl.HTML],
+    summary: dsl.Output[dsl.Markdown],
+    metrics: dsl.Output[dsl.Metrics],
+    curve: dsl.Output[dsl.ClassificationMetrics],
+) -> str:
+    """Judge a model by its predictions on rows it has not learned from, overall and slice by slice.
+
+    Args:
+        predictions: Snapshot with a label of 0 and 1, a score in [0, 1] and the columns to slice by.
+        predictions_version: Digest of its manifest; another content is refused.
+        evaluation: JSON: split, slices, threshold, limits (the section ``evaluation``).
+        verdict: ``verdict.json``: the decision, every rule with its number and limit, what was not judged.
+        report: One self-contained page, written whatever the decision.
+        summary: The rules, and what to do next.
+        metrics: Flat figures, such as ``auc`` and ``slice/origin/EWR/recall``.
+        curve: Confusion matrix at the threshold, and the ROC curve.
+
+    Returns:
+        PASS, HOLD, FAIL or INCONCLUSIVE; the pipeline decides what follows.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.evaluate.gate import judge_predictions
+    from trainwright.experiment import Evaluation
+
+    with reported("evaluate"):
+        made = judge_predictions(
+            Path(predictions.path),
+            predictions_version,
+            Evaluation.parse(evaluation, "parameter evaluation"),
+            verdict=Path(verdict.path),
+            report=Path(report.path),
+            summary=Path(summary.path),
+        )
+        for name, value in made.metrics.items():
+            metrics.log_metric(name, value)
+        curve.log_confusion_matrix(made.labels, made.confusion)
+        curve.log_roc_curve(*made.roc)
+    return made.decision

@@ -1,0 +1,83 @@
+"""Predictions whose figures can be counted by hand, written as a real snapshot."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.report.browser import browser
+from trainwright.artifacts import Snapshot
+from trainwright.evaluate.gate import Judgement, judge_predictions
+from trainwright.experiment import Evaluation
+from trainwright.tables import write_snapshot
+
+__all__ = ["browser"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one slice: positives and how many are found, negatives and how many are taken for positives."""
+
+    name: str
+    positives: int
+    hits: int
+    negatives: int
+    false: int
+
+
+def rows_of(groups: Sequence[Group], *, seed: int = 0) -> dict[str, list[Any]]:
+    """Rows with a score of at least 0.5 where they are selected; within a side the scores are random."""
+    draw = np.random.default_rng(seed)
+    origin: list[str] = []
+    late: list[int | None] = []
+    score: list[float] = []
+    for group in groups:
+        for label, count, selected in ((1, group.positives, group.hits), (0, group.negatives, group.false)):
+            origin += [group.name] * count
+            late += [label] * count
+            score += [*draw.uniform(0.5, 1, selected), *draw.uniform(0, 0.4999, count - selected)]
+    return {"id": list(range(len(origin))), "origin": origin, "late": late, "score": score}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step's inputs and outputs, as the component would have them."""
+
+    folder: Path
+    version: str
+
+    def judge(self, **asked: object) -> Judgement:
+        """Run the step with an evaluation section."""
+        out = self.folder
+        evaluation = Evaluation.check(asked, "test")
+        places = {"verdict": out / "verdict", "report": out / "report.html", "summary": out / "summary.md"}
+        return judge_predictions(out / "predictions", self.version, evaluation, **places)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Step]:
+    """Write columns as the predictions of split ``evaluate``."""
+
+    def write(columns: dict[str, Any], types: dict[str, pa.DataType] | None = None) -> Step:
+        arrays = {name: pa.array(values, (types or {}).get(name)) for name, values in columns.items()}
+        known = {"key": "id", "label": "late", "score": "score"}
+        snapshot: Snapshot = write_snapshot(
+            tmp_path / "predictions",
+            {"evaluate": [pa.table(arrays)]},
+            parents={"model": "ab" * 32},
+            roles={role: name for role, name in known.items() if name in columns},
+        )
+        return Step(tmp_path, snapshot.digest)
+
+    return write
+
+
+FAIR = (Group("EWR", 200, 160, 300, 30), Group("JFK", 100, 78, 200, 20), Group("LGA", 150, 120, 250, 20))
+"""Recall 0.80, 0.78, 0.80."""
+
+UNFAIR = (Group("EWR", 400, 200, 300, 30), Group("LGA", 400, 360, 250, 20), Group("JFK", 40, 30, 60, 5))
+"""Recall 0.50, 0.90, 0.75."""

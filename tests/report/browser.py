@@ -1,0 +1,156 @@
+"""A real browser for tests: headless Chromium, driven over a pipe by its own protocol, nothing installed."""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--disable-features=IsolateSandboxedIframes",
+    "--remote-debugging-pipe",
+)
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a page did and looked like."""
+
+    requests: list[str]
+    problems: list[str]
+    png: bytes
+    answers: list[Any]
+
+    @property
+    def shades(self) -> int:
+        """Distinct bytes in the picture's data: a blank page has a handful."""
+        data, at = b"", 8
+        while at < len(self.png):
+            size = int.from_bytes(self.png[at : at + 4])
+            if self.png[at + 4 : at + 8] == b"IDAT":
+                data += self.png[at + 8 : at + 8 + size]
+            at += size + 12
+        return len(set(zlib.decompress(data)))
+
+
+class Browser:
+    """One running browser; it ends with its ``with`` block."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def __enter__(self) -> "Browser":
+        self._home = tempfile.mkdtemp()
+        (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
+        reads, writes = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out))
+        null = os.open(os.devnull, os.O_RDWR)
+        places = {null: (0, 1, 2), reads: (3,), writes: (4,)}
+        actions = [(os.POSIX_SPAWN_DUP2, end, place) for end, to in places.items() for place in to]
+        command = [self._program, *OPTIONS, f"--user-data-dir={self._home}", "about:blank"]
+        self._pid = os.posix_spawn(self._program, command, os.environ, file_actions=actions, setsid=True)
+        for end in (theirs_in, theirs_out, reads, writes, null):
+            os.close(end)
+        self._out, self._in = os.fdopen(ours_out, "wb", 0), os.fdopen(ours_in, "rb")
+        self._calls, self._events, self._rest = 0, [], b""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._out.close()
+        self._in.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def open(
+        self, path: Path, *, width: int, height: int = 900, dark: bool = False, ask: tuple[str, ...] = ()
+    ) -> Seen:
+        """Load a file in a window of a given size and answer expressions of JavaScript about it."""
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self._call(f"{domain}.enable", session)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", session, **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", session, features=[scheme])
+        self._events.clear()
+        self._call("Page.navigate", session, url=path.resolve().as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            self._read()
+        answers = [self._ask(session, text) for text in ask]
+        picture = self._call("Page.captureScreenshot", session, captureBeyondViewport=True)["data"]
+        self._call("Target.closeTarget", targetId=target)
+        return Seen(self._requests(), self._problems(), base64.b64decode(picture), answers)
+
+    def _ask(self, session: str, text: str) -> Any:
+        return self._call("Runtime.evaluate", session, expression=text, returnByValue=True)["result"].get(
+            "value"
+        )
+
+    def _requests(self) -> list[str]:
+        sent = [
+            event["params"]["request"]["url"]
+            for event in self._events
+            if "requestWillBeSent" in event["method"] and "request" in event["params"]
+        ]
+        return [url for url in sent if not url.startswith(("file:", "about:"))]
+
+    def _problems(self) -> list[str]:
+        kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+        return [json.dumps(event["params"]) for event in self._events if event["method"] in kinds]
+
+    def _call(self, method: str, session: str = "", **parameters: object) -> dict[str, Any]:
+        self._calls += 1
+        number = self._calls
+        message = {"id": number, "method": method, "params": parameters} | (
+            {"sessionId": session} if session else {}
+        )
+        self._out.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            assert select.select([self._in], [], [], PATIENCE_S)[0], "the browser says nothing"
+            piece = os.read(self._in.fileno(), 1 << 16)
+            assert piece, "the browser ended"
+            self._rest += piece
+        text, _, self._rest = self._rest.partition(b"\0")
+        message = json.loads(text)
+        if "method" in message:
+            self._events.append(message)
+        return message
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is installed")
+    with Browser(program) as running:
+        yield running

@@ -1,0 +1,149 @@
+"""Pages that stand alone: one HTML file, no script, nothing fetched, light and dark, phone and desk."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+import trainwright
+from trainwright.artifacts import DECISIONS
+from trainwright.errors import InternalError
+
+MAX_BYTES = 2_000_000
+"""A page is smaller than this, so that Kubeflow shows it and a phone opens it."""
+
+_MEANINGS = (
+    "Every rule holds.",
+    "A person decides.",
+    "Refused: a rule is broken.",
+    "The data cannot tell. This is not a pass.",
+)
+
+MEANING = dict(zip(DECISIONS, _MEANINGS, strict=True))
+"""What each decision means, in the words of the page."""
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header.
+
+    Attributes:
+        header: Names of the columns.
+        rows: Cells, each shown as its text; one sequence a row, as long as the header.
+        numeric: Columns that are set to the right, in figures of one width.
+        flagged: Rows that need attention.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    numeric: Sequence[int] = ()
+    flagged: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with what it shows. Figures that follow each other share a line where there is room."""
+
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+Block = Table | Figure | Text
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it."""
+
+    heading: str
+    blocks: Sequence[Block]
+    intro: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Attributes:
+        title: What was done to what, in a few words.
+        subtitle: The one sentence to read.
+        decision: One of :data:`trainwright.artifacts.DECISIONS`, or empty if the step judges nothing.
+        facts: Names and values that belong at the top.
+        sections: The rest, in order.
+    """
+
+    title: str
+    subtitle: str
+    decision: str = ""
+    facts: Sequence[tuple[str, object]] = ()
+    sections: Sequence[Section] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Refuse what would be drawn wrongly."""
+        if self.decision not in ("", *DECISIONS):
+            raise InternalError(f"a page shows one of {DECISIONS}, not {self.decision!r}")
+        for block in itertools.chain.from_iterable(section.blocks for section in self.sections):
+            if isinstance(block, Table):
+                _check(block)
+
+
+def _check(table: Table) -> None:
+    width = len(table.header)
+    if wrong := [index for index, row in enumerate(table.rows) if len(row) != width]:
+        raise InternalError(f"table rows {wrong[:5]} do not have the {width} cells of {list(table.header)}")
+
+
+def groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
+    """Put neighbours of one kind together: the kind's name in lower case, and its blocks."""
+    for kind, members in itertools.groupby(blocks, key=type):
+        yield kind.__name__.lower(), list(members)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["groups"] = groups
+    environment.globals["meaning"] = MEANING
+    environment.globals["version"] = trainwright.__version__
+    return environment.get_template("page.html")
+
+
+def draw_page(page: Page) -> str:
+    """Return the page as HTML; the same page always gives the same bytes."""
+    return _template().render(page=page)
+
+
+def write_page(page: Page, path: Path) -> Path:
+    """Write a page as one file that needs nothing else.
+
+    Raises:
+        InternalError: It has :data:`MAX_BYTES` or more: show fewer figures, or fewer rows.
+    """
+    content = draw_page(page).encode()
+    if len(content) >= MAX_BYTES:
+        raise InternalError(
+            f"the report {page.title!r} has {len(content):,} bytes; a page stays below {MAX_BYTES:,}",
+            where=str(path),
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
