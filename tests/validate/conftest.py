@@ -1,0 +1,124 @@
+"""Small tables in known shapes, and the gate run on them from end to end."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from tests.report.browser import browser
+from trainwright.artifacts import Record, Verdict
+from trainwright.experiment import Validation
+from trainwright.tables import write_snapshot
+from trainwright.validate.gate import judge_snapshot
+
+__all__ = ["browser"]
+
+SCHEMA = """
+default_environment: "TRAINING" default_environment: "SERVING"
+feature { name: "id" type: BYTES presence { min_fraction: 1 min_count: 1 }
+  string_domain { is_categorical: CATEGORICAL_NO } }
+feature { name: "at" type: INT presence { min_fraction: 1 min_count: 1 } }
+feature { name: "hour" type: INT presence { min_fraction: 1 min_count: 1 } int_domain { min: 0 max: 23 } }
+feature { name: "delay" type: FLOAT presence { min_fraction: 0.5 min_count: 1 } }
+feature { name: "plan" type: BYTES domain: "plan" presence { min_fraction: 1 min_count: 1 } }
+feature { name: "late" type: INT presence { min_fraction: 0.9 min_count: 1 }
+  int_domain { min: 0 max: 1 is_categorical: true } not_in_environment: "SERVING" }
+string_domain { name: "plan" value: "basic" value: "team" value: "free" }
+"""
+ROLES = {"key": "id", "time": "at", "label": "late"}
+
+
+def make_table(rows: int, seed: int, **columns: Any) -> pa.Table:
+    """Rows that fit :data:`SCHEMA`; a column given by name replaces the drawn one, None leaves it out."""
+    draw = np.random.default_rng(seed)
+    drawn: dict[str, Any] = {
+        "id": pa.array([f"{seed}-{row}" for row in range(rows)]),
+        "at": pa.array(np.arange(rows) * 60_000_000 + 1_700_000_000_000_000, pa.timestamp("us", "UTC")),
+        "hour": pa.array(draw.integers(5, 24, rows)),
+        "delay": pa.array(np.where(draw.random(rows) < 0.7, -3.0, draw.exponential(40, rows)).round()),
+        "plan": pa.array(draw.choice(["basic", "team", "free"], rows, p=[0.5, 0.3, 0.2])),
+        "late": pa.array((draw.random(rows) < 0.2).astype(np.int64)),
+    }
+    drawn |= columns
+    return pa.table({name: column for name, column in drawn.items() if column is not None})
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the gate left behind."""
+
+    folder: Path
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.read(self.folder / "verdict")
+
+    @property
+    def record(self) -> Record:
+        return Record.read(self.folder / "verdict")
+
+    @property
+    def headline(self) -> str:
+        return self.record.headline
+
+    @property
+    def page(self) -> str:
+        return (self.folder / "report.html").read_text()
+
+    @property
+    def summary(self) -> str:
+        return (self.folder / "summary.md").read_text()
+
+    @property
+    def account(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / "verdict" / "anomalies.json").read_text())
+        return content
+
+
+Judge = Callable[..., Judged]
+Table = Callable[..., pa.Table]
+
+
+@pytest.fixture
+def rows() -> Table:
+    """Draw rows that fit the schema."""
+    return make_table
+
+
+@pytest.fixture
+def schema_text() -> str:
+    """The reviewed schema of those rows."""
+    return SCHEMA
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    """Write a snapshot and judge it."""
+
+    def run(
+        splits: Mapping[str, pa.Table],
+        schema: str = SCHEMA,
+        roles: Mapping[str, str] = ROLES,
+        **section: Any,
+    ) -> Judged:
+        attempt = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder, out = attempt / "snapshot", attempt / "out"
+        tables = {name: [table] for name, table in splits.items()}
+        snapshot = write_snapshot(folder, tables, parents={}, roles=roles)
+        judge_snapshot(
+            folder,
+            snapshot.digest,
+            schema,
+            Validation.check(section, "test"),
+            verdict=out / "verdict",
+            report=out / "report.html",
+            summary=out / "summary.md",
+        )
+        return Judged(out)
+
+    return run

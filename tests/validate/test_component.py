@@ -1,0 +1,103 @@
+"""The component as Kubeflow runs it: one process, one JSON of places, one returned decision."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.artifacts import Snapshot, Verdict
+from trainwright.errors import MARK
+from trainwright.tables import write_snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = {"key": "id", "time": "at", "label": "late"}
+OUTPUTS = {
+    "verdict": "system.Artifact",
+    "report": "system.HTML",
+    "summary": "system.Markdown",
+    "metrics": "system.Metrics",
+}
+
+
+def artifact(name: str, kind: str, path: Path) -> dict[str, Any]:
+    return {"artifacts": [{"name": name, "type": {"schemaTitle": kind}, "uri": str(path), "metadata": {}}]}
+
+
+def as_compiled(folder: Path) -> Path:
+    """Write the module that a compiled component carries: the function without its decorator."""
+    tree = ast.parse((ROOT / "components" / "validate" / "component.py").read_text())
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    function.decorator_list = []
+    path = folder / "ephemeral_component.py"
+    path.write_text(f"import kfp\nfrom kfp import dsl\nfrom typing import *\n\n{ast.unparse(function)}\n")
+    return path
+
+
+def execute(folder: Path, snapshot: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    outputs = {name: artifact(name, kind, folder / "out" / name) for name, kind in OUTPUTS.items()}
+    order = {
+        "inputs": {
+            "parameterValues": values,
+            "artifacts": {"snapshot": artifact("snapshot", "system.Dataset", snapshot)},
+        },
+        "outputs": {
+            "outputFile": str(folder / "executor_output.json"),
+            "parameters": {"Output": {"outputFile": str(folder / "out" / "Output")}},
+            "artifacts": outputs,
+        },
+    }
+    command = [sys.executable, "-m", "kfp.dsl.executor_main", "--function_to_execute", "validate"]
+    command += ["--component_module_path", str(as_compiled(folder))]
+    environment = os.environ | {"_KFP_RUNTIME": "true"}
+    return subprocess.run(
+        [*command, "--executor_input", json.dumps(order)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, rows: Any) -> Path:
+    tables = {"train": [rows(2_000, 1)], "evaluate": [rows(500, 2)]}
+    write_snapshot(tmp_path / "snapshot", tables, parents={}, roles=ROLES)
+    return tmp_path / "snapshot"
+
+
+def version(folder: Path) -> str:
+    return Snapshot.read(folder).digest
+
+
+def test_a_component_returns_its_decision_and_leaves_report_summary_and_metrics(
+    tmp_path: Path, snapshot: Path, schema_text: str
+) -> None:
+    done = execute(
+        tmp_path,
+        snapshot,
+        data_version=version(snapshot),
+        schema=schema_text,
+        validation='{"ignore": ["plan"]}',
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "executor_output.json").read_text())
+    assert said["parameterValues"]["Output"] == "PASS"
+    metrics = said["artifacts"]["metrics"]["artifacts"][0]["metadata"]
+    assert metrics.keys() == {"columns_moved", "not_judged", "drift/hour", "drift/delay", "drift/late"}
+    assert 0 <= metrics["drift/hour"] < 0.01
+    assert Verdict.read(tmp_path / "out" / "verdict").decision == "PASS"
+    assert (tmp_path / "out" / "report").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "out" / "summary").read_text().startswith("**PASS** 0 of 3 columns moved; closest ")
+
+
+def test_wrong_parameters_end_with_one_json_line_and_the_code_of_bad_input(
+    tmp_path: Path, snapshot: Path, schema_text: str
+) -> None:
+    done = execute(tmp_path, snapshot, data_version="", schema=schema_text, validation='{"ignroe": []}')
+    assert done.returncode == 10
+    record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
+    assert (record["component"], record["where"]) == ("validate", "parameter validation")
+    assert record["what"] == "1 thing is wrong\n  ignroe: unknown key; did you mean ignore?"
+    assert not (tmp_path / "out" / "verdict").exists()

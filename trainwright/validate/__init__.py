@@ -1,0 +1,1 @@
+"""The work of the validate step: what the data must look like, and how far it moved."""

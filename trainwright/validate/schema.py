@@ -1,0 +1,127 @@
+"""The reviewed schema: read, checked, and asked what a column is.
+
+A schema is a TFDV ``schema.pbtxt`` that a person has reviewed and keeps in git. The gating run never infers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from trainwright.errors import InputError
+from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
+
+TRAINING, SERVING = "TRAINING", "SERVING"
+"""The two environments of a schema: what is known when a model learns, and when it predicts."""
+
+Kind = Literal["numbers", "categories", "text", "nested"]
+
+_UNCHECKED_STAGES = frozenset(
+    schema_pb2.LifecycleStage.Value(name) for name in ("PLANNED", "ALPHA", "DEPRECATED", "DISABLED")
+)
+
+
+def parse_schema(text: str, where: str) -> Any:
+    """Read a schema from its text form.
+
+    Raises:
+        InputError: The text is no schema, or one that TFDV would silently not apply; all faults are named.
+    """
+    try:
+        schema = text_format.Parse(text, schema_pb2.Schema())
+    except text_format.ParseError as error:
+        line = f"line {error.GetLine()}: " if error.GetLine() else ""
+        raise InputError(
+            f"not a TFDV schema: {line}{_plain(str(error))}",
+            where=where,
+            hint="The form is that of examples/flights/schema.pbtxt; "
+            "python -m trainwright.validate infer writes a first one.",
+        ) from None
+    if faults := list(_faults(schema)):
+        count = "1 thing is" if len(faults) == 1 else f"{len(faults)} things are"
+        raise InputError(f"{count} wrong\n" + "\n".join(f"  {fault}" for fault in faults), where=where)
+    return schema
+
+
+def _plain(message: str) -> str:
+    """Drop the ``line:column :`` in front of a parser's message."""
+    return message.partition(" : ")[2] or message
+
+
+def _faults(schema: Any) -> Iterator[str]:
+    if not schema.feature:
+        yield "no feature: a schema without columns would accept anything"
+    names = Counter(feature.name for feature in schema.feature)
+    yield from (f"{name}: declared {times} times" for name, times in names.items() if times > 1 and name)
+    domains = {domain.name for domain in (*schema.string_domain, *schema.int_domain, *schema.float_domain)}
+    for feature in schema.feature:
+        if not feature.name:
+            yield "a feature has no name"
+        if feature.type == schema_pb2.TYPE_UNKNOWN:
+            yield f"{feature.name}: no type; one of BYTES, INT, FLOAT"
+        if feature.HasField("domain") and feature.domain not in domains:
+            yield f"{feature.name}: domain {feature.domain!r} is not declared; known are {sorted(domains)}"
+        if feature.HasField("drift_comparator"):
+            yield f"{feature.name}: has a drift_comparator; limits belong to validation.drift"
+        if feature.HasField("skew_comparator"):
+            yield f"{feature.name}: has a skew_comparator, and nothing here compares with serving data"
+
+
+def kind(feature: Any) -> Kind:
+    """Say what a column of the schema holds, and so how two splits of it can be compared."""
+    if feature.type == schema_pb2.STRUCT:
+        return "nested"
+    if feature.type == schema_pb2.BYTES:
+        counted = feature.string_domain.is_categorical != schema_pb2.StringDomain.CATEGORICAL_NO
+        return "categories" if counted else "text"
+    declared = feature.HasField("bool_domain") or (
+        feature.int_domain.is_categorical or feature.float_domain.is_categorical
+    )
+    return "categories" if declared else "numbers"
+
+
+def environment(schema: Any) -> str | None:
+    """Return the environment to check a training snapshot under; None if the schema knows none."""
+    return TRAINING if TRAINING in schema.default_environment else None
+
+
+def expected(schema: Any) -> dict[str, Any]:
+    """Return the columns that a training snapshot should have, by name."""
+    return {feature.name: feature for feature in schema.feature if _in_training(feature, schema)}
+
+
+def _in_training(feature: Any, schema: Any) -> bool:
+    if feature.lifecycle_stage in _UNCHECKED_STAGES:
+        return False
+    if environment(schema) is None:
+        return True
+    return TRAINING not in feature.not_in_environment
+
+
+def optional(feature: Any) -> bool:
+    """Whether the schema says in so many words that a column may be absent."""
+    presence = feature.presence
+    return bool(feature.HasField("presence") and not presence.min_fraction and not presence.min_count)
+
+
+def infer(statistics: Any, *, key: str = "", label: str = "") -> Any:
+    """Make a first schema, to be reviewed, from the statistics of some rows.
+
+    Args:
+        statistics: TFDV's statistics.
+        key: Column whose values are all distinct; declared as not categorical.
+        label: Column that is not known when the model predicts.
+    """
+    schema = tfdv.infer_schema(statistics, max_string_domain_size=50)
+    schema.default_environment.extend([TRAINING, SERVING])
+    for feature in schema.feature:
+        if feature.name == key and feature.type == schema_pb2.BYTES:
+            feature.string_domain.is_categorical = schema_pb2.StringDomain.CATEGORICAL_NO
+        if feature.name == label:
+            feature.not_in_environment.append(SERVING)
+    return schema
+
+
+def write_text(schema: Any, comments: Iterable[str] = ()) -> str:
+    """Write a schema in its text form, below some lines of comment."""
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comments)
+    return head + str(text_format.MessageToString(schema))
