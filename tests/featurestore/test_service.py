@@ -1,0 +1,133 @@
+"""What a service promises: clear errors before any join, and an identity that only its meaning changes."""
+
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.featurestore.repository import PRICES, ViewSpec, at, make_repository, write_table
+from trainwright.errors import DependencyError, InputError
+from trainwright.featurestore import open_service
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repo", [PRICES])
+
+
+def test_a_service_says_what_it_joins_and_from_where(repository: Path) -> None:
+    view = open_service(str(repository), "shop_v1").views[0]
+    assert (view.name, list(view.features), dict(view.keys)) == (
+        "prices",
+        ["price", "currency"],
+        {"product": "product"},
+    )
+    assert (view.time, view.created, view.ttl) == ("event", "created", timedelta(0))
+    assert view.source == str(repository / "offline" / "prices.parquet")
+
+
+def test_the_digest_is_the_same_elsewhere_and_after_applying_again(repository: Path, tmp_path: Path) -> None:
+    first = open_service(str(repository), "shop_v1").digest
+    shutil.copytree(repository, tmp_path / "copy")
+    make_repository(tmp_path / "again", [PRICES])
+    assert open_service(str(tmp_path / "copy"), "shop_v1").digest == first
+    assert open_service(str(tmp_path / "again"), "shop_v1").digest == first
+
+
+CHANGES = {
+    "a value": replace(PRICES, rows=[*PRICES.rows[:2], {**PRICES.rows[2], "price": 20.01}]),
+    "a creation time": replace(PRICES, rows=[*PRICES.rows[:2], {**PRICES.rows[2], "created": at(1)}]),
+    "the TTL": replace(PRICES, ttl=timedelta(hours=5)),
+    "the order of features": replace(PRICES, features=dict(reversed(PRICES.features.items()))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_digest_changes_with(change: str, repository: Path, tmp_path: Path) -> None:
+    first = open_service(str(repository), "shop_v1").digest
+    other = make_repository(tmp_path / "other", [CHANGES[change]])
+    assert open_service(str(other), "shop_v1").digest != first
+
+
+def test_a_missing_service_is_named_with_its_close_matches(repository: Path) -> None:
+    with pytest.raises(InputError, match="no feature service 'shop_v2'; did you mean shop_v1") as raised:
+        open_service(str(repository), "shop_v2")
+    assert "The registry has: shop_v1." in raised.value.hint
+
+
+def test_a_repository_that_was_never_applied_says_so_and_is_left_as_it_was(repository: Path) -> None:
+    (repository / "registry.db").unlink()
+    before = sorted(repository.rglob("*"))
+    with pytest.raises(InputError, match="not applied: no registry") as raised:
+        open_service(str(repository), "shop_v1")
+    assert f"feast --chdir {repository} apply" in raised.value.hint
+    assert sorted(repository.rglob("*")) == before
+
+
+def test_a_registry_that_is_not_one_is_a_broken_dependency(repository: Path) -> None:
+    (repository / "registry.db").write_bytes(b"not a registry at all")
+    with pytest.raises(DependencyError, match="Feast cannot read its registry"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_opening_writes_nothing(repository: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in repository.rglob("*")}
+    open_service(str(repository), "shop_v1")
+    assert {path: path.stat().st_mtime_ns for path in repository.rglob("*")} == before
+
+
+def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no Feast repository here"):
+        open_service(str(tmp_path), "shop_v1")
+
+
+def test_a_repository_in_a_bucket_is_refused_before_any_call() -> None:
+    with pytest.raises(InputError, match="is a local folder"):
+        open_service("gs://bucket/repo", "shop_v1")
+
+
+def test_settings_that_feast_cannot_read_are_refused(repository: Path) -> None:
+    (repository / "feature_store.yaml").write_text("project: shop\nprovider: [")
+    with pytest.raises(InputError, match="Feast cannot read its settings"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_the_store_that_drops_rows_without_a_match_is_refused(repository: Path) -> None:
+    settings = repository / "feature_store.yaml"
+    settings.write_text(settings.read_text().replace("type: duckdb", "type: dask"))
+    with pytest.raises(InputError, match="offline store 'dask' is not joined from"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_a_missing_offline_file_is_named(repository: Path) -> None:
+    (repository / "offline" / "prices.parquet").unlink()
+    with pytest.raises(InputError, match="the offline file of view 'prices' is not there") as raised:
+        open_service(str(repository), "shop_v1")
+    assert raised.value.where == str(repository / "offline" / "prices.parquet")
+
+
+def test_an_offline_file_without_a_feature_names_the_close_column(repository: Path) -> None:
+    table = ViewSpec("prices", PRICES.keys, {"prize": pa.float64(), "currency": pa.string()}, [])
+    write_table(repository / "offline" / "prices.parquet", table)
+    with pytest.raises(InputError, match=r"no column 'price' \(close: prize\)"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_nanoseconds_are_refused_before_duckdb_chokes_on_them(repository: Path) -> None:
+    path = repository / "offline" / "prices.parquet"
+    table = pq.read_table(path)
+    nanoseconds = table["event"].cast(pa.timestamp("ns", tz="UTC"))
+    place = table.column_names.index("event")
+    pq.write_table(table.set_column(place, "event", nanoseconds), path)
+    with pytest.raises(InputError, match=r"column 'event' of view 'prices' is timestamp\[ns, tz=UTC\]"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_a_ttl_that_feast_cannot_add_to_a_time_is_refused(tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "repo", [replace(PRICES, ttl=timedelta(hours=36))])
+    with pytest.raises(InputError, match="TTL of 1 day, 12:00:00: Feast's DuckDB store takes whole days"):
+        open_service(str(folder), "shop_v1")

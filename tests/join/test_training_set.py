@@ -1,0 +1,402 @@
+"""A training set holds what was known at each row's time: against a join in plain Python."""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.featurestore.repository import PRICES, ViewSpec, at, make_repository
+from tests.join.conftest import Joined, features_of, write_sales
+from trainwright import tables
+from trainwright.artifacts import Record, Snapshot
+from trainwright.errors import DataRefused, InputError
+from trainwright.join import history, training_set
+from trainwright.join.training_set import make_training_set
+from trainwright.storage import take_listing
+
+Join = Callable[..., Joined]
+Row = dict[str, Any]
+
+
+def sale(name: str, hours: float, **values: Any) -> Row:
+    return {
+        "sale": name,
+        "sold": at(hours),
+        "returned": 0,
+        "shop": "north",
+        "product": 1,
+        "pieces": 1,
+    } | values
+
+
+def known_value(view: ViewSpec, row: Row, feature: str) -> Any:
+    """Search every row of a view for the newest event, then creation, that was known and not expired."""
+    best: tuple[datetime, datetime] | None = None
+    value = None
+    for entry in view.rows:
+        if any(row[key] is None or entry[key] != row[key] for key in view.keys):
+            continue
+        event, created, moment = entry["event"], entry["created"], row["sold"]
+        if event > moment or created > moment or (view.ttl and event < moment - view.ttl):
+            continue
+        if best is None or (event, created) > best:
+            best, value = (event, created), entry[feature]
+    return value
+
+
+def random_views(seed: int) -> list[ViewSpec]:
+    """Three views with late creations, corrections, missing values and expired ones."""
+    rng = np.random.default_rng(seed)
+
+    def rows(keys: dict[str, list[Any]], feature: str, count: int) -> list[Row]:
+        made, seen = [], set()
+        for _ in range(count):
+            event = round(float(rng.uniform(0, 100)) * 2) / 2
+            entry: Row = {name: values[rng.integers(len(values))] for name, values in keys.items()}
+            entry |= {"event": at(event), "created": at(event + float(rng.choice([0, 0, 1, 5, 40])))}
+            entry[feature] = None if rng.random() < 0.1 else float(rng.normal())
+            identity = tuple(value for name, value in entry.items() if name != feature)
+            if identity not in seen:
+                made.append(entry)
+            seen.add(identity)
+        return made
+
+    shops, products = ["north", "south", "east"], [1, 2, 3, 4]
+    return [
+        ViewSpec(
+            "visits",
+            {"shop": pa.string()},
+            {"visitors": pa.float64()},
+            rows({"shop": shops}, "visitors", 150),
+        ),
+        ViewSpec(
+            "costs",
+            {"product": pa.int64()},
+            {"cost": pa.float64()},
+            rows({"product": products}, "cost", 120),
+            ttl=timedelta(hours=10),
+        ),
+        ViewSpec(
+            "stock",
+            {"shop": pa.string(), "product": pa.int64()},
+            {"in_stock": pa.float64()},
+            rows({"shop": shops, "product": products}, "in_stock", 250),
+            ttl=timedelta(days=1),
+        ),
+    ]
+
+
+def random_sales(seed: int, count: int) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    return [
+        sale(
+            f"s{number}",
+            round(float(rng.uniform(-2, 110)) * 2) / 2,
+            shop=["north", "south", "east", "west", None][rng.integers(5)],
+            product=[1, 2, 3, 4, 9, None][rng.integers(6)],
+            returned=int(rng.integers(2)),
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("spans", [1, 5])
+def test_every_value_is_the_one_that_a_search_in_plain_python_finds(
+    spans: int, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views, sales = random_views(1), random_sales(2, 400)
+    monkeypatch.setattr(history, "PAIRS_PER_SPAN", 10**9 if spans == 1 else 400)
+    repository = make_repository(tmp_path / "repo", views)
+    made, rows, headline, _ = join(repository, {"train": sales[:300], "evaluate": sales[300:]})
+    for view in views:
+        for feature in view.features:
+            expected = [known_value(view, row, feature) for row in sales]
+            assert rows[feature].to_pylist() == expected
+            assert 0 < sum(value is None for value in expected) < len(expected)
+    assert headline == "400 rows, 3 features, 0 leaks"
+    assert made.splits == {"train": 300, "evaluate": 100}
+
+
+def test_order_count_and_splits_are_those_of_the_rows(join: Join, tmp_path: Path) -> None:
+    sales = random_sales(3, 90)
+    repository = make_repository(tmp_path / "repo", random_views(4))
+    made, rows, _, _ = join(
+        repository, {"train": sales[:50], "evaluate": sales[50:80], "unassigned": sales[80:]}
+    )
+    assert rows["sale"].to_pylist() == [row["sale"] for row in sales]
+    assert rows["sold"].to_pylist() == [row["sold"] for row in sales]
+    assert made.splits == {"train": 50, "evaluate": 30, "unassigned": 10}
+    assert made.roles == {"key": "sale", "time": "sold", "label": "returned"}
+
+
+def test_chunks_of_rows_change_nothing(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sales = random_sales(5, 60)
+    splits = {"train": sales[:40], "evaluate": sales[40:]}
+    repository = make_repository(tmp_path / "repo", random_views(6))
+    whole, _, _, _ = join(repository, splits)
+    monkeypatch.setattr(training_set, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(tables.iter_batches, "__defaults__", (None, 7))
+    assert join(repository, splits)[0] == whole
+
+
+def test_only_the_roles_the_request_columns_and_the_features_go_on(join: Join, tmp_path: Path) -> None:
+    made, rows, _, summary = join(make_repository(tmp_path / "repo", [PRICES]), {"train": [sale("a", 1)]})
+    assert rows.column_names == ["sale", "sold", "returned", "shop", "pieces", "price", "currency"]
+    assert "Left behind: product, refund." in summary
+    assert [column.name for column in made.columns] == rows.column_names
+
+
+def test_a_value_that_was_filled_in_later_does_not_leak(join: Join, tmp_path: Path) -> None:
+    late = {"product": 1, "price": 99.0, "currency": "EUR", "event": at(10), "created": at(30)}
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, late])])
+    sales = [sale("before", 20), sale("after", 30)]
+    made, rows, headline, _ = join(repository, {"train": sales})
+    assert rows["price"].to_pylist() == [10.0, 11.0]
+    assert headline.endswith("0 leaks")
+    assert made.quality["held_back_share.prices"] == 0.5
+
+
+def test_a_correction_is_used_from_its_creation_on(join: Join, tmp_path: Path) -> None:
+    fixed = {"product": 1, "price": 10.5, "currency": "EUR", "event": at(0), "created": at(5)}
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, fixed])])
+    sales = [sale("early", 4.9), sale("late", 5)]
+    assert join(repository, {"train": sales})[1]["price"].to_pylist() == [10.0, 10.5]
+
+
+def test_a_ttl_counts_from_the_row_and_includes_its_end(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, ttl=timedelta(hours=6))])
+    sales = [sale("fresh", 6), sale("stale", 6.1), sale("renewed", 24)]
+    made, rows, _, _ = join(repository, {"train": sales})
+    assert rows["price"].to_pylist() == [10.0, None, 11.0]
+    assert made.quality["expired_share.prices"] == pytest.approx(1 / 3, abs=1e-6)
+    assert made.quality["oldest_age_h.prices"] == 6.0
+
+
+def test_rows_that_match_nothing_stay_with_nulls(join: Join, tmp_path: Path) -> None:
+    sales = [sale("unknown", 5, product=77), sale("none", 5, product=None), sale("too soon", -1)]
+    _, rows, _, _ = join(make_repository(tmp_path / "repo", [PRICES]), {"train": sales})
+    assert rows["sale"].to_pylist() == ["unknown", "none", "too soon"]
+    assert rows["price"].null_count == 3
+
+
+def test_a_snapshot_in_which_nothing_has_a_key_is_joined_to_nothing(join: Join, tmp_path: Path) -> None:
+    sales = [sale("a", 5, product=None), sale("b", 6, product=None)]
+    _, rows, _, _ = join(make_repository(tmp_path / "repo", [PRICES]), {"train": sales})
+    assert rows["price"].to_pylist() == [None, None]
+    assert rows.schema.field("price").type == pa.float64()
+
+
+def test_one_key_and_time_in_many_rows_gives_each_row_its_value(join: Join, tmp_path: Path) -> None:
+    sales = [sale(f"s{number}", 25, product=1 + number % 2) for number in range(10)]
+    _, rows, _, _ = join(make_repository(tmp_path / "repo", [PRICES]), {"train": sales})
+    assert rows["price"].to_pylist() == [11.0, 20.0] * 5
+
+
+def test_an_empty_split_stays_an_empty_split(join: Join, tmp_path: Path) -> None:
+    made, _, _, _ = join(
+        make_repository(tmp_path / "repo", [PRICES]), {"train": [sale("a", 1)], "evaluate": []}
+    )
+    assert made.splits == {"train": 1, "evaluate": 0}
+
+
+def test_nan_is_a_value_and_null_is_none(join: Join, tmp_path: Path) -> None:
+    odd = [{"product": 1, "price": math.nan, "currency": None, "event": at(0), "created": at(0)}]
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=odd)])
+    _, rows, headline, _ = join(repository, {"train": [sale("a", 1)]})
+    assert math.isnan(rows["price"][0].as_py())
+    assert rows["currency"].to_pylist() == [None]
+    assert headline.endswith("0 leaks")
+
+
+def test_lists_are_joined_and_compared_like_any_value(join: Join, tmp_path: Path) -> None:
+    view = ViewSpec(
+        "vectors",
+        {"product": pa.int64()},
+        {"vector": pa.list_(pa.float64())},
+        [{"product": 1, "vector": [1.0, 2.0], "event": at(0), "created": at(0)}],
+    )
+    _, rows, headline, _ = join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
+    assert rows["vector"].to_pylist() == [[1.0, 2.0]]
+    assert headline == "1 rows, 1 features, 0 leaks"
+
+
+def test_columns_that_the_source_names_otherwise_are_joined_by_their_feature_name(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, renamed={"amount": "price"})])
+    assert "amount" in pq.read_schema(repository / "offline" / "prices.parquet").names
+    assert join(repository, {"train": [sale("a", 1)]})[1]["price"].to_pylist() == [10.0]
+
+
+def test_the_manifest_names_the_rows_and_the_service_and_the_same_inputs_give_the_same_bytes(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    first, _, _, _ = join(repository, {"train": [sale("a", 1)]})
+    again, _, _, _ = join(repository, {"train": [sale("a", 1)]})
+    record = Record.read(tmp_path / "set")
+    assert first.digest == again.digest == record.outputs["training_set"]
+    assert first.parents == {
+        "entities": Snapshot.read(tmp_path / "sales").digest,
+        "features": record.outputs["service"],
+    }
+
+
+def test_a_join_opens_no_connection(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    opened: list[Any] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and event in {"socket.connect", "socket.getaddrinfo"}:
+            opened.append((event, arguments))
+
+    sys.addaudithook(watch)
+    join(repository, {"train": [sale("a", 1)]})
+    watching = False
+    assert opened == []
+
+
+# What is refused
+
+
+def test_a_feature_that_is_known_only_afterwards_is_refused(join: Join, tmp_path: Path) -> None:
+    refunds = replace(
+        PRICES, features={"refund": pa.float64(), "returned": pa.float64(), "pieces": pa.float64()}
+    )
+    repository = make_repository(tmp_path / "repo", [refunds])
+    with pytest.raises(InputError) as raised:
+        join(repository, {"train": [sale("a", 1)]})
+    assert (
+        "'refund' of view 'prices' has the name of a column that is known only afterwards"
+        in raised.value.what
+    )
+    assert "'returned' of view 'prices' has the name of the rows' label column" in raised.value.what
+    assert "'pieces' of view 'prices' has the name of a request column" in raised.value.what
+    assert not (tmp_path / "set" / Snapshot.FILE).exists()
+
+
+def test_all_wrong_column_names_are_reported_at_once(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    wrong = {"request": ["shopp", "pieces"], "known_after": ["refunds"]}
+    with pytest.raises(InputError) as raised:
+        join(repository, {"train": [sale("a", 1)]}, **wrong)
+    assert "features.request: no column 'shopp'; did you mean shop?" in raised.value.what
+    assert "features.known_after: no column 'refunds'; did you mean refund?" in raised.value.what
+
+
+def test_a_view_that_joins_by_what_is_known_only_afterwards_is_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    with pytest.raises(InputError, match="joins by 'product', which is known only afterwards"):
+        join(repository, {"train": [sale("a", 1)]}, known_after=["product"])
+
+
+def test_a_view_whose_key_the_rows_do_not_have_is_refused(join: Join, tmp_path: Path) -> None:
+    view = ViewSpec("weather", {"shops": pa.string()}, {"rain": pa.float64()}, [])
+    with pytest.raises(InputError, match="view 'weather' joins by: no column 'shops'; did you mean shop"):
+        join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
+
+
+def test_a_key_of_another_type_is_refused_with_both_types(join: Join, tmp_path: Path) -> None:
+    view = ViewSpec("codes", {"product": pa.string()}, {"rain": pa.float64()}, [])
+    with pytest.raises(InputError, match="joins by 'product', int64 in the rows but string in its files"):
+        join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
+
+
+def test_what_feast_itself_cannot_join_is_refused_with_its_reason(join: Join, tmp_path: Path) -> None:
+    """Feast's DuckDB store drops every column whose name ends in _y."""
+    rows = [{"product": 1, "quantity_y": 1.0, "event": at(0), "created": at(0)}]
+    view = ViewSpec("stock", {"product": pa.int64()}, {"quantity_y": pa.float64()}, rows)
+    with pytest.raises(InputError, match="Feast could not join view 'stock'"):
+        join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
+
+
+def test_a_view_that_fans_out_is_refused(join: Join, tmp_path: Path) -> None:
+    twin = {**PRICES.rows[0], "price": 10.01}
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, twin])])
+    with pytest.raises(InputError, match=r"view 'prices' fans out: 1 pairs of its rows .* such as product=1"):
+        join(repository, {"train": [sale("a", 1)]})
+
+
+def test_a_row_that_stands_twice_with_the_same_values_is_harmless(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, PRICES.rows[0]])])
+    _, rows, _, _ = join(repository, {"train": [sale("a", 1)]})
+    assert rows["price"].to_pylist() == [10.0]
+
+
+KEYLESS = {"1 rows repeat another's": ["a", "b", "a"], "1 rows have none": ["a", "b", None]}
+
+
+@pytest.mark.parametrize("problem", KEYLESS)
+def test_rows_that_cannot_be_told_apart_are_refused(problem: str, join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    first, second, third = (sale(name, 1) for name in KEYLESS[problem])
+    with pytest.raises(InputError, match=f"'sale' is no key: {problem}"):
+        join(repository, {"train": [first, second], "evaluate": [third]})
+
+
+def test_rows_from_the_cutoff_on_are_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    sales = {"train": [sale("a", 1), sale("b", 2)]}
+    assert join(repository, sales, cutoff=at(2.001).isoformat())[0].rows == 2
+    with pytest.raises(InputError, match=r"1 rows are not before 2024-03-01T02:00:00\+00:00, such as .*'b'"):
+        join(repository, sales, cutoff=at(2).isoformat())
+
+
+def test_a_row_without_a_time_is_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    with pytest.raises(InputError, match="1 rows have no 'sold'"):
+        join(repository, {"train": [sale("a", 1), {**sale("b", 1), "sold": None}]})
+
+
+def test_a_view_without_creation_times_needs_a_reason(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, has_created=False)])
+    sales = {"train": [sale("a", 25)]}
+    with pytest.raises(InputError, match=r"views \['prices'\] have no created timestamp"):
+        join(repository, sales)
+    _, rows, headline, summary = join(repository, sales, allow_backfill_leak="prices are printed in advance")
+    assert rows["price"].to_pylist() == [11.0]
+    assert headline == "1 rows, 2 features, 0 leaks, not proven for prices"
+    assert "Not proven for prices" in summary
+
+
+def test_rows_without_a_time_role_are_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    with pytest.raises(InputError, match="the rows have no time column"):
+        join(repository, {"train": [sale("a", 1)]}, roles={"key": "sale"})
+
+
+def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
+    version = take_listing(str(repository / "offline"))[0].content_digest
+    make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
+    with pytest.raises(InputError, match="they changed after they were looked at"):
+        make_training_set(
+            tmp_path / "sales",
+            sales.digest,
+            features_of(repository),
+            version,
+            tmp_path / "set",
+            tmp_path / "summary.md",
+        )
+
+
+def test_a_join_that_lets_later_values_in_is_refused_and_leaves_no_training_set(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = {"product": 1, "price": 99.0, "currency": "EUR", "event": at(10), "created": at(30)}
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, late])])
+    monkeypatch.setitem(history.joined_values.__kwdefaults__, "known_only", False)
+    with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*99\.0.* known was .*10\.0"):
+        join(repository, {"train": [sale("a", 5), sale("b", 20)]})
+    assert not (tmp_path / "set" / Snapshot.FILE).exists()
+    assert "**1 values leak: refused.**" in (tmp_path / "summary.md").read_text()

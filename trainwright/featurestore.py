@@ -1,0 +1,254 @@
+"""Opening a Feast repository: what a feature service joins, from which files, with what identity.
+
+Feast is imported inside functions: it takes seconds, and only two verbs need it.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import DependencyError, InputError
+from trainwright.storage import list_files, local_path, open_file, take_listing
+
+SETTINGS = "feature_store.yaml"
+OFFLINE_STORE = "duckdb"
+"""The one offline store that is joined from: Feast's default, dask, drops rows that match nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One feature view as a service uses it.
+
+    Attributes:
+        name: Its name, or its alias in the service.
+        features: Name and Feast type of each feature, in the service's order.
+        keys: Column of the rows by key column of the view.
+        ttl: How old a value may be, relative to the row; zero is any age.
+        source: Absolute path or URI of its Parquet files.
+        content: Digest of those files.
+        time: Column with the time that a value describes.
+        created: Column with the time from which on it was known; empty if there is none.
+        renamed: Feature by column of the files, where they differ.
+        feast: The view as Feast holds it, reading from ``source``.
+    """
+
+    name: str
+    features: Mapping[str, str]
+    keys: Mapping[str, str]
+    ttl: timedelta
+    source: str
+    content: str
+    time: str
+    created: str
+    renamed: Mapping[str, str]
+    feast: Any = field(compare=False, repr=False)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides the values it gives, as plain JSON data: nothing about places or descriptions."""
+        return {
+            "name": self.name,
+            "features": list(self.features.items()),
+            "keys": dict(self.keys),
+            "ttl_us": self.ttl // timedelta(microseconds=1),
+            "content": self.content,
+            "time": self.time,
+            "created": self.created,
+            "renamed": dict(self.renamed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A feature service: the views it joins, in order, and Feast's own store behind them."""
+
+    name: str
+    views: tuple[View, ...]
+    feast: Any = field(compare=False, repr=False)
+
+    @property
+    def features(self) -> list[str]:
+        """Names of all features, in the order in which they are joined."""
+        return [name for view in self.views for name in view.features]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the service, its views and the content of their files.
+
+        Equal wherever the repository lies, whenever it was applied.
+        """
+        return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
+
+
+def open_service(repository: str, name: str) -> Service:
+    """Open one feature service of an applied Feast repository.
+
+    Nothing is written, and nothing outside the repository and its offline files is asked.
+
+    Args:
+        repository: Folder with ``feature_store.yaml``; relative paths in it are relative to this folder.
+        name: Name of the feature service.
+
+    Raises:
+        InputError: There is no such folder, registry, service or offline file; or it needs something that
+            cannot be joined without a leak or a loss.
+        DependencyError: The registry is there but cannot be read.
+    """
+    folder = _folder(repository)
+    store = _store(folder)
+    known = _services(store, folder)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        raise InputError(
+            f"no feature service {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
+            where=str(folder),
+            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {_apply(folder)}",
+        )
+    views = tuple(_view(store, folder, use) for use in known[name].feature_view_projections)
+    return Service(name=name, views=views, feast=store)
+
+
+def _services(store: Any, folder: Path) -> dict[str, Any]:
+    """Return Feast's services by name; this is the first time that the registry is read."""
+    try:
+        return {service.name: service for service in store.list_feature_services()}
+    except Exception as error:
+        raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
+
+
+def _folder(repository: str) -> Path:
+    folder = local_path(repository)
+    if folder is None:
+        raise InputError(
+            "a Feast repository is a local folder",
+            where=repository,
+            hint="Put it into the image or mount it; its offline files and its registry may be remote.",
+        )
+    if not (folder / SETTINGS).is_file():
+        raise InputError(f"no Feast repository here: no {SETTINGS}", where=str(folder))
+    return folder
+
+
+def _store(folder: Path) -> Any:
+    """Open Feast's store, unless its settings are not to be trusted with a training set."""
+    from feast import FeatureStore
+    from feast.repo_config import load_repo_config
+
+    try:
+        settings = load_repo_config(folder, folder / SETTINGS)
+        offline = settings.offline_store.type
+    except Exception as error:
+        raise InputError(f"Feast cannot read its settings: {error}", where=str(folder / SETTINGS)) from error
+    if offline != OFFLINE_STORE:
+        raise InputError(
+            f"offline store {offline!r} is not joined from",
+            where=str(folder / SETTINGS),
+            hint=f"Set offline_store: {{type: {OFFLINE_STORE}}}; Feast's default drops rows without a match.",
+        )
+    registry = settings.registry.path
+    if settings.registry.registry_type == "file" and "://" not in registry:
+        path = folder / registry
+        if not path.is_file():
+            raise InputError(f"not applied: no registry {path}", where=str(folder), hint=_apply(folder))
+    return FeatureStore(repo_path=str(folder), config=settings)
+
+
+def _apply(folder: Path) -> str:
+    return f"After a change of the definitions: feast --chdir {folder} apply."
+
+
+def _view(store: Any, folder: Path, use: Any) -> View:
+    """Read one view of a service as data, with the absolute place of its files."""
+    from feast import FileSource
+
+    feast = _joinable(store, folder, use)
+    source = feast.batch_source
+    if not isinstance(source, FileSource):
+        raise InputError(
+            f"view {use.name!r} reads from {type(source).__name__}; only files are joined", where=str(folder)
+        )
+    uri = source.path if "://" in source.path else str(folder / source.path)
+    feast.batch_source = FileSource(
+        name=source.name,
+        path=uri,
+        timestamp_field=source.timestamp_field,
+        created_timestamp_column=source.created_timestamp_column,
+        field_mapping=dict(source.field_mapping),
+        file_format=source.file_format,
+        s3_endpoint_override=source.s3_endpoint_override,
+    )
+    view = View(
+        name=use.name_to_use(),
+        features={feature.name: str(feature.dtype) for feature in use.features},
+        keys=_keys(feast, use),
+        ttl=feast.ttl or timedelta(0),
+        source=uri,
+        content=_content(use.name, uri),
+        time=source.timestamp_field,
+        created=source.created_timestamp_column or "",
+        renamed=dict(source.field_mapping),
+        feast=feast,
+    )
+    _require_columns(view)
+    return view
+
+
+def _joinable(store: Any, folder: Path, use: Any) -> Any:
+    """Return Feast's own view, if its values can be joined by key and time."""
+    from feast import FeatureView
+
+    feast = store.registry.get_any_feature_view(use.name, store.project)
+    if type(feast) is not FeatureView:
+        problem = f"is a {type(feast).__name__}; only plain feature views are joined"
+    elif not feast.entity_columns or feast.entities == ["__dummy"]:
+        problem = "has no entity, so no key to join by"
+    elif feast.ttl and feast.ttl.days and feast.ttl != timedelta(feast.ttl.days):
+        problem = f"has a TTL of {feast.ttl}: Feast's DuckDB store takes whole days or less than one day"
+    else:
+        return feast.with_projection(use)
+    raise InputError(f"view {use.name!r} {problem}", where=str(folder))
+
+
+def _keys(feast: Any, use: Any) -> dict[str, str]:
+    return dict(use.join_key_map) or {column.name: column.name for column in feast.entity_columns}
+
+
+def _content(name: str, uri: str) -> str:
+    try:
+        return take_listing(uri)[0].content_digest
+    except InputError as error:
+        raise InputError(
+            f"the offline file of view {name!r} is not there: {error.what}", where=uri, hint=error.hint
+        ) from None
+
+
+def _require_columns(view: View) -> None:
+    """Check that the files hold what the view promises, in types that the join takes.
+
+    Raises:
+        InputError: A column is missing, or a time is not a timestamp in microseconds or coarser.
+    """
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    from trainwright import tables
+
+    with open_file(list_files(view.source)[0].uri) as stream:
+        schema = pq.read_schema(stream)
+    renamed = {new: old for old, new in view.renamed.items()}
+    times = [name for name in (view.time, view.created) if name]
+    wanted = [*view.keys, *(renamed.get(name, name) for name in view.features), *times]
+    tables.require_columns(schema, wanted, where=f"offline file of view {view.name!r}: {view.source}")
+    for name in times:
+        kind = schema.field(name).type
+        if not pa.types.is_timestamp(kind) or kind.unit == "ns":
+            raise InputError(
+                f"column {name!r} of view {view.name!r} is {kind}, not a timestamp in microseconds",
+                where=view.source,
+                hint="Write it as timestamp[us, tz=UTC]; DuckDB cannot compare nanoseconds with a zone.",
+            )
