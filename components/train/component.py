@@ -1,0 +1,52 @@
+"""The ``train`` component: a training set becomes a model and its predictions."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
+def train(
+    training_set: dsl.Input[dsl.Dataset],
+    data_version: str,
+    network: str,
+    training: str,
+    resources: str,
+    image: str,
+    model: dsl.Output[dsl.Model],
+    predictions: dsl.Output[dsl.Dataset],
+    summary: dsl.Output[dsl.Markdown],
+    metrics: dsl.Output[dsl.Metrics],
+) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):
+    """Fit a tabular network in several processes, and score the splits kept for evaluation.
+
+    Args:
+        training_set: Snapshot with a key, a time, a label of 0 and 1, and any columns to learn from.
+        data_version: Digest of its manifest; another content is refused.
+        network: JSON: layers, embeddings (the section ``network``).
+        training: JSON: epochs, batch, rates, splits (the section ``training``).
+        resources: JSON: launcher, nodes, processes, limits (the section ``resources``).
+        image: Image of the job's pods; without a cluster, the environment of the same name runs it.
+        model: Weights, program, transforms, signature, input example, card; the manifest is written last.
+        predictions: Snapshot of the scored rows that have a label, with a column ``score`` in [0, 1].
+        summary: Rows, losses and versions.
+        metrics: ``train_loss`` and what it is to be compared with.
+
+    Returns:
+        The model version and the predictions version: digests of the two manifests.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.train.submit import Request, submit
+
+    with reported("train"):
+        asked = Request(
+            Path(training_set.path), data_version, network, training, resources, image, run=model.uri
+        )
+        made = submit(asked, Path(model.path), Path(predictions.path), Path(summary.path))
+        for name, value in made.metrics.items():
+            metrics.log_metric(name, value)
+    return (made.model_version, made.predictions_version)

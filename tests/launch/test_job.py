@@ -1,0 +1,140 @@
+"""Identity of jobs, folders of attempts, and the choice of a launcher."""
+
+import dataclasses
+import fcntl
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.launch.programs import job
+from trainwright.errors import Diverged, InputError, TrainwrightError, TransientError
+from trainwright.launch import choice
+from trainwright.launch.attempt import fresh_folder, publish
+from trainwright.launch.job import Completion, completed
+from trainwright.launch.local import Local
+from trainwright.launch.ranks import RankError, first_error
+
+
+def test_a_job_has_the_same_name_at_every_attempt(tmp_path: Path) -> None:
+    first = job(tmp_path, "")
+    second = dataclasses.replace(first, folder=tmp_path / "attempt-2")
+    assert (first.name, first.digest) == (second.name, second.digest)
+    assert first.arguments != second.arguments
+
+
+@pytest.mark.parametrize("change", [{"run": "other"}, {"image": "b"}, {"specification": "x"}, {"nodes": 2}])
+def test_anything_else_gives_a_job_another_name(tmp_path: Path, change: dict[str, object]) -> None:
+    first = job(tmp_path, "")
+    assert dataclasses.replace(first, **change).name != first.name
+
+
+@pytest.mark.parametrize("task", ["train", "Train Flights 2013!", "9", "", "x" * 200, "-a-"])
+def test_every_name_fits_the_pods_that_are_called_after_it(tmp_path: Path, task: str) -> None:
+    name = job(tmp_path, "", task=task).name
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(f"{name}-worker-9999") <= 63
+
+
+def test_everything_wrong_with_a_job_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        job(tmp_path, "", nodes=0, processes=-1, cpu=0, program=())
+    for part in ("nodes is 0", "processes is -1", "cpu is 0", "program is empty"):
+        assert part in caught.value.what
+
+
+def test_an_attempts_folder_is_removed_whatever_happens(tmp_path: Path) -> None:
+    def fail() -> None:
+        with fresh_folder(tmp_path / "model") as folder:
+            (folder / "half-written").write_text("x")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_and_that_of_a_living_one_kept(
+    tmp_path: Path,
+) -> None:
+    dead, living = tmp_path / ".model.attempt-dead", tmp_path / ".model.attempt-living"
+    for folder in (dead, living):
+        folder.mkdir()
+        (folder / "launcher.lock").touch()
+    with (living / "launcher.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with fresh_folder(tmp_path / "model"):
+            assert not dead.exists()
+            assert living.exists()
+
+
+def test_a_published_folder_replaces_what_an_earlier_attempt_left(tmp_path: Path) -> None:
+    for name, text in (("old", "old"), ("new", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / text).touch()
+    publish(tmp_path / "old", tmp_path / "out" / "model")
+    publish(tmp_path / "new", tmp_path / "out" / "model")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
+    assert [path.name for path in (tmp_path / "out" / "model").iterdir()] == ["new"]
+
+
+def test_a_folder_is_published_to_another_disk_too(tmp_path: Path) -> None:
+    other = Path("/dev/shm")  # noqa: S108 - the other disk that most machines have
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one disk only")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("w")
+    with fresh_folder(other / "trainwright-test") as folder:
+        publish(tmp_path / "model", folder / "model")
+        assert (folder / "model" / "weights").read_text() == "w"
+
+
+def test_auto_is_a_cluster_where_there_is_a_service_account(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    assert choice.resolve("auto", token) == "local"
+    assert isinstance(choice.make("auto", token), Local)
+    token.touch()
+    assert choice.resolve("auto", token) == "pytorchjob"
+    assert choice.resolve("local", token) == "local"
+
+
+def test_an_unknown_launcher_is_named_with_those_that_are_known() -> None:
+    with pytest.raises(InputError, match="no launcher 'slurm'; known are auto, local, pytorchjob"):
+        choice.resolve("slurm")
+
+
+def test_of_two_refusals_the_earlier_is_the_cause(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        RankError.of(Diverged(f"rank {rank} saw it"), rank).save(tmp_path)
+    first = first_error(tmp_path)
+    assert first is not None
+    assert first.what == "rank 1 saw it"
+
+
+def test_a_ranks_own_word_is_not_overwritten_by_its_agent(tmp_path: Path) -> None:
+    RankError.of(Diverged("not finite"), 0).save(tmp_path)
+    RankError.of(TransientError("killed"), 0, witnessed=True).save(tmp_path)
+    first = first_error(tmp_path)
+    assert first is not None
+    assert isinstance(first.to_error(), Diverged)
+
+
+@pytest.mark.parametrize("kind", TrainwrightError.__subclasses__())
+def test_every_error_of_ours_comes_back_as_itself(tmp_path: Path, kind: type[TrainwrightError]) -> None:
+    RankError.of(kind("what", where="there", hint="next"), 3).save(tmp_path)
+    first = first_error(tmp_path)
+    assert first is not None
+    error = first.to_error()
+    assert type(error) is kind
+    assert (error.what, error.where, error.hint) == ("what", "rank 3, there", "next")
+
+
+def test_the_marker_of_another_attempt_does_not_count(tmp_path: Path) -> None:
+    assert completed(tmp_path, "attempt-1") is None
+    Completion(attempt="attempt-0", outputs={}).write(tmp_path)
+    assert completed(tmp_path, "attempt-1") is None
+    assert completed(tmp_path, "attempt-0") is not None
+
+
+def test_no_error_file_is_no_error(tmp_path: Path) -> None:
+    assert first_error(tmp_path) is None

@@ -1,0 +1,132 @@
+"""A small training set whose answer is known, and how it is trained on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from trainwright import tables
+from trainwright.artifacts import Snapshot
+from trainwright.experiment import Network, Training
+from trainwright.launch.job import Launcher
+from trainwright.train.group import Group
+from trainwright.train.loop import Fitted, Step, fit_network
+from trainwright.train.network import TabularNetwork
+from trainwright.train.rows import Rows, Source, encode, fit
+from trainwright.train.specification import input_kinds
+from trainwright.train.submit import Request, Submitted, submit
+
+ROWS = {"train": 6001, "evaluate": 2000}
+"""6,001 rows in batches of 500 end with a batch of one row: one of two processes has none of it."""
+
+NETWORK = {"hidden": [32], "dropout": 0.0, "embedding": 4}
+TRAINING = {"epochs": 6, "batch_size": 500, "learning_rate": 0.02, "seed": 3}
+RESOURCES = {"launcher": "local", "processes": 2}
+ROLES = {"key": "id", "time": "at", "label": "late"}
+
+
+def flights(rows: int, seed: int) -> pa.Table:
+    """Draw rows whose log-odds of ``late`` are ``wind + carrier`` (and nothing else)."""
+    random = np.random.default_rng(seed)
+    wind, noise = random.normal(size=rows), random.normal(50, 10, size=rows)
+    carrier = random.integers(0, 4, rows)
+    odds = 1.5 * wind + np.array([-1.5, -0.5, 0.5, 1.5])[carrier]
+    late = (random.random(rows) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    unlabelled = np.zeros(rows, dtype=bool)
+    unlabelled[1:rows:40] = True
+    return pa.table(
+        {
+            "id": pa.array([f"f{index}" for index in range(rows)]),
+            "at": pa.array(np.arange(rows) * 1_000_000, pa.timestamp("us", tz="UTC")),
+            "late": pa.array(late, mask=unlabelled),
+            "wind": pa.array(wind * 7 + 20, mask=random.random(rows) < 0.05),
+            "noise": pa.array(np.round(noise).astype(np.int64)),
+            "carrier": pa.array([f"c{code}" for code in carrier]),
+            "holiday": pa.array(random.random(rows) < 0.1),
+            "year": pa.array(np.full(rows, 2013)),
+            "gate": pa.nulls(rows, pa.string()),
+        }
+    )
+
+
+def write(folder: Path, splits: dict[str, pa.Table], **roles: str) -> Snapshot:
+    """Write a training set in files of 2,000 rows."""
+    parts = {name: [table] for name, table in splits.items()}
+    return tables.write_snapshot(folder, parts, parents={}, roles=ROLES | roles, rows_per_file=2000)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a training left what it made."""
+
+    folder: Path
+    submitted: Submitted
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def predictions(self) -> Path:
+        return self.folder / "predictions"
+
+
+def request(training_set: Path, **sections: Any) -> Request:
+    """Ask for a training; sections are merged into the usual ones."""
+    return Request(
+        training_set=training_set,
+        data_version=Snapshot.read(training_set).digest,
+        network=json.dumps(NETWORK | sections.get("network", {})),
+        training=json.dumps(TRAINING | sections.get("training", {})),
+        resources=json.dumps(RESOURCES | sections.get("resources", {})),
+        image="trainwright/torch:0.1.0",
+        run="file:///runs/1/train/model",
+    )
+
+
+def run(training_set: Path, folder: Path, launcher: Launcher | None = None, **sections: Any) -> Outcome:
+    """Train in a job of several processes, as the component does."""
+    asked = request(training_set, **sections)
+    places = folder / "model", folder / "predictions", folder / "summary.md"
+    return Outcome(folder, submit(asked, *places, launcher=launcher))
+
+
+class Silent:
+    """Watches a training and keeps its losses."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def saw(self, step: Step) -> None:
+        self.losses.append(step.loss)
+
+
+def source(training_set: Path, split: str = "train") -> Source:
+    """Read a split as training does."""
+    snapshot = Snapshot.read(training_set)
+    return Source(training_set, snapshot, split, input_kinds(snapshot))
+
+
+def ready_alone(
+    training_set: Path, scratch: Path, group: Group, **sections: Any
+) -> tuple[TabularNetwork, Rows, Training]:
+    """Prepare a training in this process, without a launcher."""
+    network = Network(**NETWORK | sections.get("network", {}))
+    training = Training(**TRAINING | sections.get("training", {}))
+    transforms, labels = fit(source(training_set), network, group)
+    rows = encode(source(training_set), transforms, labels, scratch / "encoded", group)
+    torch.manual_seed(training.seed)
+    rate = sum(part.positives for part in labels) / len(rows)
+    return TabularNetwork(network, transforms, rate), rows, training
+
+
+def train_alone(
+    training_set: Path, scratch: Path, group: Group, watcher: Silent, **sections: Any
+) -> tuple[TabularNetwork, Fitted]:
+    """Train in this process, without a launcher."""
+    network, rows, training = ready_alone(training_set, scratch, group, **sections)
+    return network, fit_network(network, rows, training, group, watcher)

@@ -1,0 +1,154 @@
+"""A training of two processes, seen from what it leaves behind."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from numpy.typing import NDArray
+
+from tests.train.problems import Outcome, run
+from trainwright import tables
+from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.errors import Diverged
+from trainwright.launch.local import Local
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.name.startswith("."))
+
+
+def auc(label: NDArray[np.int64], score: NDArray[np.float64]) -> float:
+    """Area under the curve as the share of pairs in the right order (no ties in the scores)."""
+    ranks = np.empty(len(score))
+    ranks[np.argsort(score)] = np.arange(1, len(score) + 1)
+    positives = int(label.sum())
+    return float(
+        (ranks[label == 1].sum() - positives * (positives + 1) / 2) / (positives * (len(label) - positives))
+    )
+
+
+def logistic_scores(training: pa.Table, judged: pa.Table) -> NDArray[np.float64]:
+    """Solve the same problem by Newton's method on the columns that the label was drawn from."""
+
+    def design(table: pa.Table) -> NDArray[np.float64]:
+        wind = table["wind"].to_numpy(zero_copy_only=False)
+        gone = np.isnan(wind)
+        carriers = [np.array(pc.equal(table["carrier"], f"c{code}")) for code in range(1, 4)]
+        return np.column_stack([np.ones(len(wind)), np.where(gone, 0, (wind - 20) / 7), gone, *carriers])
+
+    x, y = design(training), training["late"].to_numpy()
+    weights = np.zeros(x.shape[1])
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-x @ weights))
+        weights += np.linalg.solve(x.T @ (x * (p * (1 - p))[:, None]), x.T @ (y - p))
+    return 1 / (1 + np.exp(-design(judged) @ weights))
+
+
+def labelled(folder: Path, split: str) -> pa.Table:
+    table = tables.read_split(folder, Snapshot.read(folder), split)
+    return table.filter(table["late"].is_valid())
+
+
+def test_scores_are_as_good_as_the_exact_solution(trained: Outcome, training_set: Path) -> None:
+    judged = labelled(trained.predictions, "evaluate")
+    label, score = judged["late"].to_numpy(), judged["score"].to_numpy()
+    exact = logistic_scores(labelled(training_set, "train"), judged)
+    assert auc(label, exact) > 0.84
+    assert auc(label, score) > auc(label, exact) - 0.01
+    assert np.mean(np.abs(score - exact)) < 0.06
+
+
+def test_predictions_are_all_rows_that_have_a_label(trained: Outcome, training_set: Path) -> None:
+    expected, found = labelled(training_set, "evaluate"), labelled(trained.predictions, "evaluate")
+    manifest = Snapshot.read(trained.predictions)
+    assert found.drop_columns(["score"]).equals(expected)
+    assert found.num_rows < 2000
+    assert found.schema.field("score").type == pa.float64()
+    assert pc.min_max(found["score"]).as_py()["min"] >= 0
+    assert pc.min_max(found["score"]).as_py()["max"] <= 1
+    assert manifest.roles == {"key": "id", "time": "at", "label": "late", "score": "score"}
+    assert manifest.digest == trained.submitted.predictions_version
+    assert manifest.parents == {
+        "training_set": Snapshot.read(training_set).digest,
+        "model": trained.submitted.model_version,
+    }
+
+
+def test_rows_without_a_label_are_counted_and_left_out(manifest: Model) -> None:
+    assert manifest.metrics["rows_without_label"] == len(range(1, 6001, 40))
+    assert manifest.metrics["rows"] == 6001 - manifest.metrics["rows_without_label"]
+
+
+def test_the_model_names_its_inputs_and_not_what_tells_nothing(trained: Outcome, manifest: Model) -> None:
+    assert manifest.digest == trained.submitted.model_version
+    assert set(manifest.inputs) == {"wind", "noise", "carrier", "holiday"}
+    unused = json.loads((trained.model / "transforms.json").read_text())["unused"]
+    assert unused == {"year": "the same value in every row", "gate": "no value in any row"}
+    assert {entry.path for entry in manifest.files} == {
+        "README.md",
+        "input_example.json",
+        "program.pt2",
+        "signature.json",
+        "transforms.json",
+        "weights.safetensors",
+    }
+
+
+def test_the_model_holds_no_pickle_and_no_path_of_this_machine(trained: Outcome, training_set: Path) -> None:
+    places = [str(path).encode() for path in (training_set, Path(__file__).parents[2], trained.folder)]
+    for path in trained.model.iterdir():
+        if path.name != Record.FILE:
+            assert not any(place in path.read_bytes() for place in places), path
+    with zipfile.ZipFile(trained.model / "program.pt2") as program:
+        contents = {name: program.read(name) for name in program.namelist()}
+    assert not [name for name, data in contents.items() if data[:2] in {b"\x80\x02", b"PK"}]
+    assert not any(place in data for data in contents.values() for place in places)
+
+
+def test_the_record_says_what_was_found_and_by_which_environment(trained: Outcome) -> None:
+    record = Record.read(trained.model)
+    assert record.headline.startswith("loss 0.")
+    assert "after 72 steps" in record.headline
+    assert record.environment.name == "torch"
+    assert record.config["processes"] == 2
+    assert record.config["launched_by"]["launcher"] == "local"
+    assert record.outputs["model"] == trained.submitted.model_version
+    assert Record.read(trained.predictions) == record
+    assert record.headline in (trained.folder / "summary.md").read_text()
+
+
+def test_nothing_of_the_attempt_is_left(trained: Outcome) -> None:
+    assert leftovers(trained.folder) == []
+    assert sorted(path.name for path in trained.folder.iterdir()) == ["model", "predictions", "summary.md"]
+
+
+def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
+    trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
+    again = run(training_set, tmp_path / "out", Local(), resources=resources)
+    assert again.submitted == trained.submitted
+    for path in trained.model.iterdir():
+        if path.name != Record.FILE:
+            assert path.read_bytes() == (again.model / path.name).read_bytes(), path.name
+    assert Record.read(again.model).config["launched_by"]["launcher"] == "pytorchjob"
+    digest = Snapshot.read(training_set).digest
+    assert [path.name for path in (shared / "trainwright" / "snapshots").iterdir()] == [digest]
+    assert list((shared / "trainwright" / "attempts").iterdir()) == []
+    assert leftovers(tmp_path) == []
+
+
+def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(
+    training_set: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Diverged, match="not finite at step") as caught:
+        run(training_set, tmp_path, training={"learning_rate": 1e30})
+    assert caught.value.code == 30
+    assert "Lower the learning rate" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,170 @@
+"""Transforms: what is fitted, and what a network then reads."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trainwright.errors import InputError
+from trainwright.transforms import MISSING_TIME, Categories, Category, Fit, Transforms, Values
+
+RANDOM = np.random.default_rng(7)
+
+
+def categories(values: list[str | None]) -> Categories:
+    distinct = sorted({value for value in values if value is not None})
+    codes = np.array([-1 if value is None else distinct.index(value) for value in values], dtype=np.int64)
+    return Categories(codes=codes, values=distinct)
+
+
+def times(*moments: datetime | None) -> NDArray[np.int64]:
+    return np.array(
+        [MISSING_TIME if m is None else round(m.timestamp() * 1e6) for m in moments], dtype=np.int64
+    )
+
+
+def fitted(columns: dict[str, Values], *, most: int = 100, min_rows: int = 1) -> Transforms:
+    fit = Fit({name: kind(values) for name, values in columns.items()})
+    fit.add(columns)
+    return fit.finish(max_categories=most, min_rows=min_rows)
+
+
+def kind(values: Values) -> str:
+    if isinstance(values, Categories):
+        return "category"
+    return "time" if values.dtype == np.int64 else "number"
+
+
+def test_numbers_are_standardised_with_the_mean_and_deviation_of_the_training_rows() -> None:
+    values = RANDOM.normal(1e6, 3.0, 5000)
+    encoded = fitted({"x": values}).encode({"x": values[:100]})
+    expected = (values[:100] - values.mean()) / values.std()
+    np.testing.assert_allclose(encoded.numeric[:, 0], expected, rtol=1e-5, atol=1e-5)
+    assert encoded.numeric.dtype == np.float32
+
+
+@pytest.mark.parametrize("cuts", [[1], [2500], [100, 101, 4999], list(range(0, 5000, 500))])
+def test_however_the_rows_are_cut_the_fit_is_the_same(cuts: list[int]) -> None:
+    values = RANDOM.normal(1e8, 1.0, 5000)
+    values[::7] = np.nan
+    labels = [None if index % 11 == 0 else f"v{index % 5}" for index in range(5000)]
+    whole = fitted({"x": values, "c": categories(labels)})
+    total = Fit({"x": "number", "c": "category"})
+    for start, end in zip([0, *cuts], [*cuts, 5000], strict=True):
+        part = Fit({"x": "number", "c": "category"})
+        part.add({"x": values[start:end], "c": categories(labels[start:end])})
+        total.merge(part.state)
+    merged = total.finish(max_categories=100)
+    assert merged.categories == whole.categories
+    assert merged.numbers[0].mean == pytest.approx(whole.numbers[0].mean, rel=1e-14)
+    assert merged.numbers[0].scale == pytest.approx(whole.numbers[0].scale, rel=1e-9)
+    assert merged.numbers[0].scale == pytest.approx(1 / np.nanstd(values), rel=1e-6)
+
+
+def test_a_missing_number_is_0_and_is_indicated_where_training_had_missing_ones() -> None:
+    gaps, whole = np.array([1.0, 3.0, np.nan, 5.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    transforms = fitted({"gaps": gaps, "whole": whole})
+    encoded = transforms.encode({"gaps": np.array([np.nan, 3.0]), "whole": np.array([np.nan, 2.5])})
+    assert transforms.width == 3
+    np.testing.assert_allclose(encoded.numeric, [[0, 1, 0], [0, 0, 0]], atol=1e-7)
+
+
+@pytest.mark.parametrize("wild", [np.inf, -np.inf, 1e300, -1e300])
+def test_a_number_that_is_not_usable_counts_as_missing(wild: float) -> None:
+    values = np.array([1.0, 2.0, 3.0, wild])
+    transforms = fitted({"x": values})
+    assert transforms.numbers[0].mean == 2.0
+    np.testing.assert_allclose(transforms.encode({"x": values}).numeric[3], [0, 1])
+
+
+def test_a_wild_number_is_cut_off_at_ten_deviations() -> None:
+    transforms = fitted({"x": np.array([-1.0, 1.0])})
+    np.testing.assert_allclose(transforms.encode({"x": np.array([1e100, -1e9])}).numeric[:, 0], [10, -10])
+
+
+def test_missing_unknown_and_rare_categories_have_codes_of_their_own() -> None:
+    values = ["a"] * 50 + ["b"] * 30 + ["rare"] * 2 + [None] * 5
+    transforms = fitted({"c": categories(values)}, min_rows=10)
+    assert transforms.categories == (Category(name="c", values=("a", "b")),)
+    codes = transforms.encode({"c": categories(["b", "a", "rare", "never seen", None])}).categories
+    assert codes[:, 0].tolist() == [3, 2, 1, 1, 0]
+
+
+def test_the_most_frequent_categories_are_kept_and_ties_are_broken_by_name() -> None:
+    values = ["z"] * 9 + ["b"] * 5 + ["a"] * 5 + ["y"]
+    assert fitted({"c": categories(values)}, most=2).categories[0].values == ("z", "a")
+
+
+def test_codes_of_different_columns_never_meet() -> None:
+    columns: dict[str, Values] = {"c": categories(["a", "b", None]), "d": categories(["a", "x", "y"])}
+    transforms = fitted(columns)
+    codes = transforms.encode(columns).categories
+    assert set(codes[:, 0]).isdisjoint(codes[:, 1])
+    assert codes.max() == transforms.vocabulary - 1
+
+
+def test_columns_that_tell_nothing_are_left_out_with_the_reason() -> None:
+    nothing = np.full(4, np.nan)
+    columns: dict[str, Values] = {
+        "constant": np.full(4, 0.1),
+        "empty": nothing,
+        "one": categories(["a"] * 4),
+        "none": categories([None] * 4),
+        "never": times(None, None, None, None),
+        "x": np.arange(4.0),
+    }
+    transforms = fitted(columns)
+    assert list(transforms.inputs) == ["x"]
+    assert transforms.unused == {
+        "constant": "the same value in every row",
+        "empty": "no value in any row",
+        "one": "the same value in every row",
+        "none": "no value in any row",
+        "never": "no value in any row",
+    }
+
+
+def test_of_a_constant_with_gaps_only_the_gaps_are_read() -> None:
+    values = np.array([5.0, np.nan, 5.0, 5.0])
+    encoded = fitted({"x": values}).encode({"x": np.array([5.0, 7.0, np.nan])})
+    np.testing.assert_allclose(encoded.numeric, [[0, 0], [0, 0], [0, 1]])
+
+
+def test_a_time_is_where_it_lies_in_the_day_and_in_the_week() -> None:
+    noon = datetime(2013, 3, 4, 12, tzinfo=UTC)
+    moments = times(noon, noon + timedelta(days=7), noon + timedelta(hours=12), None)
+    transforms = fitted({"t": moments})
+    features = transforms.encode({"t": moments}).numeric
+    assert transforms.width == 5
+    np.testing.assert_allclose(features[0], features[1], atol=1e-6)
+    np.testing.assert_allclose(features[0, :2], [0, -1], atol=1e-6)  # half a day round
+    np.testing.assert_allclose(features[2, :2], [0, 1], atol=1e-6)
+    np.testing.assert_allclose(features[3], [0, 0, 0, 0, 1], atol=1e-6)
+
+
+def test_transforms_read_back_from_their_file_encode_the_same_bits(tmp_path: Path) -> None:
+    columns: dict[str, Values] = {
+        "x": RANDOM.normal(size=100),
+        "c": categories([str(v) for v in RANDOM.integers(0, 9, 100)]),
+        "t": times(*(datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=h) for h in range(100))),
+    }
+    transforms = fitted(columns)
+    again = Transforms.read(transforms.write(tmp_path / Transforms.FILE))
+    assert again == transforms
+    assert again.digest == transforms.digest
+    before, after = transforms.encode(columns), again.encode(columns)
+    assert np.array_equal(before.numeric, after.numeric)
+    assert np.array_equal(before.categories, after.categories)
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(InputError, match="'y'"):
+        fitted({"x": np.arange(3.0), "y": np.arange(3.0)}).encode({"x": np.arange(3.0)})
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    transforms = fitted({"x": np.arange(3.0), "y": np.arange(3.0)})
+    with pytest.raises(InputError, match="not of one length"):
+        transforms.encode({"x": np.arange(3.0), "y": np.arange(2.0)})

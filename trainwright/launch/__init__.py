@@ -1,0 +1,1 @@
+"""Running a job of many processes: one specification, one result, several launchers."""

@@ -1,0 +1,166 @@
+"""What is to be run, by whom, and when it counts as done."""
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from trainwright.documents import Document, canonical, digest_text
+from trainwright.errors import InputError
+
+FOLDER = "{folder}"
+"""Stands for the attempt's folder in a job's program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(Document):
+    """The marker that rank 0 writes as the very last thing.
+
+    An exit code of 0 and a condition of Kubernetes both lie now and then (an evicted worker that exits 0
+    makes a job Succeeded). A job has succeeded when this file is there and names the attempt.
+
+    Attributes:
+        attempt: The attempt it was written by.
+        outputs: Digests of what the job made, by name.
+    """
+
+    FILE: ClassVar[str] = "result.json"
+    attempt: str
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A program that runs in ``nodes`` times ``processes`` processes, which find one another.
+
+    Attributes:
+        run: What the job belongs to, such as the address of the artifact it fills; part of its identity.
+        task: Short name of the step; begins the job's name.
+        image: Container image; the local launcher uses the sibling environment of that toolchain instead.
+        program: What torchrun runs in every process: ``-m MODULE`` or a file, and arguments.
+            ``{folder}`` stands for the attempt's folder.
+        folder: Fresh folder of this attempt, seen by every process under the same path. Its name is the
+            attempt.
+        specification: Digest of what the program was told, for the job's identity.
+        nodes: Machines or pods.
+        processes: Processes a node.
+        cpu: Cores a node.
+        memory_gib: Memory a node, in GiB.
+        gpus: GPUs a node.
+        timeout_s: Longest duration in seconds, from the start to the marker.
+        env: Environment variables of every process.
+        claim: Name of the PersistentVolumeClaim on which ``folder`` lies; empty for a local job.
+        mount: Where the claim is mounted.
+    """
+
+    run: str
+    task: str
+    image: str
+    program: tuple[str, ...]
+    folder: Path
+    specification: str = ""
+    nodes: int = 1
+    processes: int = 1
+    cpu: float = 1
+    memory_gib: float = 1
+    gpus: int = 0
+    timeout_s: int = 3600
+    env: dict[str, str] = field(default_factory=dict)
+    claim: str = ""
+    mount: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no launcher can run.
+
+        Raises:
+            InputError: Any value is out of range; all are named.
+        """
+        counts = {name: getattr(self, name) for name in ("nodes", "processes", "timeout_s")}
+        wrong = [f"{name} is {value}, must be at least 1" for name, value in counts.items() if value < 1]
+        amounts = {name: getattr(self, name) for name in ("cpu", "memory_gib")}
+        wrong += [f"{name} is {value}, must be above 0" for name, value in amounts.items() if value <= 0]
+        if not self.program:
+            wrong.append("program is empty")
+        if not self.folder.is_absolute():
+            wrong.append(f"folder {self.folder} is not absolute")
+        if wrong:
+            raise InputError("; ".join(wrong), where=f"job of {self.task}")
+
+    @property
+    def attempt(self) -> str:
+        """The name of this attempt: that of its folder."""
+        return self.folder.name
+
+    @property
+    def digest(self) -> str:
+        """Identity of the job: everything but the attempt. Two launches of one job have the same."""
+        body = dataclasses.asdict(self)
+        del body["folder"]
+        return digest_text(canonical(body))
+
+    @property
+    def name(self) -> str:
+        """A DNS-1035 name of at most 45 characters, the same at every launch of the same job.
+
+        The operator appends ``-worker-<i>`` for the pods, and a label takes 63 characters.
+        """
+        slug = re.sub(r"[^a-z0-9]+", "-", self.task.lower()).strip("-")[:30].strip("-") or "job"
+        return f"tw-{slug}-{digest_text(canonical([self.run, self.task, self.digest]))[:10]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process's environment has beside what is there anyway.
+
+        The number of threads follows from the job alone, so that the same job gives the same sums
+        everywhere. With a shared store, a restarted rank connects to the port of the dead one
+        (pytorch#135712).
+        """
+        threads = max(1, int(self.cpu) // self.processes)
+        defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return defaults | self.env
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The program with the attempt's folder put in."""
+        return tuple(part.replace(FOLDER, str(self.folder)) for part in self.program)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A job that has succeeded.
+
+    Attributes:
+        folder: The attempt's folder that holds the outputs; not the job's own where the launcher found
+            the same job already running.
+        completion: The marker that was found there.
+        launcher: Name of the launcher.
+    """
+
+    folder: Path
+    completion: Completion
+    launcher: str
+
+
+class Launcher(Protocol):
+    """Runs a job to its end, and leaves nothing running behind."""
+
+    name: str
+
+    def run(self, job: Job) -> Result:
+        """Run a job, or follow it where it already runs, until it has ended.
+
+        Raises:
+            Hang: It did not end within its ``timeout_s``.
+            PreemptedUnsaved: This process was told to stop; the job was stopped too.
+            TrainwrightError: What the first failing process reported, or what was found in its place.
+        """
+        ...
+
+
+def completed(folder: Path, attempt: str) -> Completion | None:
+    """Return the completion marker of an attempt, or nothing if it has not completed."""
+    if not (folder / Completion.FILE).exists():
+        return None
+    completion = Completion.read(folder)
+    return completion if completion.attempt == attempt else None

@@ -1,0 +1,149 @@
+"""Runs a job on this machine, under the environment that stands beside the launcher's own."""
+
+import os
+import signal
+import subprocess  # nosec B404 - starts one program of ours, without a shell
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainwright.errors import DependencyError, Hang, InputError, PreemptedUnsaved, TrainwrightError
+from trainwright.launch import signals
+from trainwright.launch.agent import GRACE_S
+from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.ranks import describe, first_error
+
+_RENDEZVOUS = ("PET_", "MASTER_", "TORCHELASTIC_")
+_RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+
+
+def sibling_python(toolchain: str) -> Path:
+    """Return the interpreter of the environment of a toolchain, beside the one this process runs in.
+
+    Raises:
+        DependencyError: It is not there.
+    """
+    path = Path(sys.prefix).parent / toolchain / "bin" / "python"
+    if not path.exists():
+        raise DependencyError(
+            f"no environment {toolchain!r} beside {Path(sys.prefix).name!r}",
+            where=str(path),
+            hint="Make the environments: make environments",
+        )
+    return path
+
+
+class Local:
+    """Runs a job under torchrun on this machine.
+
+    Args:
+        python: Interpreter of the environment that has torch; found beside this one if absent.
+        grace_s: Seconds that the job's processes are given between SIGTERM and SIGKILL.
+    """
+
+    name = "local"
+
+    def __init__(self, python: Path | None = None, *, grace_s: int = GRACE_S) -> None:
+        self._python, self._grace_s = python, grace_s
+
+    def run(self, job: Job) -> Result:
+        """Run a job to its end; its processes write to this process's standard output and error.
+
+        Raises:
+            InputError: The job asks for more than one node.
+            DependencyError: There is no environment with torch, or the job ended without its marker.
+            Hang: It did not end within its ``timeout_s``.
+            PreemptedUnsaved: This process was told to stop; the job was stopped too.
+            TrainwrightError: What the first failing process reported.
+        """
+        if job.nodes != 1:
+            raise InputError(
+                f"the local launcher runs 1 node, not {job.nodes}",
+                where="resources.nodes",
+                hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
+            )
+        python = self._python or sibling_python("torch")
+        with signals.kept() as received, _started(python, job, self._grace_s) as process:
+            code = _wait(process, job, received)
+        return Result(folder=job.folder, completion=_judge(code, job), launcher=self.name)
+
+
+def _command(python: Path, job: Job, grace_s: int) -> list[str]:
+    torchrun = ["--standalone", f"--nproc-per-node={job.processes}", f"--shutdown-timeout={grace_s}"]
+    torchrun += job.arguments
+    return [str(python), "-m", "trainwright.launch.agent", str(job.folder), "--tethered", "--", *torchrun]
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """Return the environment of the job's processes: ours, without what belongs to another job."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_RENDEZVOUS) and name not in _RANKS
+    }
+    return kept | job.environment
+
+
+@contextmanager
+def _started(python: Path, job: Job, grace_s: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the job's agent in a process group of its own; whatever happens, leave no process of it.
+
+    The pipe to its standard input is the tether: it closes even when this process is killed.
+    """
+    process = subprocess.Popen(  # noqa: S603 # nosec B603 - our own interpreter and module
+        _command(python, job, grace_s), env=_environment(job), stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        _stop(process, grace_s)
+
+
+def _stop(process: subprocess.Popen[bytes], grace_s: int) -> None:
+    """End the agent and its ranks: politely, then not. Ranks end by themselves when their agent is gone."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s + 5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> int:
+    end = time.monotonic() + job.timeout_s
+    while not received:
+        try:
+            return process.wait(min(0.2, max(end - time.monotonic(), 0.001)))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= end:
+                state = describe(job.folder) or "training had not begun"
+                raise Hang(
+                    f"the job did not end within {job.timeout_s:,} s: {state}",
+                    where="resources.timeout_s",
+                    hint="If it was still getting on, allow more time; if not, its log shows where it stood.",
+                ) from None
+    name = signal.Signals(received[0]).name
+    raise PreemptedUnsaved(f"stopped by {name}; {describe(job.folder) or 'training had not begun'}")
+
+
+def _judge(code: int, job: Job) -> Completion:
+    """Return the completion marker, or raise why there is none."""
+    completion = completed(job.folder, job.attempt)
+    if code == 0 and completion:
+        return completion
+    if first := first_error(job.folder):
+        raise first.to_error()
+    raise _unexplained(code, job)
+
+
+def _unexplained(code: int, job: Job) -> TrainwrightError:
+    if code == 0:
+        what = f"the job ended with exit code 0, but without its completion marker {Completion.FILE}"
+    else:
+        what = f"the job ended with exit code {code} and no process left an error"
+    return DependencyError(what, where=str(job.folder), hint="Its last lines are in the log of the step.")

@@ -1,0 +1,63 @@
+"""Being told to stop, without dying of it: the job has to be stopped first.
+
+Handlers can be set in the main thread only; in any other the caller keeps its own.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(BaseException):
+    """This process was told to stop. Not an ``Exception``: nothing on the way may take it for a failure.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.name = signal.Signals(number).name
+        super().__init__(self.name)
+
+
+@contextmanager
+def kept() -> Iterator[list[int]]:
+    """Collect the signals that come; the caller looks now and then."""
+    received: list[int] = []
+    with _handled(received.append):
+        yield received
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Raise :class:`Stopped` at once, wherever the main thread is, when the first signal comes."""
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise Stopped(number)
+
+    with _handled(stop):
+        yield
+
+
+@contextmanager
+def _handled(react: Callable[[int], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        react(number)
+
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)

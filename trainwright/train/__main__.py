@@ -1,0 +1,105 @@
+"""What each process of a training job runs: ``python -m trainwright.train SPEC.json``, under torchrun."""
+
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from trainwright import tables
+from trainwright.artifacts import Record
+from trainwright.experiment import Network, Training
+from trainwright.launch.job import Completion
+from trainwright.launch.ranks import reported_rank
+from trainwright.tracking import Stopwatch
+from trainwright.train import serving
+from trainwright.train.group import Group, joined
+from trainwright.train.loop import Fitted, fit_network
+from trainwright.train.model import Trained, write_model
+from trainwright.train.network import TabularNetwork
+from trainwright.train.predictions import write_predictions
+from trainwright.train.progress import Reporter
+from trainwright.train.rows import Labels, Source, encode, fit
+from trainwright.train.specification import Specification, input_kinds
+
+
+def main(path: Path) -> None:
+    """Train, and leave the model, the predictions and the completion marker beside the specification."""
+    watch = Stopwatch()
+    specification = Specification.read(path)
+    network = Network.check(specification.network, "network")
+    training = Training.check(specification.training, "training")
+    folder = Path(specification.training_set)
+    snapshot = tables.open_snapshot(folder, specification.data_version)
+    source = Source(folder, snapshot, training.split, input_kinds(snapshot))
+    torch.use_deterministic_algorithms(mode=True)
+    with joined(specification.gpus) as group:
+        trained, fitted = _train(source, network, training, group, path.parent)
+    if not group.leads:
+        return
+    model = write_model(path.parent / "model", trained)
+    predictor = serving.load(path.parent / "model")
+    scored = write_predictions(path.parent / "predictions", folder, snapshot, training.predict, predictor)
+    watch.record(
+        path.parent / "model",
+        "train",
+        f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.rows_per_s:,.0f} rows/s",
+        config={**trained.config, "launched_by": specification.launched_by},
+        inputs={"training_set": specification.data_version},
+        outputs={"model": model.digest, "predictions": scored.digest},
+        parents=[folder],
+    )
+    # The predictions are another step's input: their record leads that step back to the data.
+    shutil.copyfile(path.parent / "model" / Record.FILE, path.parent / "predictions" / Record.FILE)
+    Completion(
+        attempt=specification.attempt, outputs={"model": model.digest, "predictions": scored.digest}
+    ).write(path.parent)
+
+
+def _train(
+    source: Source, network: Network, training: Training, group: Group, folder: Path
+) -> tuple[Trained, Fitted]:
+    """Fit transforms and network; every process ends with the same ones."""
+    transforms, labels = fit(source, network, group)
+    counts = _add(labels)
+    rows = encode(source, transforms, labels, folder / "encoded", group)
+    torch.manual_seed(training.seed)
+    module = TabularNetwork(network, transforms, counts.positives / counts.rows).to(group.device)
+    fitted = fit_network(module, rows, training, group, Reporter(folder, leads=group.leads))
+    config = {
+        "network": network.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+        "processes": group.size,
+    }
+    trained = Trained(module, transforms, source, source.snapshot.digest, config, _metrics(fitted, counts))
+    return trained, fitted
+
+
+def _add(parts: list[Labels]) -> Labels:
+    return Labels(
+        sum(part.negatives for part in parts),
+        sum(part.positives for part in parts),
+        sum(part.missing for part in parts),
+    )
+
+
+def _metrics(fitted: Fitted, labels: Labels) -> dict[str, float]:
+    """Return the figures that belong to the model: those that the same training gives again."""
+    rate = labels.positives / labels.rows
+    return {
+        "train_loss": fitted.losses[-1],
+        "first_epoch_loss": fitted.losses[0],
+        "base_rate_loss": -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)),
+        "steps": float(fitted.steps),
+        "rows": float(labels.rows),
+        "rows_without_label": float(labels.missing),
+        "base_rate": rate,
+    }
+
+
+if __name__ == "__main__":
+    spec = Path(sys.argv[1])
+    with reported_rank(spec.parent, int(os.environ.get("RANK", "0"))):
+        main(spec)

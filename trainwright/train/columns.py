@@ -1,0 +1,55 @@
+"""From Arrow columns to the raw columns that transforms take. The same for training and for serving."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from trainwright.errors import InputError
+from trainwright.transforms import MISSING_TIME, Categories, Kind, Values
+
+
+def to_values(rows: pa.Table | pa.RecordBatch, kinds: Mapping[str, Kind]) -> dict[str, Values]:
+    """Turn columns of Arrow into raw columns.
+
+    Args:
+        rows: A table or a batch with at least the columns in ``kinds``.
+        kinds: What each column is, by name.
+
+    Raises:
+        InputError: A column is missing, or cannot be read as what it is said to be.
+    """
+    known = set(rows.schema.names)
+    if missing := [name for name in kinds if name not in known]:
+        raise InputError(f"no columns {missing}, which the model reads", where="input of the model")
+    return {name: _to_values(_flat(rows.column(name)), kind, name) for name, kind in kinds.items()}
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
+    try:
+        match kind:
+            case "number":
+                return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+            case "time":
+                microseconds = pc.cast(column, pa.timestamp("us"), safe=False).cast(pa.int64())
+                return microseconds.fill_null(MISSING_TIME).to_numpy()  # type: ignore[no-any-return]
+            case "category":
+                return _to_categories(column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"column {name!r} of type {column.type} cannot be read as a {kind}: {error}",
+            where="input of the model",
+        ) from None
+
+
+def _to_categories(column: pa.Array) -> Categories:
+    if not pa.types.is_dictionary(column.type):
+        # Booleans become "true" and "false".
+        column = pc.cast(column, pa.string()).dictionary_encode()
+    codes = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return Categories(codes=codes.astype(np.int64, copy=False), values=column.dictionary.to_pylist())

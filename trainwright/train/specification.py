@@ -1,0 +1,138 @@
+"""What the processes of a training job are told, and what they read. Standard library only.
+
+The launcher checks here what can be checked before anything is started: it has neither torch nor pyarrow.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from trainwright.artifacts import Snapshot
+from trainwright.documents import Document
+from trainwright.errors import DataRefused, InputError
+
+_KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
+    (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
+    (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
+    (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
+)
+_LABELS = r"bool|u?int(8|16|32|64)"
+
+SCORE = "score"
+"""Column that the predictions have beside those of the training set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specification(Document):
+    """What every process of a training job is told.
+
+    Attributes:
+        attempt: Name of the attempt, which its completion marker repeats.
+        training_set: Folder of the training-set snapshot.
+        data_version: Digest that its manifest must have.
+        network: The experiment's section of that name.
+        training: The experiment's section of that name.
+        processes: Number of processes in the whole job.
+        gpus: GPUs a node; 0 trains on the CPU.
+        launched_by: The launcher and its environment, for the record.
+    """
+
+    FILE: ClassVar[str] = "spec.json"
+    attempt: str
+    training_set: str
+    data_version: str
+    network: dict[str, Any]
+    training: dict[str, Any]
+    processes: int
+    gpus: int = 0
+    launched_by: dict[str, str] = field(default_factory=dict)
+
+
+def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "time"]]:
+    """Return what each input column is: every column but the key, the time and the label.
+
+    Numbers are numbers; strings and booleans are categories; timestamps and dates are times. A column of
+    type ``null`` holds nothing and counts as a number that is always missing.
+
+    Raises:
+        InputError: A column has a type that the network cannot read, or there is no input column.
+    """
+    columns = [column for column in snapshot.columns if column.name not in snapshot.roles.values()]
+    kinds: dict[str, Literal["number", "category", "time"]] = {}
+    refused = []
+    for column in columns:
+        matches = [kind for pattern, kind in _KINDS if re.fullmatch(pattern, column.type)]
+        if matches or column.type == "null":
+            kinds[column.name] = matches[0] if matches else "number"
+        else:
+            refused.append(f"{column.name} ({column.type})")
+    if refused:
+        raise InputError(
+            f"the network cannot read these columns: {', '.join(refused)}",
+            where="training set",
+            hint="Leave them out of features.request or of the feature service, or turn them into numbers.",
+        )
+    if not kinds:
+        raise InputError(
+            f"no input columns: there are only {', '.join(column.name for column in snapshot.columns)}",
+            where="training set",
+            hint="Name columns in features.request, or features in the feature service.",
+        )
+    return kinds
+
+
+def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
+    """Check that a training set can be learned from, as far as its manifest tells.
+
+    Args:
+        snapshot: Manifest of the training set.
+        splits: Every split that is learned from or scored; the first is learned from.
+
+    Raises:
+        InputError: There is no label column, or it is of a wrong type; a split or every input is missing.
+        DataRefused: A split is there and holds no rows.
+    """
+    types = {column.name: column.type for column in snapshot.columns}
+    label = snapshot.roles.get("label", "")
+    if label not in types:
+        close = ", ".join(difflib.get_close_matches(label, types, n=3)) or ", ".join(types)
+        raise InputError(f"no label column {label!r}; there are {close}", where="training set")
+    if not re.fullmatch(_LABELS, types[label]):
+        raise InputError(
+            f"label {label!r} is of type {types[label]}; the network learns 0 or 1 (an integer or a bool)",
+            where="training set",
+        )
+    if SCORE in types:
+        raise InputError(
+            f"the training set has a column {SCORE!r}, which is the name that the predictions' scores get",
+            where="training set",
+            hint="Rename it where it is made.",
+        )
+    counts = snapshot.splits
+    known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in counts.items())
+    if missing := [name for name in splits if name not in counts]:
+        raise InputError(
+            f"no split {', '.join(map(repr, missing))}; this training set has {known}", where="training set"
+        )
+    if empty := [name for name in splits if not counts[name]]:
+        raise DataRefused(f"no rows in split {', '.join(map(repr, empty))}", where="training set")
+    input_kinds(snapshot)
+
+
+def check_batch(batch_size: int, processes: int) -> None:
+    """Check that the global batch can be shared evenly.
+
+    Raises:
+        InputError: It cannot; the nearest sizes that can are named.
+    """
+    if batch_size % processes == 0:
+        return
+    below = batch_size - batch_size % processes
+    near = " or ".join(str(size) for size in (below, below + processes) if size)
+    raise InputError(
+        f"batch_size {batch_size} cannot be shared evenly by {processes} processes",
+        where="training.batch_size",
+        hint=f"Use {near}.",
+    )

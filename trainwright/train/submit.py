@@ -1,0 +1,257 @@
+"""Submits a training as a job, and harvests what it made. Runs without torch and without pyarrow."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainwright import tracking
+from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.documents import canonical, digest_file, digest_text
+from trainwright.errors import DependencyError, InputError, InternalError
+from trainwright.experiment import Network, Resources, Section, Training
+from trainwright.launch import choice
+from trainwright.launch.attempt import fresh_folder, publish, shared_folder
+from trainwright.launch.job import FOLDER, Job, Launcher, Result
+from trainwright.report import markdown
+from trainwright.train.specification import Specification, check_batch, check_snapshot
+
+_AGAIN = "Run the step that wrote it again, with caching off for it."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the step is asked for.
+
+    Attributes:
+        training_set: Folder of the training-set snapshot.
+        data_version: Digest that its manifest must have.
+        network: Section ``network`` of the experiment, as JSON.
+        training: Section ``training``, as JSON.
+        resources: Section ``resources``, as JSON.
+        image: Image of the job's pods.
+        run: Address of the model artifact: the same at every retry of the same step of the same run.
+    """
+
+    training_set: Path
+    data_version: str
+    network: str
+    training: str
+    resources: str
+    image: str
+    run: str
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A training that has succeeded.
+
+    Attributes:
+        model_version: Digest of the model's manifest.
+        predictions_version: Digest of the predictions' manifest.
+        metrics: Figures for the run's page.
+    """
+
+    model_version: str
+    predictions_version: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A request whose every section was read, and the launcher that was chosen."""
+
+    request: Request
+    network: Network
+    training: Training
+    resources: Resources
+    launcher: str
+
+    @property
+    def processes(self) -> int:
+        return self.resources.nodes * self.resources.processes
+
+
+def submit(
+    request: Request, model: Path, predictions: Path, summary: Path, *, launcher: Launcher | None = None
+) -> Submitted:
+    """Train, and put the model and the predictions in their places.
+
+    Args:
+        request: What is asked for.
+        model: Where the model's folder is to appear.
+        predictions: Where the predictions' snapshot is to appear.
+        summary: Where the Markdown summary is to appear.
+        launcher: What runs the job; the one that ``resources.launcher`` names if absent.
+
+    Raises:
+        InputError: Anything of the request is wrong: found before anything is started where it can be.
+        DataRefused: A split is empty, or there is one class only.
+        TrainwrightError: What the job failed with.
+    """
+    plan = _parse(request)
+    _check(plan)
+    with _attempt(plan, model) as folder:
+        job = _prepare(plan, folder)
+        result = (launcher or choice.make(plan.launcher)).run(job)
+        submitted = _harvest(result)
+        publish(result.folder / "predictions", predictions)
+        publish(result.folder / "model", model)
+        shutil.rmtree(result.folder, ignore_errors=True)
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(_summarize(model, submitted))
+    return submitted
+
+
+_SectionT = TypeVar("_SectionT", bound=Section)
+
+
+def _parse(request: Request) -> _Plan:
+    """Read all sections, and report what is wrong with any of them at once."""
+    wrong: list[str] = []
+    network = _section(Network, request.network, wrong)
+    training = _section(Training, request.training, wrong)
+    resources = _section(Resources, request.resources, wrong)
+    if not (network and training and resources):
+        raise InputError("\n".join(wrong), where="parameters of train")
+    return _Plan(request, network, training, resources, choice.resolve(resources.launcher))
+
+
+def _section(kind: type[_SectionT], text: str, wrong: list[str]) -> _SectionT | None:
+    """Read a section, or add to ``wrong`` what is wrong with it."""
+    try:
+        return kind.parse(text, kind.__name__.lower())
+    except InputError as error:
+        wrong.append(f"{error.where}: {error.what}")
+        return None
+
+
+def _check(plan: _Plan) -> None:
+    """Check everything that can be checked without reading rows."""
+    check_batch(plan.training.batch_size, plan.processes)
+    folder, expected = plan.request.training_set, plan.request.data_version
+    if not (folder / Snapshot.FILE).exists():
+        raise InputError(f"cached input is gone: no {Snapshot.FILE}", where=str(folder), hint=_AGAIN)
+    snapshot = Snapshot.read(folder)
+    if snapshot.digest != expected:
+        raise InputError(
+            f"cached input changed: data version {snapshot.digest[:12]}, expected {expected[:12]}",
+            where=str(folder),
+            hint=_AGAIN,
+        )
+    check_snapshot(snapshot, [plan.training.split, *plan.training.predict])
+
+
+@contextmanager
+def _attempt(plan: _Plan, model: Path) -> Iterator[Path]:
+    """Give a fresh folder that every process of the job sees under the same path."""
+    if plan.launcher == "local":
+        with fresh_folder(model) as folder:
+            yield folder
+        return
+    if not plan.resources.claim:
+        raise InputError(
+            "a job on a cluster needs a volume that it shares with this step",
+            where="resources.claim",
+            hint="Name a PersistentVolumeClaim (ReadWriteMany), and mount it in the train step too.",
+        )
+    if not Path(plan.resources.mount).is_dir():
+        raise DependencyError(
+            f"claim {plan.resources.claim!r} is not mounted in this step",
+            where=f"resources.mount {plan.resources.mount}",
+            hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
+        )
+    yield shared_folder(Path(plan.resources.mount))
+
+
+def _prepare(plan: _Plan, folder: Path) -> Job:
+    """Write what the processes are told into the attempt's folder, and describe the job."""
+    request, resources = plan.request, plan.resources
+    environment = tracking.environment()
+    told: dict[str, Any] = {
+        "data_version": request.data_version,
+        "network": plan.network.model_dump(mode="json"),
+        "training": plan.training.model_dump(mode="json"),
+        "processes": plan.processes,
+        "gpus": resources.gpus,
+    }
+    Specification(
+        attempt=folder.name,
+        training_set=str(_visible(plan)),
+        launched_by={
+            "launcher": plan.launcher,
+            "environment": environment.name,
+            "lock_sha256": environment.lock_sha256,
+        },
+        **told,
+    ).write(folder)
+    on_cluster = plan.launcher != "local"
+    return Job(
+        run=request.run,
+        task="train",
+        image=request.image,
+        program=("-m", "trainwright.train", f"{FOLDER}/{Specification.FILE}"),
+        folder=folder,
+        specification=digest_text(canonical(told)),
+        nodes=resources.nodes,
+        processes=resources.processes,
+        cpu=resources.cpu,
+        memory_gib=resources.memory_gib,
+        gpus=resources.gpus,
+        timeout_s=resources.timeout_s,
+        # What cuBLAS needs to give the same sums every time.
+        env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {},
+        claim=resources.claim if on_cluster else "",
+        mount=resources.mount if on_cluster else "",
+    )
+
+
+def _visible(plan: _Plan) -> Path:
+    """Return where the job's processes find the training set: on a cluster, copied to the shared volume."""
+    source = plan.request.training_set.absolute()
+    if plan.launcher == "local":
+        return source
+    target = Path(plan.resources.mount) / "trainwright" / "snapshots" / plan.request.data_version
+    if not (target / Snapshot.FILE).exists():
+        publish(source, target, keep=True)
+    return target
+
+
+def _harvest(result: Result) -> Submitted:
+    """Check that what lies in the attempt's folder is what its completion marker says."""
+    folder, outputs = result.folder, result.completion.outputs
+    model, predictions = Model.read(folder / "model"), Snapshot.read(folder / "predictions")
+    found = {"model": model.digest, "predictions": predictions.digest}
+    wrong = [name for name, digest in found.items() if outputs.get(name) != digest]
+    wrong += [
+        f"model/{entry.path}"
+        for entry in model.files
+        if digest_file(folder / "model" / entry.path) != entry.sha256
+    ]
+    if wrong:
+        raise InternalError(
+            f"{', '.join(wrong)} differ from what the completion marker says", where=str(folder)
+        )
+    return Submitted(model.digest, predictions.digest, model.metrics)
+
+
+def _summarize(model: Path, submitted: Submitted) -> str:
+    """Write a few lines for the run's page."""
+    record, metrics = Record.read(model), submitted.metrics
+    rows = [
+        ("Rows learned from", f"{metrics['rows']:,.0f}"),
+        ("Rows without a label, left out", f"{metrics['rows_without_label']:,.0f}"),
+        ("Share of label 1", f"{metrics['base_rate']:.1%}"),
+        ("Mean loss, first epoch", f"{metrics['first_epoch_loss']:.4f}"),
+        ("Mean loss, last epoch", f"{metrics['train_loss']:.4f}"),
+        ("Loss of always saying the base rate", f"{metrics['base_rate_loss']:.4f}"),
+        ("Model version", submitted.model_version[:12]),
+        ("Predictions version", submitted.predictions_version[:12]),
+    ]
+    table = markdown.table(["What", "Value"], rows, numeric=[1])
+    return (
+        f"**{markdown.escape(record.headline)}**\n\n{table}\n"
+        "Next: `evaluate` judges the predictions on the split that was not learned from.\n"
+    )

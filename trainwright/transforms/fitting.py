@@ -1,0 +1,159 @@
+"""Fitting transforms in one pass over batches."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.transforms.encoding import (
+    MISSING_TIME,
+    Category,
+    Kind,
+    Number,
+    TimeOf,
+    Transforms,
+    Values,
+    as_categories,
+    as_numbers,
+    as_times,
+    present,
+)
+
+
+@dataclass
+class _Moments:
+    """Count, mean and sum of squared deviations of a numeric column; merged as Chan et al. (1979) do."""
+
+    rows: int = 0
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Self:
+        there = values[present(values)]
+        if not len(there):
+            return cls(rows=len(values))
+        mean = float(there.mean())
+        squares = float(np.square(there - mean).sum())
+        return cls(len(values), len(there), mean, squares, float(there.min()), float(there.max()))
+
+    def merge(self, other: Self) -> None:
+        self.rows += other.rows
+        if not other.count:
+            return
+        count = self.count + other.count
+        step = other.mean - self.mean
+        self.mean += step * other.count / count
+        self.squares += other.squares + step * step * self.count * other.count / count
+        self.count = count
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+    @property
+    def missing(self) -> int:
+        return self.rows - self.count
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct values; 2 stands for more."""
+        return 0 if not self.count else 1 if self.low == self.high else 2
+
+    def to_number(self, name: str) -> Number:
+        deviation = math.sqrt(self.squares / self.count)
+        scale = 1 / deviation if deviation and self.low < self.high else 0.0
+        return Number(name=name, mean=self.mean, scale=scale, indicator=self.missing > 0)
+
+
+class Fit:
+    """Fits transforms in one pass; parts of the data are fitted apart and merged in a fixed order.
+
+    Args:
+        kinds: What each input column is, by name, in the order of the features.
+    """
+
+    def __init__(self, kinds: Mapping[str, Kind]) -> None:
+        self._kinds = dict(kinds)
+        self._moments = {name: _Moments() for name, kind in kinds.items() if kind != "category"}
+        self._counts: dict[str, Counter[str]] = {
+            name: Counter() for name, kind in kinds.items() if kind == "category"
+        }
+        self._missing = dict.fromkeys(self._counts, 0)
+
+    def add(self, columns: Mapping[str, Values]) -> None:
+        """Add a batch: every column of ``kinds``, all of one length."""
+        for name in self._moments:
+            values = columns[name]
+            if self._kinds[name] == "time":
+                times = as_times(values)
+                values = np.where(times == MISSING_TIME, np.nan, times.astype(np.float64))
+            self._moments[name].merge(_Moments.of(as_numbers(values)))
+        for name, counter in self._counts.items():
+            column = as_categories(columns[name])
+            counts = np.bincount(column.codes + 1, minlength=len(column.values) + 1)
+            self._missing[name] += int(counts[0])
+            for value, count in zip(column.values, counts[1:], strict=True):
+                if count:
+                    counter[value] += int(count)
+
+    def merge(self, part: Mapping[str, Any]) -> None:
+        """Add what another fit, of the same columns, has found: its ``state``."""
+        for name, moments in self._moments.items():
+            moments.merge(_Moments(**part["moments"][name]))
+        for name, counter in self._counts.items():
+            counter.update(part["counts"][name])
+            self._missing[name] += part["missing"][name]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was found so far, as plain data."""
+        return {
+            "moments": {name: vars(moments) for name, moments in self._moments.items()},
+            "counts": {name: dict(counter) for name, counter in self._counts.items()},
+            "missing": dict(self._missing),
+        }
+
+    def finish(self, *, max_categories: int, min_rows: int = 1) -> Transforms:
+        """Return the transforms.
+
+        Args:
+            max_categories: Values learned a column, the most frequent ones; the rest share one code.
+            min_rows: Values in fewer rows than this are not learned either.
+        """
+        unused = {name: reason for name in self._kinds if (reason := self._tells_nothing(name))}
+        names = [name for name in self._kinds if name not in unused]
+        moments = self._moments
+        return Transforms(
+            numbers=tuple(moments[name].to_number(name) for name in names if self._kinds[name] == "number"),
+            times=tuple(
+                TimeOf(name=name, indicator=moments[name].missing > 0)
+                for name in names
+                if self._kinds[name] == "time"
+            ),
+            categories=tuple(
+                Category(name=name, values=_learned(self._counts[name], max_categories, min_rows))
+                for name in names
+                if self._kinds[name] == "category"
+            ),
+            unused=unused,
+        )
+
+    def _tells_nothing(self, name: str) -> str:
+        """Say why a column tells nothing; empty if it tells something."""
+        if name in self._moments:
+            distinct, missing = self._moments[name].distinct, self._moments[name].missing
+        else:
+            distinct, missing = len(self._counts[name]), self._missing[name]
+        if not distinct:
+            return "no value in any row"
+        return "the same value in every row" if distinct == 1 and not missing else ""
+
+
+def _learned(counts: Counter[str], most: int, min_rows: int) -> tuple[str, ...]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(value for value, count in ordered[:most] if count >= min_rows)
