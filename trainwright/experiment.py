@@ -114,6 +114,9 @@ class Data(Section):
     )
     splits: dict[Name, Window] = Field(min_length=1, description="Rows by time; a row in none is kept apart.")
     min_rows: int = Field(1, ge=1, description="Fewer rows in any split are refused.")
+    missing: tuple[str, ...] = Field(
+        ("", "NA", "NaN", "nan", "null", "NULL"), description="Texts that mean no value, in CSV files."
+    )
 
     @model_validator(mode="after")
     def _disjoint(self) -> Self:
@@ -140,6 +143,12 @@ class Validation(Section):
     previous: Name = Field("train", description="Split it is compared with: the previous span.")
     numeric_threshold: Fraction = Field(0.1, description="Jensen-Shannon limit of numeric columns.")
     categorical_threshold: Fraction = Field(0.05, description="L-infinity limit of string columns.")
+    missing_threshold: Fraction = Field(
+        0.05, description="Largest change of the share of rows without value."
+    )
+    false_alarm_rate: float = Field(
+        0.01, gt=0, lt=1, description="Chance that clean data is held, all columns."
+    )
     drift: dict[Name, DriftLimit] = Field(default_factory=dict, description="Limits for single columns.")
     ignore: tuple[Name, ...] = Field((), description="Columns not compared, such as the time itself.")
 
@@ -152,6 +161,10 @@ class Features(Section):
     service: Name = Field(description="Feast feature service to join.")
     request: tuple[Name, ...] = Field((), description="Columns known when the prediction is made.")
     known_after: tuple[Name, ...] = Field((), description="Columns known only afterwards; never features.")
+    cutoff: Time | None = Field(None, description="Rows from this time on are refused; absent: none are.")
+    allow_backfill_leak: Name | None = Field(
+        None, description="Why views without a created timestamp are accepted; absent: they are refused."
+    )
 
     @model_validator(mode="after")
     def _no_leak(self) -> Self:
@@ -172,6 +185,7 @@ class Network(Section):
     )
     embedding: int = Field(16, ge=1, le=1024, description="Largest width of a category's embedding.")
     max_categories: int = Field(256, ge=2, description="Categories kept a column; the rest share one bucket.")
+    min_category_rows: int = Field(10, ge=1, description="Categories in fewer rows share that bucket too.")
 
 
 class Training(Section):
@@ -198,18 +212,38 @@ class Resources(Section):
     cpu: float = Field(2, gt=0, description="Cores a pod.")
     memory_gib: float = Field(4, gt=0, description="Memory a pod.")
     gpus: int = Field(0, ge=0, description="GPUs a pod.")
+    claim: str = Field(
+        "", description="On a cluster: PersistentVolumeClaim that this step and its job share."
+    )
+    mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
 
 
 class Evaluation(Section):
     """What the model must reach before it is registered."""
 
     split: Name = Field("evaluate", description="Split that is judged.")
-    slices: tuple[Name, ...] = Field((), description="Columns whose values are judged one by one.")
+    slices: tuple[Name, ...] = Field(
+        (), max_length=20, description="Columns whose values are judged one by one."
+    )
     threshold: Fraction = Field(0.5, description="A score of at least this counts as a positive prediction.")
     min_auc: Fraction = Field(0.5, description="Lower bound of the AUC's 95 % interval must exceed this.")
     max_recall_gap: Fraction = Field(1.0, description="Largest accepted gap of recall between slices.")
+    recall_gaps: dict[Name, Fraction] = Field(
+        default_factory=dict,
+        description="Limits for the slices of single columns, instead of max_recall_gap.",
+    )
     max_calibration_error: Fraction = Field(1.0, description="Largest accepted expected calibration error.")
     min_positives: int = Field(30, ge=1, description="Slices with fewer positives are listed, not judged.")
+
+    @model_validator(mode="after")
+    def _limits_have_slices(self) -> Self:
+        if unknown := sorted(self.recall_gaps.keys() - set(self.slices)):
+            raise ValueError(f"recall_gaps names {unknown}; slices are {list(self.slices)}")
+        return self
+
+    def recall_gap(self, column: str) -> float:
+        """Return the largest accepted gap of recall between the slices of a column."""
+        return self.recall_gaps.get(column, self.max_recall_gap)
 
 
 class Registry(Section):
@@ -219,6 +253,7 @@ class Registry(Section):
     tracking_uri: Name = Field(
         description="MLflow tracking and registry address; sqlite:///FILE works alone."
     )
+    retry_s: int = Field(600, ge=0, description="Keep trying this long while that address does not answer.")
 
 
 class Experiment(Section):

@@ -20,11 +20,15 @@ ENVIRONMENT_FILE = "trainwright-environment.json"
 
 @cache
 def library_digest() -> str:
-    """Return the SHA-256 over the library's own source files, names included."""
+    """Return the SHA-256 over the source files that a step can reach, names included.
+
+    ``authoring`` is left out: no step imports it, so a change of the command line repeats no step.
+    """
     root = Path(trainwright.__file__).resolve().parent
     total = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        if path.is_file() and path.suffix in {".py", ".html", ".css"}:
+        own = path.relative_to(root).parts[0] in {"authoring", "_compiled", "_images"}
+        if path.is_file() and path.suffix in {".py", ".html", ".css"} and not own:
             total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return total.hexdigest()
 
@@ -61,7 +65,7 @@ class Stopwatch:
         config: Mapping[str, Any] | None = None,
         inputs: Mapping[str, str] | None = None,
         outputs: Mapping[str, str] | None = None,
-        parents: Sequence[Path] = (),
+        parents: Sequence[Path | Record] = (),
     ) -> Record:
         """Write the step's record beside its main document.
 
@@ -73,7 +77,7 @@ class Stopwatch:
             config: What was asked of the step, as plain JSON data.
             inputs: Digests of what it read, by name.
             outputs: Digests of what it made, by name.
-            parents: Folders of the artifacts it read; their records are carried on where they have one.
+            parents: Folders of the artifacts it read, or records; they are carried on where there is one.
         """
         record = Record(
             step=step,
@@ -85,7 +89,15 @@ class Stopwatch:
             inputs=dict(inputs or {}),
             outputs=dict(outputs or {}),
             environment=environment(),
-            parents=tuple(Record.read(path) for path in parents if (path / Record.FILE).exists()),
+            parents=tuple(_record_of(parent) for parent in parents if _has_record(parent)),
         )
         record.write(folder)
         return record
+
+
+def _has_record(parent: Path | Record) -> bool:
+    return isinstance(parent, Record) or (parent / Record.FILE).exists()
+
+
+def _record_of(parent: Path | Record) -> Record:
+    return parent if isinstance(parent, Record) else Record.read(parent)

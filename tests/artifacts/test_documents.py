@@ -34,6 +34,11 @@ def test_the_digest_is_the_sha256_of_the_canonical_json() -> None:
     assert SNAPSHOT.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
+def test_a_document_has_the_same_digest_before_it_is_written_and_after_it_is_read(tmp_path: Path) -> None:
+    snapshot = Snapshot(files=(FILE,), columns=(), quality={"rows": 3})
+    assert Snapshot.read(snapshot.write(tmp_path)).digest == snapshot.digest
+
+
 def test_rows_are_counted_by_split() -> None:
     second = SnapshotFile(uri="b", size=1, sha256="", rows=4, split="evaluate")
     snapshot = Snapshot(files=(FILE, second, FILE), columns=())
@@ -76,7 +81,7 @@ def test_a_listing_of_a_copied_source_has_the_same_content_digest() -> None:
         files = tuple(SourceFile(uri=f"{folder}/{name}", size=3, sha256=sha256) for name in names)
         return Listing(source=folder, files=files)
 
-    here, there = listing("/data/flights"), listing("/elsewhere/of/ours")
+    here, there = listing("/data/flights"), listing("gs://bucket/of/ours")
     assert here.content_digest == there.content_digest
     assert here.digest != there.digest
     assert listing("/data/flights", "bb").content_digest != here.content_digest

@@ -1,0 +1,44 @@
+"""The ``register`` component: a model that passed becomes a version in MLflow, with its lineage."""
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
+def register(
+    model: dsl.Input[dsl.Model],
+    model_version: str,
+    data_verdict: dsl.Input[dsl.Artifact],
+    model_verdict: dsl.Input[dsl.Artifact],
+    registry: str,
+    commit: str,
+    registration: dsl.Output[dsl.Artifact],
+    summary: dsl.Output[dsl.Markdown],
+) -> str:
+    """Register a model in MLflow, once, with both verdicts and the way back to its source.
+
+    Args:
+        model: The trained model's folder.
+        model_version: Digest of its manifest; another content is refused.
+        data_verdict: What was decided about the data: FAIL is refused, anything less than PASS is a tag.
+        model_verdict: What was decided about the model: only PASS is registered.
+        registry: JSON: name, MLflow's address, patience (the section ``registry``).
+        commit: Git commit of the experiment; empty if there is none.
+        registration: ``registration.json``: model, version, digests, commit, environment locks.
+        summary: The entry, and the line from the model back to the source.
+
+    Returns:
+        The registered version.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.experiment import Registry
+    from trainwright.register.registration import register as enter
+
+    with reported("register"):
+        section = Registry.parse(registry, "parameter registry")
+        given = Path(model.path), model_version, Path(data_verdict.path), Path(model_verdict.path)
+        made = enter(*given, section, commit, Path(registration.path), Path(summary.path))
+    return made.version

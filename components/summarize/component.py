@@ -1,0 +1,32 @@
+"""The ``summarize`` component: the exit handler that says on one page what became of a run."""
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+def summarize(
+    status: dsl.PipelineTaskFinalStatus,
+    run: dsl.Output[dsl.Artifact],
+    page: dsl.Output[dsl.HTML],
+    summary: dsl.Output[dsl.Markdown],
+) -> None:
+    """Write what ran, where it stopped and why, and the line from the result back to the source.
+
+    Use it as an exit handler. It never fails, so that it hides nothing: what it cannot find is on its page.
+
+    Args:
+        status: How the run ended; Kubeflow fills it in.
+        run: The record of the run, with the records of all its steps.
+        page: One self-contained page.
+        summary: The same in a few lines.
+    """
+    from pathlib import Path
+
+    from trainwright.summarize.page import summarize as write
+    from trainwright.summarize.run import Ending, root_of
+
+    job, task = status.pipeline_job_resource_name or "", status.pipeline_task_name or ""
+    ending = Ending(status.state or "", job, task, status.error_code or 0, status.error_message or "")
+    write(root_of(run.uri), ending, Path(page.path), Path(summary.path), Path(run.path))

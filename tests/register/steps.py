@@ -1,0 +1,108 @@
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright.artifacts import Environment, Model, ModelFile, NotJudged, Record, Rule, Verdict
+from trainwright.documents import digest_file, digest_text
+
+SOURCE, DATA, TRAINING_SET, PREDICTIONS = (digest_text(name) for name in ("source", "data", "set", "scores"))
+LOCKS = {step: digest_text(f"lock of {step}") for step in ("ingest", "join", "train", "validate", "evaluate")}
+
+
+def record(step: str, inputs: dict[str, str], outputs: dict[str, str], *parents: Record) -> Record:
+    place = Environment(
+        name=step,
+        lock_sha256=LOCKS[step],
+        library="0.1.0",
+        library_sha256="ab" * 32,
+        python="3.11.7",
+        platform="linux-x86_64",
+    )
+    return Record(
+        step=step,
+        headline=f"{step} did well",
+        started="2026-11-20T10:00:00+00:00",
+        seconds=1.5,
+        environment=place,
+        inputs=inputs,
+        outputs=outputs,
+        parents=parents,
+    )
+
+
+@dataclass
+class Run:
+    """The folders that a run leaves for register: a model, two verdicts, and the records of all steps."""
+
+    root: Path
+    weights: str = "weights"
+    data_decision: str = "PASS"
+    model_decision: str = "PASS"
+    model: Model = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ingested = record("ingest", {"source": SOURCE}, {"data": DATA})
+        joined = {"training_set": TRAINING_SET, "service": digest_text("service")}
+        self.joined = record("join", {"entities": DATA}, joined, self.ingested)
+        self._write_model()
+        self._write_verdicts()
+
+    @property
+    def folders(self) -> tuple[Path, str, Path, Path]:
+        return self.root / "model", self.model.digest, self.root / "data_verdict", self.root / "model_verdict"
+
+    def _write_model(self) -> None:
+        folder = self.root / "model"
+        folder.mkdir(parents=True)
+        (folder / "weights.safetensors").write_text(self.weights)
+        signature = {
+            "schema_version": 1,
+            "inputs": [
+                {"name": "distance", "type": "int64", "kind": "number"},
+                {"name": "carrier", "type": "string", "kind": "category"},
+                {"name": "engines", "type": "int64", "kind": "category"},
+                {"name": "time", "type": "timestamp[us, tz=UTC]", "kind": "time"},
+            ],
+            "outputs": [{"name": "score", "type": "double", "meaning": "probability of late = 1"}],
+        }
+        (folder / "signature.json").write_text(json.dumps(signature))
+        rows = [[None, "UA", 2, "2013-01-01 10:00:00+00:00"]]
+        example: dict[str, Any] = {"columns": ["distance", "carrier", "engines", "time"], "data": rows}
+        (folder / "input_example.json").write_text(json.dumps(example))
+        self.model = Model(
+            files=tuple(
+                ModelFile(path=path.name, size=path.stat().st_size, sha256=digest_file(path))
+                for path in sorted(folder.iterdir())
+            ),
+            kind="mlp",
+            inputs=("distance", "carrier", "engines", "time"),
+            label="late",
+            training_data=TRAINING_SET,
+            config={"network": {"hidden": [256, 128], "dropout": 0.1}, "training": {"epochs": 3}},
+            metrics={"train_loss": 0.3127},
+        )
+        self.model.write(folder)
+        made = {"model": self.model.digest, "predictions": PREDICTIONS}
+        self.trained = record("train", {"training_set": TRAINING_SET}, made, self.joined)
+        self.trained.write(folder)
+
+    def _write_verdicts(self) -> None:
+        self.write_verdict("data_verdict", self.data_decision, {"data": DATA})
+        judged = {"predictions": PREDICTIONS, "predictions.model": self.model.digest}
+        self.write_verdict("model_verdict", self.model_decision, judged)
+
+    def write_verdict(self, name: str, decision: str, judged: dict[str, str]) -> Verdict:
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        rules = (Rule(name="min_auc", value=0.71, limit=0.6, passed=decision == "PASS"),)
+        verdict = Verdict(
+            decision=decision,
+            rules=rules,
+            judged=judged,
+            not_judged=(NotJudged(name="carrier = HA", reason="3 positives"),),
+        )
+        verdict.write(folder)
+        step, parent = ("validate", self.ingested) if name == "data_verdict" else ("evaluate", self.trained)
+        record(step, judged, {"verdict": verdict.digest}, parent).write(folder)
+        return verdict

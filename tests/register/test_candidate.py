@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+
+from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, Run
+from trainwright.artifacts import Model
+from trainwright.documents import digest_text
+from trainwright.errors import DataRefused, InputError, ModelRefused
+from trainwright.lineage import environment_locks
+from trainwright.register.candidate import admit
+
+
+def test_a_model_with_its_verdicts_is_admitted_with_all_it_came_from(run: Run) -> None:
+    candidate = admit(*run.folders)
+    assert [entry.step for entry in candidate.records] == ["train", "join", "ingest", "validate", "evaluate"]
+    assert candidate.data_version == DATA
+    assert candidate.source_version == SOURCE
+    assert environment_locks(candidate.records) == LOCKS
+
+
+def test_a_changed_file_of_the_model_is_named(run: Run) -> None:
+    (run.root / "model" / "weights.safetensors").write_text("Weights")
+    with pytest.raises(InputError, match=r"not what its manifest says: weights\.safetensors"):
+        admit(*run.folders)
+    (run.root / "model" / "weights.safetensors").unlink()
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
+        admit(*run.folders)
+
+
+def test_another_model_than_the_one_asked_for_is_refused(run: Run) -> None:
+    model, _, *verdicts = run.folders
+    with pytest.raises(InputError, match="cached input changed: model"):
+        admit(model, "0" * 64, *verdicts)
+
+
+def test_a_manifest_cannot_lead_out_of_the_folder(run: Run) -> None:
+    folder = run.root / "model"
+    (run.root / "secret").write_text("weights")
+    text = (folder / "model.json").read_text().replace("weights.safetensors", "../secret")
+    (folder / "model.json").write_text(text)
+    with pytest.raises(InputError, match=r"\.\./secret"):
+        admit(folder, Model.read(folder).digest, *run.folders[2:])
+
+
+@pytest.mark.parametrize("decision", ["HOLD", "FAIL", "INCONCLUSIVE"])
+def test_only_pass_is_a_pass_for_the_model(tmp_path: Path, decision: str) -> None:
+    run = Run(tmp_path / "run", model_decision=decision)
+    with pytest.raises(ModelRefused, match=rf"{decision}, not PASS: min_auc 0\.71 \(limit 0\.6\)") as caught:
+        admit(*run.folders)
+    assert caught.value.code == 12
+
+
+def test_data_that_failed_is_refused_and_data_on_hold_is_not(tmp_path: Path) -> None:
+    assert admit(*Run(tmp_path / "a", data_decision="HOLD").folders).data_verdict.decision == "HOLD"
+    with pytest.raises(DataRefused, match="the data verdict is FAIL"):
+        admit(*Run(tmp_path / "b", data_decision="FAIL").folders)
+
+
+def test_a_verdict_about_another_model_is_refused(run: Run) -> None:
+    run.write_verdict("model_verdict", "PASS", {"predictions": PREDICTIONS, "predictions.model": "f" * 64})
+    with pytest.raises(InputError, match="the model verdict is about model ffffffffffff"):
+        admit(*run.folders)
+
+
+def test_without_the_models_name_in_the_verdict_the_records_must_show_whose_predictions_they_are(
+    run: Run,
+) -> None:
+    run.write_verdict("model_verdict", "PASS", {"predictions": PREDICTIONS})
+    assert admit(*run.folders).model == run.model
+    run.write_verdict("model_verdict", "PASS", {"predictions": digest_text("others")})
+    with pytest.raises(InputError, match="nothing shows that the predictions that were judged"):
+        admit(*run.folders)
+    run.write_verdict("model_verdict", "PASS", {})
+    with pytest.raises(InputError, match="none named"):
+        admit(*run.folders)
+
+
+def test_a_verdict_about_other_data_is_refused(run: Run) -> None:
+    run.write_verdict("data_verdict", "PASS", {"data": "e" * 64})
+    with pytest.raises(
+        InputError, match="the data verdict is about data eeeeeeeeeeee, but the model came from"
+    ):
+        admit(*run.folders)
+
+
+def test_a_missing_verdict_is_an_error_that_says_so(run: Run) -> None:
+    (run.root / "model_verdict" / "verdict.json").unlink()
+    with pytest.raises(InputError, match="no Verdict here"):
+        admit(*run.folders)

@@ -1,0 +1,52 @@
+"""From a result back to the bytes it was made from: the chain of run records."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainwright.artifacts import Record
+
+SHOWN = 12
+"""Digits of a digest that are shown; the documents have all 64."""
+
+
+def ancestors(records: Iterable[Record]) -> list[Record]:
+    """Return records and all that they were made from, each once, the latest first."""
+    waiting, seen, found = list(records), set(), []
+    while waiting:
+        record = waiting.pop(0)
+        if record.digest not in seen:
+            seen.add(record.digest)
+            found.append(record)
+            waiting.extend(record.parents)
+    return sorted(found, key=lambda record: record.started, reverse=True)
+
+
+def outputs_named(records: Iterable[Record], name: str) -> list[str]:
+    """Return the digests that any of the records made under a name, such as ``data``."""
+    return [record.outputs[name] for record in records if name in record.outputs]
+
+
+def environment_locks(records: Iterable[Record]) -> dict[str, str]:
+    """Return the lock that each step's environment was made from, by step; empty text if it is not known."""
+    return {record.step: record.environment.lock_sha256 for record in reversed(list(records))}
+
+
+HEADER = ("step", "made", "from", "environment", "what it found")
+"""Names of the columns of :func:`rows`."""
+
+
+def rows(records: Sequence[Record]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Give one row a step for a table of a lineage, in the order of the records."""
+    for record in records:
+        place = record.environment
+        lock = f"lock {place.lock_sha256[:SHOWN]}" if place.lock_sha256 else "lock unknown"
+        yield (
+            record.step,
+            _digests(record.outputs),
+            _digests(record.inputs),
+            f"{place.name}, Python {place.python}, trainwright {place.library}, {lock}",
+            record.headline,
+        )
+
+
+def _digests(named: dict[str, str]) -> str:
+    return ", ".join(f"{name} {digest[:SHOWN]}" for name, digest in named.items()) or "-"

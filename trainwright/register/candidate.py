@@ -1,0 +1,147 @@
+"""What is to be registered, and whether it may be: every file, digest and verdict is checked first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.artifacts import Model, ModelFile, Record, Verdict
+from trainwright.documents import canonical, digest_file, digest_text
+from trainwright.errors import DataRefused, InputError, ModelRefused
+from trainwright.lineage import ancestors, outputs_named
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that passed its gate, with all that is known about where it came from.
+
+    Attributes:
+        folder: The model's folder; its files are what the manifest says.
+        model: Its manifest.
+        data_verdict: What was decided about the data; never FAIL.
+        model_verdict: What was decided about the model: PASS.
+        records: The records of all steps it came through, the latest first.
+    """
+
+    folder: Path
+    model: Model
+    data_verdict: Verdict
+    model_verdict: Verdict
+    records: Sequence[Record]
+
+    @property
+    def data_version(self) -> str:
+        """Digest of the snapshot that ``ingest`` made, or of what was trained on if nothing says."""
+        return next(iter(outputs_named(self.records, "data")), self.model.training_data)
+
+    @property
+    def source_version(self) -> str:
+        """Digest of the source's bytes; empty if no record names them."""
+        return next((record.inputs["source"] for record in self.records if "source" in record.inputs), "")
+
+    def key(self, name: str) -> str:
+        """Return what makes two registrations the same: the name, the model and what was decided."""
+        return digest_text(
+            canonical([name, self.model.digest, self.model_verdict.digest, self.data_verdict.digest])
+        )
+
+
+def admit(folder: Path, model_version: str, data_verdict: Path, model_verdict: Path) -> Candidate:
+    """Check a model and its two verdicts.
+
+    Args:
+        folder: The model's folder.
+        model_version: The digest it must have.
+        data_verdict: Folder of the verdict about the data.
+        model_verdict: Folder of the verdict about the model.
+
+    Raises:
+        InputError: A file is gone or changed, or a verdict is about something else.
+        DataRefused: The data was refused.
+        ModelRefused: The model's verdict is anything but PASS.
+    """
+    model = _read_model(folder, model_version)
+    about_data, about_model = Verdict.read(data_verdict), Verdict.read(model_verdict)
+    own = _records(folder)
+    _require_about_model(about_model, model, own, model_verdict)
+    _require_about_data(about_data, own, data_verdict)
+    if about_data.decision == "FAIL":
+        raise DataRefused(f"the data verdict is FAIL: {_broken(about_data)}", where=str(data_verdict))
+    if about_model.decision != "PASS":
+        raise ModelRefused(
+            f"the model verdict is {about_model.decision}, not PASS: {_broken(about_model)}",
+            where=str(model_verdict),
+            hint="See the report of evaluate; only a model that passes is registered.",
+        )
+    records = ancestors([*own, *_records(data_verdict), *_records(model_verdict)])
+    return Candidate(folder, model, about_data, about_model, records)
+
+
+def _read_model(folder: Path, model_version: str) -> Model:
+    model = Model.read(folder)
+    if model.digest != model_version:
+        raise InputError(
+            f"cached input changed: model {model.digest[:12]}, expected {model_version[:12]}",
+            where=str(folder),
+            hint="Run train again, with caching off for it.",
+        )
+    if changed := [entry.path for entry in model.files if not _is_as_listed(folder, entry)]:
+        raise InputError(
+            f"files of the model are gone or are not what its manifest says: {', '.join(changed)}",
+            where=str(folder),
+            hint="Run train again, with caching off for it.",
+        )
+    return model
+
+
+def _is_as_listed(folder: Path, entry: ModelFile) -> bool:
+    path = folder / entry.path
+    inside = path.resolve().is_relative_to(folder.resolve())
+    return (
+        inside and path.is_file() and path.stat().st_size == entry.size and digest_file(path) == entry.sha256
+    )
+
+
+def _records(folder: Path) -> list[Record]:
+    return ancestors([Record.read(folder)]) if (folder / Record.FILE).exists() else []
+
+
+def _require_about_model(verdict: Verdict, model: Model, own: Sequence[Record], where: Path) -> None:
+    """Check that the predictions that were judged are this model's; not to know is not enough."""
+    if named := verdict.judged.get("predictions.model"):
+        if named != model.digest:
+            raise InputError(
+                f"the model verdict is about model {named[:12]}, not about {model.digest[:12]}",
+                where=str(where),
+            )
+        return
+    judged = verdict.judged.get("predictions", "")
+    made = [
+        record.outputs.get("predictions") for record in own if record.outputs.get("model") == model.digest
+    ]
+    if judged not in made:
+        raise InputError(
+            f"nothing shows that the predictions that were judged ({judged[:12] or 'none named'}) "
+            f"are those of model {model.digest[:12]}",
+            where=str(where),
+            hint="Register the model with the verdict of the evaluate step that read its own predictions.",
+        )
+
+
+def _require_about_data(verdict: Verdict, own: Sequence[Record], where: Path) -> None:
+    """Check that the data that was judged is what the model came from, as far as records tell."""
+    made, judged = outputs_named(own, "data"), verdict.judged.get("data", "")
+    if made and judged not in made:
+        raise InputError(
+            f"the data verdict is about data {judged[:12] or '(none named)'}, "
+            f"but the model came from {', '.join(digest[:12] for digest in made)}",
+            where=str(where),
+        )
+
+
+def _broken(verdict: Verdict) -> str:
+    """Name the rules that do not hold, with their numbers, and what was not judged."""
+    broken = [
+        f"{rule.name} {rule.value:g} (limit {rule.limit:g})" for rule in verdict.rules if not rule.passed
+    ]
+    unjudged = [f"{entry.name} not judged ({entry.reason})" for entry in verdict.not_judged]
+    return "; ".join((broken or unjudged)[:5]) or "it names no rule"

@@ -1,0 +1,70 @@
+"""What a registry's entry holds beside the files: tags, parameters, figures, evidence, description."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical
+from trainwright.lineage import outputs_named, rows
+from trainwright.register.candidate import Candidate
+
+_LONGEST_PARAM = 6000
+
+
+def description(candidate: Candidate) -> str:
+    """Say in a few lines which steps the model came through."""
+    lines = "\n".join(f"{step}: {headline}" for step, *_, headline in rows(candidate.records))
+    return f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
+
+
+def lay_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
+    """Lay verdicts and records together, as they are uploaded."""
+    for name, place in zip(("data", "model"), verdicts, strict=True):
+        (folder / name).mkdir(parents=True)
+        for path in sorted(place.glob("*.json")):
+            (folder / name / path.name).write_bytes(path.read_bytes())
+    for number, record in enumerate(candidate.records):
+        record.write(folder / f"{number:02d}-{record.step}.json")
+
+
+def tags(candidate: Candidate, locks: Mapping[str, str], commit: str) -> dict[str, str]:
+    """Return the version's tags; what is not known has no tag."""
+    known = {
+        "stage": "candidate",
+        "git_sha": commit,
+        "model_digest": candidate.model.digest,
+        "data_digest": candidate.data_version,
+        "training_data_digest": candidate.model.training_data,
+        "source_digest": candidate.source_version,
+        "feature_service": next(iter(outputs_named(candidate.records, "service")), ""),
+        "verdict_sha256": candidate.model_verdict.digest,
+        "data_verdict_sha256": candidate.data_verdict.digest,
+        "data_decision": candidate.data_verdict.decision,
+        "environment_locks": canonical(dict(locks)),
+    }
+    return {f"trainwright.{name}": value for name, value in known.items() if value}
+
+
+def params(candidate: Candidate) -> dict[str, Any]:
+    """Return what was asked of the training, flat."""
+    return {name: str(value)[:_LONGEST_PARAM] for name, value in _flat("", candidate.model.config)}
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _flat(f"{prefix}.{name}" if prefix else _allowed(str(name)), entry)
+    else:
+        yield _allowed(prefix), value
+
+
+def metrics(candidate: Candidate) -> dict[str, float]:
+    """Return the figures of the training, and those that the model was judged by."""
+    rules = {f"evaluate.{rule.name}": rule.value for rule in candidate.model_verdict.rules}
+    return {_allowed(name): value for name, value in (candidate.model.metrics | rules).items()}
+
+
+def _allowed(name: str) -> str:
+    """Replace what MLflow does not take in a name."""
+    return re.sub(r"[^\w. /:-]", "_", name)

@@ -1,0 +1,210 @@
+"""The entry of a model in the registry, and the line that leads from it back to the source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwright.documents import Document
+from trainwright.experiment import Registry
+from trainwright.lineage import HEADER, environment_locks, rows
+from trainwright.register.candidate import Candidate, admit
+from trainwright.register.entry import description, lay_evidence, metrics, params, tags
+from trainwright.register.package import pack
+from trainwright.register.tracking_server import open_client, persist
+from trainwright.register.versions import (
+    ALIAS,
+    create_version,
+    find_version,
+    log_files,
+    log_run,
+    open_run,
+    point_alias,
+)
+from trainwright.report.markdown import escape, table
+from trainwright.tracking import Stopwatch, environment
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration(Document):
+    """What was registered, and where it came from.
+
+    Attributes:
+        model: Name of the registered model.
+        version: Its version in the registry.
+        run: MLflow's run that holds the files.
+        tracking_uri: Where.
+        registered_before: The version was there already; nothing was added.
+        model_version: Digest of the model's manifest.
+        data_version: Digest of the snapshot it came from.
+        training_data: Digest of the snapshot it was fitted on, features joined.
+        source_version: Digest of the source's bytes; empty if no record names them.
+        commit: Git commit of the experiment; empty if it was not given.
+        environment_locks: Digest of the lock of each step's environment, by step.
+        data_decision: What was decided about the data.
+        verdicts: Digests of both verdicts.
+        key: What makes two registrations the same.
+    """
+
+    FILE: ClassVar[str] = "registration.json"
+    model: str
+    version: str
+    run: str
+    tracking_uri: str
+    registered_before: bool
+    model_version: str
+    data_version: str
+    training_data: str
+    source_version: str
+    commit: str
+    environment_locks: dict[str, str]
+    data_decision: str
+    verdicts: dict[str, str]
+    key: str
+
+
+def register(
+    model: Path,
+    model_version: str,
+    data_verdict: Path,
+    model_verdict: Path,
+    registry: Registry,
+    commit: str,
+    folder: Path,
+    summary: Path,
+) -> Registration:
+    """Register a model that passed its gate, once.
+
+    Args:
+        model: The model's folder.
+        model_version: The digest it must have.
+        data_verdict: Folder of the verdict about the data.
+        model_verdict: Folder of the verdict about the model.
+        registry: Where, and under which name.
+        commit: Git commit of the experiment; empty if there is none.
+        folder: Where ``registration.json`` and the step's record are written.
+        summary: Markdown file: the entry and its lineage.
+
+    Raises:
+        InputError: A file is gone or changed, a verdict is about something else, or MLflow refuses a name.
+        DataRefused: The data was refused.
+        ModelRefused: The model did not pass.
+        DependencyError: MLflow was away for ``registry.retry_s``.
+        PermissionRefused: MLflow, or the file system, refuses this identity.
+    """
+    watch = Stopwatch()
+    candidate = admit(model, model_version, data_verdict, model_verdict)
+    client = persist(lambda: open_client(registry.tracking_uri), registry.tracking_uri, registry.retry_s)
+    locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
+    labels = tags(candidate, locks, commit)
+    entry, before = persist(
+        lambda: _enter(client, registry, candidate, labels, (data_verdict, model_verdict)),
+        registry.tracking_uri,
+        registry.retry_s,
+    )
+    registration = _document(entry, before, candidate, registry, commit, locks)
+    folder.mkdir(parents=True, exist_ok=True)
+    watch.record(
+        folder,
+        "register",
+        _headline(registration),
+        config=registry.model_dump(mode="json") | {"commit": commit},
+        inputs={"model": model_version} | registration.verdicts,
+        outputs={"registration": registration.digest},
+        parents=[model, data_verdict, model_verdict],
+    )
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(_summary(registration, candidate))
+    registration.write(folder)
+    return registration
+
+
+def _enter(
+    client: "MlflowClient",
+    registry: Registry,
+    candidate: Candidate,
+    labels: Mapping[str, str],
+    verdicts: tuple[Path, Path],
+) -> tuple["ModelVersion", bool]:
+    """Find the version or make it. A killed attempt is taken up where it stopped: every part is done once."""
+    name, key = registry.model, candidate.key(registry.model)
+    found = find_version(client, name, key)
+    entry = found
+    if entry is None:
+        run = open_run(client, name, key, registry.tracking_uri, labels)
+        log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
+        with TemporaryDirectory() as scratch:
+            package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
+            pack(candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time)
+            lay_evidence(proof, candidate, verdicts)
+            log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
+        entry = create_version(client, name, key, run, labels, description(candidate))
+    point_alias(client, name, int(entry.version))
+    return entry, found is not None
+
+
+def _document(
+    entry: "ModelVersion",
+    before: bool,
+    candidate: Candidate,
+    registry: Registry,
+    commit: str,
+    locks: dict[str, str],
+) -> Registration:
+    return Registration(
+        model=registry.model,
+        version=str(entry.version),
+        run=str(entry.run_id),
+        tracking_uri=registry.tracking_uri,
+        registered_before=before,
+        model_version=candidate.model.digest,
+        data_version=candidate.data_version,
+        training_data=candidate.model.training_data,
+        source_version=candidate.source_version,
+        commit=commit,
+        environment_locks=locks,
+        data_decision=candidate.data_verdict.decision,
+        verdicts={
+            "data_verdict": candidate.data_verdict.digest,
+            "model_verdict": candidate.model_verdict.digest,
+        },
+        key=candidate.key(registry.model),
+    )
+
+
+def _headline(registration: Registration) -> str:
+    name = f"{registration.model} version {registration.version}"
+    if registration.registered_before:
+        return f"{name} (registered before)"
+    return f"{name}, alias {ALIAS}, data {registration.data_decision}"
+
+
+def _summary(registration: Registration, candidate: Candidate) -> str:
+    """Say in Markdown what was registered, and lead from it back to the source."""
+    facts = [
+        ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
+        ("model digest", registration.model_version),
+        ("trained on", registration.training_data),
+        ("data version", registration.data_version),
+        ("source bytes", registration.source_version or "not recorded"),
+        ("commit", registration.commit or "not given"),
+        ("data verdict", registration.data_decision),
+        *((f"lock of {step}", lock or "unknown") for step, lock in registration.environment_locks.items()),
+    ]
+    hold = ""
+    if registration.data_decision != "PASS":
+        hold = f"The data verdict is {registration.data_decision}: the version carries it as a tag.\n"
+    return "\n".join(
+        [
+            f"**{escape(_headline(registration))}** in {escape(registration.tracking_uri)}\n",
+            hold,
+            table(("what", "value"), facts),
+            "### From the model back to its source\n",
+            table(HEADER, list(rows(candidate.records))),
+        ]
+    )

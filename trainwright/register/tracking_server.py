@@ -1,0 +1,135 @@
+"""The tracking server: an SQLite file or an address; opened, asked again while it is away, errors named."""
+
+import logging
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from trainwright.errors import DependencyError, InputError, PermissionRefused
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SQLITE = "sqlite:///"
+_REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+_AWAY = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+"""What MLflow takes from variables alone, set before it is imported: no usage reports, which begin with the
+import, and few retries of single requests, because :func:`persist` repeats the whole and knows the end."""
+
+_LONGEST_WAIT_S = 30.0
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+def open_client(tracking_uri: str) -> "MlflowClient":
+    """Return a client for tracking and for the registry, both at one address.
+
+    Raises:
+        InputError: The address is of no known kind, carries a password, or is a file that is no database.
+        PermissionRefused: The SQLite file, or its folder, may not be written.
+    """
+    _require_known(tracking_uri)
+    if tracking_uri.startswith(SQLITE):
+        _require_database(database(tracking_uri))
+    os.environ.update(_SETTINGS)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def database(tracking_uri: str) -> Path:
+    """Return the absolute path of the SQLite file that an address names."""
+    return Path(os.path.abspath(tracking_uri.removeprefix(SQLITE)))
+
+
+def _require_known(tracking_uri: str) -> None:
+    parts = urlsplit(tracking_uri)
+    if "@" in parts.netloc:
+        raise InputError(
+            "registry.tracking_uri carries a user or a password",
+            where="registry.tracking_uri",
+            hint="Take them out; MLflow's client reads credentials from its own settings.",
+        )
+    known = parts.scheme in {"http", "https"} or tracking_uri.startswith(SQLITE)
+    if not known or tracking_uri == SQLITE:
+        raise InputError(
+            f"registry.tracking_uri is {tracking_uri!r}; known are sqlite:///FILE, http:// and https://",
+            where="registry.tracking_uri",
+        )
+
+
+def _require_database(path: Path) -> None:
+    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with sqlite3.connect(path, timeout=20) as connection:
+            connection.execute("PRAGMA schema_version")
+        connection.close()
+    except sqlite3.OperationalError as error:
+        raise PermissionRefused(f"the registry's file cannot be opened: {error}", where=str(path)) from None
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"this is no SQLite database: {error}", where=str(path)) from None
+    except OSError as error:
+        raise PermissionRefused(f"the registry's folder cannot be made: {error}", where=str(path)) from None
+
+
+def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float) -> Result:
+    """Do something that may be repeated, again and again while the tracking server is away.
+
+    Args:
+        action: What to do; doing it twice must be doing it once.
+        tracking_uri: Where, for the error.
+        retry_s: No new attempt is begun after this many seconds.
+
+    Raises:
+        DependencyError: The server was away all the time.
+        PermissionRefused: It refuses this identity.
+        InputError: It refuses what was asked.
+    """
+    os.environ.update(_SETTINGS)
+    from mlflow.exceptions import MlflowException
+
+    deadline, attempt = time.monotonic() + retry_s, 0
+    while True:
+        attempt += 1
+        try:
+            return action()
+        except (MlflowException, OSError) as error:
+            _raise_if_refused(error, tracking_uri)
+            wait = min(2.0**attempt, _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
+            if time.monotonic() + wait > deadline:
+                raise DependencyError(
+                    f"MLflow did not answer in {attempt} attempts over {retry_s:g} s: {_first_line(error)}",
+                    where=tracking_uri,
+                    hint="The model is kept in this run: start the server, then run the register step alone.",
+                ) from error
+            _log.warning("attempt %d failed, again in %.0f s: %s", attempt, wait, _first_line(error))
+            time.sleep(wait)
+
+
+def _raise_if_refused(error: Exception, tracking_uri: str) -> None:
+    code = getattr(error, "error_code", "")
+    if code in _REFUSED or isinstance(error, PermissionError):
+        raise PermissionRefused(
+            f"MLflow refused this identity: {_first_line(error)}", where=tracking_uri
+        ) from error
+    if code and code not in _AWAY:
+        raise InputError(
+            f"MLflow refused what was asked ({code}): {_first_line(error)}", where=tracking_uri
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

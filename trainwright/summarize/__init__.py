@@ -1,0 +1,1 @@
+"""The last step of every run: one page about what happened, whatever happened."""

@@ -1,0 +1,213 @@
+"""The run on one page, and in a few lines of Markdown."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from trainwright.artifacts import DECISIONS, Record
+from trainwright.lineage import HEADER, SHOWN, rows
+from trainwright.report import markdown
+from trainwright.report.page import Block, Page, Section, Table, Text, write_page
+from trainwright.summarize.run import OWN, Ending, Run, Step, read_run
+from trainwright.tracking import Stopwatch
+
+_STATES = {"done": "done", "cached": "reused", "failed": "failed", "skipped": "not run"}
+_STEP_HEADER = ("step", "state", "environment", "time", "decision", "what it found")
+_LINE = ("registration", "model", "training_set", "data", "source")
+"""Names of what stands on the line from a registered model back to its source."""
+
+
+def summarize(run_root: str, ending: Ending, page: Path, summary: Path, record: Path) -> None:
+    """Write what became of a run. Never raises: the last step must not hide what stopped the others.
+
+    Args:
+        run_root: The pipeline's root, below which the steps left their records.
+        ending: What Kubeflow says about the run.
+        page: HTML file.
+        summary: Markdown file.
+        record: Folder that gets the record of the run, with those of all its steps.
+    """
+    text = f"**{ending.state}** {ending.job}\n"
+    watch = Stopwatch()
+    try:
+        record.mkdir(parents=True, exist_ok=True)
+        run = read_run(run_root, ending)
+        watch.record(record, OWN, headline(run), decision=_decision(run), parents=run.records)
+        text = draw_summary(run)
+        write_page(draw_page(run), page)
+    except Exception as error:
+        text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
+        _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
+    _write(summary, text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
+
+
+def draw_page(run: Run) -> Page:
+    """Lay out the page: how it ended, what ran, where the result came from, what is missing."""
+    sections = [
+        Section("Where it stopped", _stop(run)) if _stop(run) else None,
+        Section(
+            "What ran", [Table(_STEP_HEADER, list(_step_rows(run)), numeric=(3,), flagged=_flagged(run))]
+        ),
+        Section("From the result back to the source", _lineage(run), intro=line_back(run.lineage)),
+        Section("Not found", [Text(problem) for problem in run.problems]) if run.problems else None,
+    ]
+    return Page(
+        title=f"Run {run.name}" if run.name else "Run",
+        subtitle=outcome(run),
+        decision=_decision(run),
+        facts=list(_facts(run)),
+        sections=[section for section in sections if section],
+    )
+
+
+def draw_summary(run: Run) -> str:
+    """Say the same in Markdown."""
+    parts = [f"**{markdown.escape(outcome(run))}**\n"]
+    parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Text)]
+    parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (3,)))
+    parts += [f"{markdown.escape(line_back(run.lineage))}\n"] if run.lineage else []
+    parts += [f"- not found: {markdown.escape(problem)}\n" for problem in run.problems]
+    return "\n".join(parts)
+
+
+def outcome(run: Run) -> str:
+    """Say in one sentence how the run ended: what it made, what held it, or what failed."""
+    failed = next((step for step in run.steps if step.state == "failed"), None)
+    if failed:
+        return f"Failed in {failed.name}: {failed.error.get('what') or run.ending.error or 'see its log'}"
+    if run.ending.state not in {"SUCCEEDED", ""}:
+        return f"{run.ending.state.capitalize()}: {run.ending.error or 'Kubeflow gives no reason'}"
+    made = next((record for record in reversed(run.records) if record.step == "register"), None)
+    if made:
+        return f"Registered: {made.headline}"
+    gate = _gates(run)[-1:]
+    if gate and gate[0].decision != "PASS":
+        return f"Held by {gate[0].step}: {gate[0].headline}"
+    return f"Finished after {len(run.records)} steps"
+
+
+def headline(run: Run) -> str:
+    """Say in one line where the registered model came from, or how else the run ended."""
+    entry = next((record for record in reversed(run.records) if record.step == "register"), None)
+    if entry is None:
+        return outcome(run)
+    made = _made(run.lineage)
+    came = [f"{name.replace('_', ' ')} {made[name][:6]}" for name in _LINE[1:] if name in made]
+    return ", ".join(
+        [
+            f"{entry.headline.split(',')[0]} from {came[0]}" if came else entry.headline,
+            *came[1:],
+            f"commit {_commit(entry)}",
+        ]
+    )
+
+
+def _commit(entry: Record) -> str:
+    """Shorten a commit to what git shows, and keep the mark of uncommitted changes."""
+    sha, dash, dirty = str(entry.config.get("commit") or "none").partition("-")
+    return sha[:7] + dash + dirty
+
+
+def line_back(lineage: Sequence[Record]) -> str:
+    """Write the line from the result to the source: each thing that was made, and its digest."""
+    made = _made(lineage)
+    return " from ".join(f"{name} {made[name][:SHOWN]}" for name in _LINE if name in made)
+
+
+def _made(lineage: Sequence[Record]) -> dict[str, str]:
+    """Return the digest of everything that was read or made, by name; of two, the later one."""
+    return dict(chain.from_iterable((record.inputs | record.outputs).items() for record in reversed(lineage)))
+
+
+def _gates(run: Run) -> list[Record]:
+    return [record for record in run.records if record.decision]
+
+
+def _decision(run: Run) -> str:
+    """Return the worst decision of all gates; none if a step failed, which is no decision."""
+    if any(step.state == "failed" for step in run.steps) or run.ending.state not in {"SUCCEEDED", ""}:
+        return ""
+    order = ("FAIL", "INCONCLUSIVE", "HOLD", "PASS")
+    found = {gate.decision for gate in _gates(run)} & set(DECISIONS)
+    return next((decision for decision in order if decision in found), "")
+
+
+def _facts(run: Run) -> Iterator[tuple[str, object]]:
+    yield "state", run.ending.state.lower() or "not known"
+    if run.records:
+        began = datetime.fromisoformat(min(record.started for record in run.records))
+        yield "began", f"{began:%Y-%m-%d %H:%M} UTC"
+        yield "took", duration(run.seconds)
+    for gate in _gates(run):
+        yield f"{gate.step} decided", gate.decision
+    for record in run.records:
+        if record.step == "register":
+            yield "registered", record.headline
+            yield "commit", _commit(record)
+
+
+def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
+    for step in run.steps:
+        record = step.record
+        if record is None:
+            yield step.name, _state(step), "-", "-", "", str(step.error.get("what", "")) or "-"
+            continue
+        place = record.environment
+        environment = f"{place.name}, lock {place.lock_sha256[:SHOWN] or 'unknown'}"
+        yield step.name, _state(step), environment, duration(record.seconds), record.decision, record.headline
+
+
+def _state(step: Step) -> str:
+    return _STATES.get(step.state, step.state)
+
+
+def _flagged(run: Run) -> list[int]:
+    return [
+        index
+        for index, step in enumerate(run.steps)
+        if step.state == "failed" or (step.record and step.record.decision not in {"", "PASS"})
+    ]
+
+
+def _stop(run: Run) -> list[Block]:
+    """Say where the run stopped and what to do; nothing for a run that was not stopped."""
+    blocks: list[Block] = []
+    for step in run.steps:
+        if step.state == "failed":
+            told = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
+            blocks.append(Text(f"{step.name}: {'. '.join(told) or 'it left no reason; see its log'}"))
+    if run.ending.state not in {"SUCCEEDED", ""}:
+        code = f" (code {run.ending.error_code})" if run.ending.error_code else ""
+        reason = run.ending.error or "no reason given"
+        blocks.append(
+            Text(f"Kubeflow says of {run.ending.task or 'the run'}: {run.ending.state}{code}, {reason}")
+        )
+    registered = any(record.step == "register" for record in run.records)
+    for gate in _gates(run):
+        if gate.decision != "PASS" and not registered:
+            blocks.append(Text(f"{gate.step} decided {gate.decision}: {gate.headline}. Its report says why."))
+    return blocks
+
+
+def _lineage(run: Run) -> list[Block]:
+    if not run.lineage:
+        return [Text("No step left a record, so nothing leads back.")]
+    return [Table(HEADER, list(rows(run.lineage)))]
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as the screen of a run does: ``4.1 s``, ``1 m 12 s``, ``2 h 5 m``."""
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
