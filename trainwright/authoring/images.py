@@ -12,7 +12,7 @@ def name(toolchain: str) -> str:
 
 
 TABULAR = name("tabular")
-"""Rows and figures: pyarrow, scikit-learn, fairlearn."""
+"""Rows, figures and reports: pyarrow, numpy, scipy."""
 
 TFDV = name("tfdv")
 """TensorFlow Data Validation; fixes its Python at 3.11."""

@@ -1,0 +1,73 @@
+# What a person runs, and what CI runs. Needs Python 3.11 and make, nothing else: the rest sets itself up.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+ARGS ?=
+NAME ?= *
+FLIGHTS := examples/flights
+PACKAGE := $(FLIGHTS)/data/.package/.made
+
+.PHONY: help demo data test check lint types format compile compile-check lock lock-check environments bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+
+demo: data  ## run the whole pipeline on the flights, here, without a cluster
+	$(BIN)/trainwright run train_and_register --config $(FLIGHTS)/flights.yaml $(ARGS)
+
+data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature tables, the Feast repository
+	@.environments/feast/bin/python $(FLIGHTS)/prepare.py
+
+test: data .venv/.tools  ## run every test in its environment (ARGS="tests/join -k leak")
+	@$(BIN)/python tests/run.py $(ARGS)
+
+check: lint types compile-check lock-check test  ## all that CI runs
+
+lint: .venv/.tools  ## style, security, and which room may import which
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache
+
+types: environments .venv/.tools  ## mypy strict, each room under its environment
+	@$(BIN)/python tests/typed.py
+
+format: .venv/.tools  ## put the code in the house style
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+compile: .venv/.made  ## write compiled/ from components/ and pipelines/
+	$(BIN)/trainwright compile
+
+compile-check: .venv/.made  ## compiled/ is what compiling gives, byte for byte
+	$(BIN)/trainwright compile --check
+
+lock: .venv/.made  ## resolve every lock again (ARGS=--upgrade takes newer versions)
+	$(BIN)/python images/lock.py $(ARGS)
+
+lock-check: .venv/.made  ## every lock belongs to its requirements; needs no network
+	$(BIN)/python images/lock.py --check
+
+environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
+	@$(BIN)/python -m trainwright.authoring.environments
+
+bench: environments .venv/.tools  ## run the benchmarks, or one (NAME=images)
+	@failed=0; for file in benchmarks/$(NAME).py; do $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
+
+clean:  ## remove what was made here: environments, runs, caches
+	rm -rf .venv .environments runs build dist $(FLIGHTS)/data $(FLIGHTS)/feature_repo/offline .*_cache .hypothesis
+
+$(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
+	$(BIN)/uv pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
+	touch $@
+
+# The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.
+.venv/.made: images/authoring/requirements.lock
+	$(PYTHON) -m venv --clear .venv
+	sed -n '/^uv==/,/[^\\]$$/p' $< > .venv/uv.lock
+	$(BIN)/python -m pip install -qq --require-hashes --no-deps --requirement .venv/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	echo '$(CURDIR)' > .venv/lib/python3.11/site-packages/trainwright.pth
+	printf '#!%s\nimport sys\n\nfrom trainwright.authoring.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
+	chmod +x $(BIN)/trainwright && touch $@
+
+.venv/.tools: .venv/.made tests/requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
+	touch $@

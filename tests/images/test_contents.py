@@ -1,0 +1,118 @@
+"""What an environment holds: what its steps import, all of it and little else."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainwright.authoring.environments import python
+from trainwright.authoring.toolchains import TOOLCHAINS
+
+ROOT = Path(__file__).resolve().parents[2]
+WRAPPERS = sorted((ROOT / "components").glob("*/component.py"))
+POD = ("trainwright.launch.agent", "trainwright.train.__main__")
+"""What the pods of a training job run, in the image that no component names."""
+
+MODULES = {"mlflow-skinny": "mlflow", "kubeflow-training": "kubeflow", "pyyaml": "yaml"}
+NEEDED_BY_ANOTHER = {
+    "tfdv": {
+        "tensorflow-cpu": "tensorflow-data-validation",
+        "tensorflow-serving-api": "tfx-bsl",
+        "dill": "tfx-bsl, undeclared",
+        "google-crc32c": "apache-beam, for TFRecords, undeclared",
+    },
+    "torch": dict.fromkeys(
+        ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"), "torch"
+    ),
+    "mlflow": {"sqlalchemy": "mlflow's SQLite store", "alembic": "mlflow's SQLite store"},
+}
+"""Requirements that no step imports itself, and what does."""
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Every module that a piece of code may import, at its top or inside a function."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found | {name.rpartition(".")[0] for name in found if "." in name}
+
+
+def wrapper(path: Path) -> tuple[str, set[str]]:
+    """The toolchain of a component, and the modules that its body imports."""
+    tree = ast.parse(path.read_text())
+    (image,) = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "images"
+    }
+    body = next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == path.parent.name
+    )
+    return image.lower(), {name for name in imported(body) if source(name)}
+
+
+def source(module: str) -> Path | None:
+    path = ROOT / module.replace(".", "/")
+    found = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()]
+    return found[0] if module.startswith("trainwright") and found else None
+
+
+def reached(modules: set[str]) -> set[str]:
+    """The top-level names of all that some modules of the library can import, through the library."""
+    seen: set[str] = set()
+    waiting = set(modules)
+    outside: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        seen.add(module)
+        file = source(module)
+        names = imported(ast.parse(file.read_text())) if file else set()
+        outside |= {name.split(".")[0] for name in names} - sys.stdlib_module_names
+        waiting |= {name for name in names if source(name)} - seen
+    return outside
+
+
+def entries(toolchain: str) -> set[str]:
+    found = [modules for path in WRAPPERS for image, modules in [wrapper(path)] if image == toolchain]
+    return set().union(*found, POD if toolchain == "torch" else ())
+
+
+def required(toolchain: str) -> list[str]:
+    text = (ROOT / "images" / toolchain / "requirements.in").read_text()
+    return re.findall(r"^([a-z0-9-]+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+def test_no_environment_holds_what_its_steps_do_not_import(toolchain: str) -> None:
+    own = set(required(toolchain)) - NEEDED_BY_ANOTHER.get(toolchain, {}).keys()
+    assert own
+    missing = {
+        name for name in own if MODULES.get(name, name).replace("-", "_") not in reached(entries(toolchain))
+    }
+    assert not missing, f"no step that runs in {toolchain} imports {missing}"
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+def test_what_a_step_imports_is_there_in_its_image(toolchain: str) -> None:
+    modules = sorted(entries(toolchain))
+    assert modules
+    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    done = subprocess.run(
+        [python(toolchain), "-c", code, *modules], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_torchs_own_requirements_are_all_in_the_lock() -> None:
+    code = "import json; from importlib.metadata import requires; print(json.dumps(requires('torch')))"
+    done = subprocess.run([python("torch"), "-c", code], capture_output=True, text=True, check=True)
+    declared = {re.match(r"[a-z0-9-]+", line)[0] for line in json.loads(done.stdout) if ";" not in line}
+    assert "sympy" in declared
+    assert declared <= set(required("torch"))

@@ -1,0 +1,77 @@
+"""What ``make test`` ends with: one line of counts that leaves nothing out."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PASSES = "def test_one(): pass\n"
+FAILS = "def test_two(): assert 0\n"
+SKIPS = "import pytest\ndef test_three(): pytest.skip('why')\n"
+BREAKS = "import pytest\n@pytest.fixture\ndef broken(): raise RuntimeError\ndef test_four(broken): pass\n"
+CANNOT_BE_READ = "import nothing_of_that_name\n"
+DIES = "import os\ndef test_five(): os._exit(9)\n"
+EMPTY = "X = 1\n"
+
+
+def run(tmp_path: Path, files: dict[str, str], *arguments: str) -> tuple[int, str]:
+    for path, text in files.items():
+        file = tmp_path / "tests" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = start(tmp_path, *arguments)
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(ROOT / "tests" / "run.py", tmp_path / "tests")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [sys.executable, str(tmp_path / "tests" / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "counts"),
+    [
+        ({"house/test_a.py": PASSES, "pages/test_a.py": PASSES + SKIPS}, 0, "2 passed, 0 failed, 1 skipped"),
+        ({"house/test_a.py": PASSES + FAILS}, 1, "1 passed, 1 failed, 0 skipped"),
+        ({"house/test_a.py": PASSES, "house/test_b.py": BREAKS}, 1, "1 passed, 1 failed, 0 skipped"),
+        ({"house/test_a.py": CANNOT_BE_READ}, 1, "0 passed, 1 failed, 0 skipped"),
+        ({"house/test_a.py": PASSES + DIES}, 1, "0 passed, 1 failed, 0 skipped"),
+        ({"house/test_a.py": EMPTY}, 1, "0 passed, 1 failed, 0 skipped"),
+        ({"house/test_a.py": SKIPS}, 1, "0 passed, 0 failed, 1 skipped"),
+    ],
+    ids=[
+        "all pass",
+        "one fails",
+        "a fixture breaks",
+        "not importable",
+        "the process dies",
+        "no tests",
+        "all skipped",
+    ],
+)
+def test_the_last_line_counts_everything(
+    tmp_path: Path, files: dict[str, str], code: int, counts: str
+) -> None:
+    assert run(tmp_path, files) == (code, counts)
+
+
+def test_paths_and_options_are_passed_on(tmp_path: Path) -> None:
+    files = {"house/test_a.py": PASSES + FAILS, "pages/test_a.py": FAILS}
+    assert run(tmp_path, files, "tests/house -k one") == (0, "1 passed, 0 failed, 0 skipped")
+    assert run(tmp_path, files, "tests/house/test_a.py::test_two") == (1, "0 passed, 1 failed, 0 skipped")
+
+
+def test_a_folder_whose_environment_is_not_there_stops_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "validate" / "test_a.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(PASSES)
+    done = start(tmp_path)
+    assert done.returncode == 1
+    assert "no environment for tfdv" in done.stderr
+    assert "make environments" in done.stderr

@@ -1,0 +1,167 @@
+"""Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
+
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Two environments run at a
+time; what pytest says is printed whole, one environment after the other.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+from xml.etree import ElementTree  # only reads what pytest wrote a moment ago
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = ROOT / ".environments"
+AUTHORING = "authoring"
+FOLDERS = {
+    "tfdv": ("validate",),
+    "torch": ("train", "transforms"),
+    "feast": ("join", "featurestore", "examples"),
+    "tabular": ("resolve", "ingest", "evaluate", "summarize", "report", "tables", "storage", "significance"),
+    "mlflow": ("register",),
+    "launcher": ("launch",),
+}
+"""Which environment runs which folders of tests; all others run in the one that this file runs in."""
+
+CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
+START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
+"""Start pytest from behind the environment's own packages, so that it hides none of them."""
+
+NO_TESTS = 5
+AT_A_TIME = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one environment's tests came to."""
+
+    passed: int
+    failed: int
+    skipped: int
+    said: str
+
+
+def environment_of(path: str) -> str:
+    """Return the environment that the tests at a path, such as ``tests/join/test_x.py::test_y``, run in."""
+    parts = Path(os.path.relpath(ROOT / path.partition("::")[0], ROOT / "tests")).parts
+    return next((name for name, folders in FOLDERS.items() if parts and parts[0] in folders), AUTHORING)
+
+
+def everything() -> list[str]:
+    """List the folders and files below tests/ that hold tests."""
+    here = ROOT / "tests"
+    found = [path for path in sorted(here.iterdir()) if path.is_dir() and any(path.rglob("test_*.py"))]
+    return [str(path.relative_to(ROOT)) for path in (*found, *sorted(here.glob("test_*.py")))]
+
+
+def interpreter(environment: str) -> Path:
+    """Return the Python of an environment."""
+    return Path(sys.executable) if environment == AUTHORING else ENVIRONMENTS / environment / "bin" / "python"
+
+
+def carry_pytest() -> Path:
+    """Link pytest and what it needs into one folder, for environments that do not have them."""
+    folder = ENVIRONMENTS / "pytest"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in CARRIED:
+        for top in {file.parts[0] for file in distribution(name).files or () if file.parts[0] != ".."}:
+            target, link = Path(str(distribution(name).locate_file(top))), folder / top
+            if top != "__pycache__" and link.resolve() != target.resolve():
+                fresh = folder / f".{top}.{os.getpid()}"
+                fresh.symlink_to(target)
+                fresh.replace(link)
+    return folder
+
+
+def run(environment: str, options: Sequence[str], paths: Sequence[str], *, may_be_empty: bool) -> Outcome:
+    """Run one environment's tests and count them."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "junit.xml"
+        cache = f"cache_dir=.pytest_cache/{environment}"
+        command = [
+            str(interpreter(environment)),
+            "-c",
+            START,
+            str(ENVIRONMENTS / "pytest"),
+            "-q",
+            "-o",
+            cache,
+        ]
+        command += ["--continue-on-collection-errors", "--junitxml", str(report), *options, *paths]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        counts = count(report)
+    broken = done.returncode not in {0, 1, *([NO_TESTS] if may_be_empty else [])}
+    passed, failed, skipped = counts
+    if broken and not failed:
+        failed = 1
+    head = f"== {environment}  {', '.join(paths)}  {time.monotonic() - started:.1f} s"
+    ended = f"\n{environment}: pytest ended with {done.returncode}" if broken else ""
+    return Outcome(passed, failed, skipped, f"{head}\n{done.stdout.rstrip()}{ended}\n")
+
+
+def count(report: Path) -> tuple[int, int, int]:
+    """Return how many passed, failed or broke, and were skipped; zeros when pytest wrote no report."""
+    if not report.exists():
+        return 0, 0, 0
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))  # noqa: S314
+    tests, broken, failed, skipped = (
+        sum(int(suite.get(name, "0")) for suite in suites)
+        for name in ("tests", "errors", "failures", "skipped")
+    )
+    return tests - broken - failed - skipped, broken + failed, skipped
+
+
+def grouped(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Sort paths by the environment that they run in."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(environment_of(path), []).append(path)
+    return groups
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part pytest's options from paths below tests/; a path that is not there stays with the options."""
+    paths = [
+        text
+        for text in arguments
+        if re.match(r"(\./)?tests/", text) and (ROOT / text.partition("::")[0]).exists()
+    ]
+    return [text for text in arguments if text not in paths and text.rstrip("/") != "tests"], paths
+
+
+def main() -> int:
+    """Run what was asked for; 0 when every test passed and there was at least one."""
+    options, paths = split([part for text in sys.argv[1:] for part in shlex.split(text)])
+    groups = grouped(paths or everything())
+    missing = [name for name in groups if not interpreter(name).exists()]
+    if missing:
+        print(f"no environment for {', '.join(missing)}\n  next  make environments", file=sys.stderr)  # noqa: T201
+        return 1
+    carry_pytest()
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        order = sorted(groups, key=lambda name: name != AUTHORING)
+        jobs = [pool.submit(run, name, options, groups[name], may_be_empty=bool(options)) for name in order]
+        for job in jobs:
+            outcomes.append(job.result())
+            print(outcomes[-1].said, flush=True)  # noqa: T201
+    passed = sum(outcome.passed for outcome in outcomes)
+    failed = sum(outcome.failed for outcome in outcomes)
+    skipped = sum(outcome.skipped for outcome in outcomes)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")  # noqa: T201
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

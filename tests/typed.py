@@ -1,0 +1,48 @@
+"""Check the types of the library with mypy, each room under the environment whose packages it imports."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from run import AT_A_TIME, AUTHORING, FOLDERS, ROOT, interpreter
+
+
+def rooms() -> dict[str, list[str]]:
+    """Sort the library's rooms, and the folders beside it, by environment."""
+    library = ROOT / "trainwright"
+    names = {
+        path.with_suffix("").name: str(path.relative_to(ROOT)) for path in library.iterdir() if is_room(path)
+    }
+    groups = {
+        environment: [names.pop(folder) for folder in folders if folder in names]
+        for environment, folders in FOLDERS.items()
+    }
+    groups[AUTHORING] = [*sorted(names.values()), "components", "pipelines"]
+    return {environment: paths for environment, paths in groups.items() if paths}
+
+
+def is_room(path: Path) -> bool:
+    """Tell whether a path in the library is a module or a package."""
+    return path.suffix == ".py" or (path / "__init__.py").exists()
+
+
+def check(environment: str, paths: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run mypy over one environment's rooms; what they import is followed but reported where it lives."""
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(interpreter(environment))]
+    command += ["--cache-dir", f".mypy_cache/{environment}", "--follow-imports", "silent", *paths]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def main() -> int:
+    """Check every room; 0 when mypy finds nothing."""
+    groups = rooms()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        outcomes = list(pool.map(check, groups, groups.values()))
+    for environment, outcome in zip(groups, outcomes, strict=True):
+        print(f"{environment:<10} {outcome.stdout.strip()}{outcome.stderr.strip()}")  # noqa: T201
+    return max(outcome.returncode for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The environments of the toolchains on this machine, each made from the lock of its image.
+
+All lie in one folder, ``<folder>/<toolchain>/bin/python``, so that a step finds its sibling. What an
+environment was made from is written into it last: one whose making was interrupted, or whose lock has
+changed since, counts as not there and is made again.
+
+``python -m trainwright.authoring.environments [toolchain ...]`` makes them; the Dockerfile calls the same.
+"""
+
+import argparse
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.authoring.toolchains import LIBRARY, TOOLCHAINS, Place, default_folder, lock_digest, locks
+from trainwright.errors import DependencyError, InputError, reported
+
+__all__ = ["Made", "folder", "lock_digest", "main", "make", "python", "shown"]
+
+AT_A_TIME = 2
+TAIL_LINES = 12
+OURS = b"1"
+
+HINTS = (
+    (r"[Hh]ash mismatch|DO NOT MATCH", "Run it again; if it stays, the index changed the file."),
+    (r"must have (its|a) hash|their versions pinned", "Every package of a lock needs a hash: run make lock."),
+    (r"[Nn]o space left", "Free some disk space: all environments together take about 5 GB."),
+    (r"[Ff]ailed to build|Build failures", "It needs a C++ compiler: apt-get install g++ python3-dev."),
+    (r"Failed to fetch|sending request|[Cc]onnection|timed out|(was|were) not found|[Nn]o (version|matching)",
+     "No package index answered with it: look at the network and the proxy. What is downloaded is kept."),
+)  # fmt: skip
+"""What to do next, by what the tool's output says."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was done for one toolchain."""
+
+    toolchain: str
+    path: Path
+    changed: bool
+    seconds: float
+    megabytes: float  # 0 when nothing was done: sizes are only measured then
+
+    def __str__(self) -> str:
+        """Say in one line what making it took."""
+        return f"  {self.toolchain:<10}{self.seconds:7.1f} s{self.megabytes:8,.0f} MB"
+
+
+def folder() -> Path:
+    """Return the folder that :func:`python` looks in and :func:`make` fills unless told otherwise."""
+    return default_folder()
+
+
+def python(toolchain: str) -> Path:
+    """Return the interpreter of a toolchain's environment.
+
+    Raises:
+        DependencyError: The environment is not there, not complete, or older than its lock.
+        InputError: There is no such toolchain.
+    """
+    place = Place(toolchain)
+    problem = place.problem() and Place(toolchain, gpu=True).problem()
+    if not problem and place.link.resolve() != LIBRARY:
+        problem = "belongs to another copy of the library"
+    if problem:
+        command = "make environments" if locks().parent == LIBRARY.parent else "trainwright setup"
+        raise DependencyError(
+            f"the environment of {toolchain} {problem}", where=str(place.path), hint=f"Run: {command}"
+        )
+    return place.python
+
+
+def make(
+    toolchains: Sequence[str] = TOOLCHAINS,
+    *,
+    folder: Path | None = None,
+    images: Path | None = None,
+    gpu: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Made]:
+    """Make the environments that are missing, incomplete or older than their lock, two at a time.
+
+    Two processes may do this at once: the second waits, and finds the work done.
+
+    Args:
+        toolchains: Which ones.
+        folder: Where; :func:`folder` when None.
+        images: The folder of the locks; those of this library when None.
+        gpu: Take the lock for machines with GPUs where a toolchain has one.
+        progress: Called with one line for each that had to be made, when it is.
+
+    Returns:
+        What was done, in the order of ``toolchains``.
+
+    Raises:
+        DependencyError: uv is missing, the index does not answer, or a file is not what its hash says.
+        InputError: There is no such toolchain, or something else lies where an environment should.
+    """
+    where = (folder or default_folder()).resolve()
+    places = [Place(name, where, images or locks(), gpu) for name in toolchains]
+    where.mkdir(parents=True, exist_ok=True)
+
+    def one(place: Place) -> Made:
+        made = _bring_up_to_date(place)
+        if progress and made.changed:
+            progress(str(made))
+        return made
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        jobs = [pool.submit(one, place) for place in places]
+        try:
+            return [job.result() for job in jobs]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _bring_up_to_date(place: Place) -> Made:
+    started = time.monotonic()
+    with _held(place.folder / f".{place.toolchain}.lock") as lock:
+        changed = bool(place.problem())
+        if changed:
+            _build(place, lock)
+        _link_library(place)
+    size = sum(file.lstat().st_size for file in place.path.rglob("*")) / 1e6 if changed else 0.0
+    return Made(place.toolchain, place.path, changed, time.monotonic() - started, size)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    """Hold a lock that this process and the tools it starts share, so that it outlives a killed parent."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _build(place: Place, lock: int) -> None:
+    """Make one environment in place: its scripts name their interpreter, so it cannot be moved later."""
+    uv, target = _uv(), str(place.python)
+    _clear(place, lock)
+    _run([uv, "venv", "--quiet", "--python", sys.executable, str(place.path)], place, lock)
+    install = [uv, "pip", "install", "--quiet", "--python", target, "--compile-bytecode"]
+    build = place.images / "build.lock"
+    if build.exists():
+        install += ["--build-constraints", str(build)]
+    for path in place.hashed:
+        _run([*install, "--require-hashes", "--no-deps", "--requirements", str(path)], place, lock)
+    for path in place.last:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--python", target, "install"]
+        with_pip = importlib.util.find_spec("pip") is not None
+        _run([*(pip if with_pip else install), "--requirement", str(path)], place, lock)
+    place.stamp.write_text(json.dumps({"name": place.toolchain, "lock_sha256": place.digest}) + "\n")
+
+
+def _clear(place: Place, lock: int) -> None:
+    """Remove what is there. The lock's file says whose it is: a run killed early leaves no other sign."""
+    begun = os.pread(lock, 1, 0) == OURS
+    if place.path.exists() and not begun and not (place.path / "pyvenv.cfg").exists():
+        raise InputError(
+            f"{place.path} is not an environment, and nothing that was made here",
+            where="--folder",
+            hint="Name a folder of its own for the environments.",
+        )
+    os.pwrite(lock, OURS, 0)
+    place.stamp.unlink(missing_ok=True)
+    if place.path.exists():
+        shutil.rmtree(place.path)
+
+
+def _uv() -> str:
+    """Find uv: beside the interpreter that runs this, else on the path."""
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("uv", path=beside) or shutil.which("uv")
+    if not found:
+        raise DependencyError(
+            "uv, which makes the environments, is not there",
+            where=beside,
+            hint=f"Run: {sys.executable} -m pip install uv",
+        )
+    return found
+
+
+def _run(command: Sequence[str], place: Place, lock: int) -> None:
+    """Run one tool; on failure say what it said last."""
+    unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(  # noqa: S603
+        command,
+        cwd=place.images,
+        env=variables,
+        pass_fds=(lock,),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
+        lines = "".join(f"\n    {line}" for line in said.splitlines()[-TAIL_LINES:])
+        raise DependencyError(
+            f"the environment of {place.toolchain} could not be made: "
+            f"{Path(command[0]).name} ended with {done.returncode}{lines}",
+            where=str(place.path),
+            hint=hint,
+        )
+
+
+def _link_library(place: Place) -> None:
+    if place.link.resolve() != LIBRARY:
+        fresh = place.link.with_name(f".trainwright-{os.getpid()}")
+        fresh.symlink_to(LIBRARY)
+        fresh.replace(place.link)
+
+
+@contextmanager
+def shown(toolchains: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """Yield what prints a line as each environment is done; on a terminal something moves meanwhile."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        with console.status(f"making {', '.join(toolchains)}"):
+            yield console.print
+    else:
+        yield lambda line: print(line, flush=True)  # noqa: T201
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make environments from the command line; ends with the exit codes of :mod:`trainwright.errors`."""
+    parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.environments")
+    parser.add_argument("toolchains", nargs="*", default=TOOLCHAINS, help=f"default: {' '.join(TOOLCHAINS)}")
+    parser.add_argument("--folder", type=Path, help=f"default: {default_folder()}")
+    parser.add_argument("--gpu", action="store_true", help="take the lock for GPUs where a toolchain has one")
+    asked = parser.parse_args(arguments)
+    with reported("environments"), shown(asked.toolchains) as show:
+        made = make(asked.toolchains, folder=asked.folder, gpu=asked.gpu, progress=show)
+        if not any(one.changed for one in made):
+            show(f"environments up to date: {' '.join(one.toolchain for one in made)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Where a toolchain's locks and its environment on this machine lie, and whether they belong together."""
+
+import difflib
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trainwright
+from trainwright.errors import InputError
+from trainwright.tracking import ENVIRONMENT_FILE
+
+TOOLCHAINS = ("tfdv", "torch", "feast", "tabular", "mlflow", "launcher")
+"""The toolchains that components run in, the largest first: two are made at a time."""
+
+LIBRARY = Path(trainwright.__file__).resolve().parent
+SITE_PACKAGES = Path(f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
+
+
+def locks() -> Path:
+    """Return the folder of the toolchains' locks: the repository's, or the one inside the wheel."""
+    beside = LIBRARY.parent / "images"
+    return beside if (beside / "kfp.lock").exists() else LIBRARY / "_images"
+
+
+def default_folder() -> Path:
+    """Return where environments lie: beside the library in a repository, else in the user's cache."""
+    if locks().parent == LIBRARY.parent:
+        return LIBRARY.parent / ".environments"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "trainwright" / trainwright.__version__ / "environments"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One toolchain's environment on this machine, there or not.
+
+    Raises:
+        InputError: There is no such toolchain.
+    """
+
+    toolchain: str
+    folder: Path = field(default_factory=default_folder)
+    images: Path = field(default_factory=locks)
+    gpu: bool = False  # from the second lock, where the toolchain has one for machines with GPUs
+
+    def __post_init__(self) -> None:
+        """Refuse a toolchain that has no lock."""
+        if not (self.images / self.toolchain / "requirements.lock").is_file():
+            known = sorted(path.parent.name for path in self.images.glob("*/requirements.lock"))
+            near = difflib.get_close_matches(self.toolchain, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+            raise InputError(f"there is no toolchain {self.toolchain!r}", where=str(self.images), hint=hint)
+
+    @property
+    def hashed(self) -> tuple[Path, ...]:
+        """The locks: the toolchain's and the one of kfp, which goes in without its dependencies."""
+        own = self.images / self.toolchain
+        gpu = own / "requirements-gpu.lock"
+        return gpu if self.gpu and gpu.exists() else own / "requirements.lock", self.images / "kfp.lock"
+
+    @property
+    def last(self) -> tuple[Path, ...]:
+        """What pip installs last, by its own configuration: torch, whose build differs by machine."""
+        if self.hashed[0].name == "requirements-gpu.lock":
+            return ()
+        return tuple(sorted((self.images / self.toolchain).glob("requirements-*.txt")))
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 over all that the environment is made from."""
+        total = hashlib.sha256()
+        for path in (*self.hashed, *self.last):
+            total.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+        return total.hexdigest()
+
+    @property
+    def path(self) -> Path:
+        """The environment itself."""
+        return self.folder / self.toolchain
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.path / "bin" / "python"
+
+    @property
+    def stamp(self) -> Path:
+        """What it was made from, written last."""
+        return self.path / ENVIRONMENT_FILE
+
+    @property
+    def link(self) -> Path:
+        """The library inside the environment: a link, so that what is edited is what runs."""
+        return self.path / SITE_PACKAGES / "trainwright"
+
+    def problem(self) -> str:
+        """Say why the environment cannot be used; empty when it can."""
+        if not self.stamp.exists() or not self.python.exists():
+            return "has not been made" if not self.path.exists() else "is not complete"
+        made_from = json.loads(self.stamp.read_text())["lock_sha256"]
+        return "" if made_from == self.digest else "is older than its lock"
+
+
+def lock_digest(toolchain: str) -> str:
+    """Return the SHA-256 over all that a toolchain's environment is made from, as its records name it."""
+    return Place(toolchain).digest
