@@ -28,7 +28,7 @@ def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cache
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
-def train_and_register(  # noqa: PLR0913 - one section of the experiment file each
+def train_and_register(
     source: str,
     feature_source: str,
     data: str,
@@ -61,7 +61,7 @@ def train_and_register(  # noqa: PLR0913 - one section of the experiment file ea
         registry: Section ``registry``, as JSON.
         commit: Git commit of the experiment, for the record.
     """
-    finish = summarize(run_root=dsl.PIPELINE_ROOT_PLACEHOLDER)
+    finish = summarize()
     _set(finish, cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
         # What is outside may have changed since the last run, so these two always look.

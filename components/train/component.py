@@ -19,7 +19,7 @@ def train(
     predictions: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
-) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):
+) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):  # type: ignore[valid-type]
     """Fit a tabular network in several processes, and score the splits kept for evaluation.
 
     Args:

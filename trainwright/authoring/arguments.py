@@ -18,14 +18,14 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, yaml.Mark] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"key {key!r} stands twice, first on line {seen[key].line + 1}",
@@ -52,7 +52,7 @@ def load(path: Path) -> Experiment:
     if len(text) > MAX_BYTES:
         raise InputError(f"{len(text)} bytes is no experiment file (at most {MAX_BYTES})", where=str(path))
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader, stricter
+        data = _Loader(text).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"not valid YAML: {error}", where=str(path)) from None
     return Experiment.check(data, where=str(path))
@@ -69,14 +69,17 @@ def read(path: Path) -> dict[str, Any]:
     experiment = load(path)
     folder = path.resolve().parent
     features = experiment.features.model_copy(
-        update={"repository": _absolute(experiment.features.repository, folder)}
+        update={
+            "repository": _absolute(experiment.features.repository, folder),
+            "source": _absolute(experiment.features.source, folder),
+        }
     )
     registry = experiment.registry.model_copy(
         update={"tracking_uri": _store(experiment.registry.tracking_uri, folder)}
     )
     return {
         "source": _absolute(experiment.data.source, folder),
-        "feature_source": _absolute(experiment.features.source, folder),
+        "feature_source": features.source,
         "data": experiment.data.to_json(),
         "schema": _text(folder / experiment.schema_file, path),
         "validation": experiment.validation.to_json(),

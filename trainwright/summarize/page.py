@@ -33,7 +33,7 @@ def summarize(run_root: str, ending: Ending, page: Path, summary: Path, record: 
     try:
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending)
-        watch.record(record, OWN, headline(run), decision=_decision(run), parents=run.records)
+        watch.record(record, OWN, headline(run), parents=run.records)
         text = draw_summary(run)
         write_page(draw_page(run), page)
     except Exception as error:
@@ -91,7 +91,8 @@ def outcome(run: Run) -> str:
         return f"Registered: {made.headline}"
     gate = _gates(run)[-1:]
     if gate and gate[0].decision != "PASS":
-        return f"Held by {gate[0].step}: {gate[0].headline}"
+        how = "Refused" if gate[0].decision == "FAIL" else "Held"
+        return f"{how} by {gate[0].step}: {gate[0].headline}"
     return f"Finished after {len(run.records)} steps"
 
 

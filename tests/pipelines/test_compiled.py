@@ -1,0 +1,91 @@
+"""What Kubeflow gets: every task pinned, bounded, retried and cached as decided; checked in the YAML."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kfp import components
+
+from trainwright.authoring import arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
+COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
+ALWAYS_LOOKS = {"resolve", "resolve-2", "register", "summarize"}
+
+
+def spec() -> tuple[dict[str, Any], dict[str, Any]]:
+    pipeline, platform = yaml.safe_load_all(PIPELINE.read_text())
+    return pipeline, platform
+
+
+def tasks(pipeline: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every task that runs a container, at any depth."""
+    dags = [pipeline["root"], *pipeline["components"].values()]
+    for dag in dags:
+        for name, task in dag.get("dag", {}).get("tasks", {}).items():
+            component = pipeline["components"][task["componentRef"]["name"]]
+            if "executorLabel" in component:
+                yield name, task | {"executor": component["executorLabel"]}
+
+
+@pytest.mark.parametrize("path", [PIPELINE, *COMPONENTS], ids=lambda path: path.stem)
+def test_the_yaml_loads_as_a_component(path: Path) -> None:
+    loaded = components.load_component_from_file(str(path))
+    assert loaded.component_spec.inputs
+
+
+def test_every_task_has_resources_retries_and_a_time_limit() -> None:
+    pipeline, platform = spec()
+    executors = pipeline["deploymentSpec"]["executors"]
+    limits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    found = dict(tasks(pipeline))
+    assert len(found) == 9
+    for name, task in found.items():
+        resources = executors[task["executor"]]["container"]["resources"]
+        assert resources["cpuLimit"] > 0, name
+        assert resources["memoryLimit"] > 0, name
+        assert task["retryPolicy"]["maxRetryCount"] == 2, name
+        assert task["retryPolicy"]["backoffDuration"] == "30s", name
+        assert int(limits[task["executor"]]["activeDeadlineSeconds"]) in {3600, 24 * 3600}, name
+
+
+def test_only_what_looks_outside_is_never_cached() -> None:
+    pipeline, _ = spec()
+    uncached = {name for name, task in tasks(pipeline) if not task["cachingOptions"].get("enableCache")}
+    assert uncached == ALWAYS_LOOKS
+
+
+def test_no_task_installs_anything_and_every_image_is_one_of_ours() -> None:
+    pipeline, _ = spec()
+    for executor in pipeline["deploymentSpec"]["executors"].values():
+        container = executor["container"]
+        assert container["image"].startswith("trainwright/")
+        assert "pip install" not in " ".join(container["command"] + container["args"])
+
+
+def test_registering_hangs_on_both_gates() -> None:
+    pipeline, _ = spec()
+    dags = {name: body["dag"]["tasks"] for name, body in pipeline["components"].items() if "dag" in body}
+
+    def gates(component: str) -> list[str]:
+        """The conditions around a component, the innermost first."""
+        for name, members in dags.items():
+            for task in members.values():
+                if task["componentRef"]["name"] == component:
+                    return [task.get("triggerPolicy", {}).get("condition", ""), *gates(name)]
+        return []
+
+    inner, outer = (condition for condition in gates("comp-register") if condition)
+    assert inner.endswith("== 'PASS'")
+    assert "evaluate" in inner
+    assert outer.endswith("!= 'FAIL'")
+    assert "validate" in outer
+
+
+def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
+    pipeline, _ = spec()
+    given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
+    assert given.keys() == pipeline["root"]["inputDefinitions"]["parameters"].keys()

@@ -1,0 +1,191 @@
+"""The main job, through the command line, in every environment, on five weeks of real flights."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipelines.conftest import TABULAR, Edit, events, run, trainwright
+from trainwright.artifacts import Model, Snapshot
+from trainwright.authoring.arguments import commit
+from trainwright.authoring.toolchains import lock_digest
+
+WORKING = ("ingest", "validate", "join", "train", "evaluate")
+
+
+def tasks(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {event["step"]: event for event in said if event["event"] == "task_finished"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def finished(job: Path, runs: Path) -> dict[str, dict[str, Any]]:
+    done = run(job / "experiment.yaml", runs, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tasks(events(done))
+
+
+def output(task: dict[str, Any], name: str) -> Path:
+    return Path(task["outputs"][name]["uri"])
+
+
+def test_every_step_is_done_and_leaves_what_it_promises(finished: dict[str, dict[str, Any]]) -> None:
+    assert {name: task["state"] for name, task in finished.items()} == dict.fromkeys(
+        ["resolve", "resolve-features", *WORKING, "register", "summarize"], "done"
+    )
+    snapshot = Snapshot.read(output(finished["ingest"], "snapshot"))
+    training_set = Snapshot.read(output(finished["join"], "training_set"))
+    assert snapshot.splits == training_set.splits
+    assert snapshot.splits == {"train": 27_574, "evaluate": 6_528}
+    for step, page in (("validate", "report"), ("evaluate", "report"), ("summarize", "page")):
+        assert output(finished[step], page).stat().st_size < 2_000_000
+
+
+def test_the_registered_model_names_its_data_its_commit_and_the_locks_of_every_environment(
+    finished: dict[str, dict[str, Any]], job: Path
+) -> None:
+    entry = json.loads((output(finished["register"], "registration") / "registration.json").read_text())
+    assert entry["data_version"] == Snapshot.read(output(finished["ingest"], "snapshot")).digest
+    assert entry["model_version"] == Model.read(output(finished["train"], "model")).digest
+    assert entry["commit"] == commit(job)
+    steps = {"ingest": "tabular", "validate": "tfdv", "join": "feast", "train": "torch", "register": "mlflow"}
+    for step, toolchain in steps.items():
+        assert entry["environment_locks"][step] == lock_digest(toolchain)
+    with sqlite3.connect(job / "registry" / "mlflow.db") as database:
+        rows = database.execute(
+            "select key, value from model_version_tags where name = 'flight-delay' and version = 1"
+        )
+        tags = dict(rows.fetchall())
+    assert tags["trainwright.data_digest"] == entry["data_version"]
+    assert tags["trainwright.git_sha"] == entry["commit"]
+
+
+def test_run_again_unchanged_everything_is_reused(
+    finished: dict[str, dict[str, Any]], job: Path, runs: Path
+) -> None:
+    done = run(job / "experiment.yaml", runs, "--json")
+    assert done.returncode == 0, done.stderr
+    again = tasks(events(done))
+    assert {name: again[name]["state"] for name in WORKING} == dict.fromkeys(WORKING, "cached")
+    entry = json.loads((output(again["register"], "registration") / "registration.json").read_text())
+    assert entry["version"] == "1"
+    assert entry["registered_before"] is True
+
+
+def test_the_schedule_reaches_no_feature_that_is_known_only_afterwards(
+    finished: dict[str, dict[str, Any]],
+) -> None:
+    inputs = set(Model.read(output(finished["train"], "model")).inputs)
+    assert {"carrier", "origin", "temp"} <= inputs
+    assert not inputs & {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time", "late"}
+
+
+def interrupted(config: Path, runs: Path, after: str) -> dict[str, dict[str, Any]]:
+    """Start a run, kill it without warning as soon as a step is reported, and return what was reported."""
+    command = [Path(sys.executable).with_name("trainwright"), "run", "train_and_register"]
+    seen: dict[str, dict[str, Any]] = {}
+    with subprocess.Popen(
+        [*command, "--config", config, "--runs", runs, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "task_finished":
+                seen[event["step"]] = event
+            if event.get("step") == after:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+    return seen
+
+
+def test_a_killed_run_started_again_repeats_no_finished_step(job: Path, tmp_path: Path) -> None:
+    config = job / "experiment.yaml"
+    first = interrupted(config, tmp_path, after="ingest")
+    assert first["ingest"]["state"] == "done"
+    second = interrupted(config, tmp_path, after="validate")
+    assert (second["ingest"]["state"], second["validate"]["state"]) == ("cached", "done")
+    third = interrupted(config, tmp_path, after="validate")
+    assert (third["ingest"]["state"], third["validate"]["state"]) == ("cached", "cached")
+
+
+def set_in(path: str, value: object) -> Edit:
+    def edit(experiment: dict[str, Any]) -> None:
+        *sections, key = path.split(".")
+        for section in sections:
+            experiment = experiment[section]
+        experiment[key] = value
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "message"),
+    [
+        (set_in("training.epoch", 3), 10, "training.epoch: unknown key; did you mean epochs?"),
+        (set_in("data.source", "nowhere.parquet"), 10, "nowhere.parquet"),
+        (set_in("data.label", "lateness"), 10, "lateness"),
+        (set_in("features.service", "flight_delay_v2"), 10, "flight_delay_v1"),
+        (set_in("schema_file", "none.pbtxt"), 10, "schema_file cannot be read"),
+        (set_in("data.min_rows", 10**6), 11, "1,000,000"),
+    ],
+    ids=["wrong key", "missing file", "no such label", "no such service", "no schema", "too few rows"],
+)
+def test_bad_input_is_one_clear_error_with_its_documented_code(
+    edit: Edit, code: int, message: str, edited: Callable[[Edit], Path], tmp_path: Path
+) -> None:
+    done = run(edited(edit), tmp_path / "runs")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    for snapshot in (tmp_path / "runs").glob("*/ingest/snapshot"):
+        assert (snapshot / "manifest.json").exists() or not list(snapshot.rglob("*"))
+
+
+REWRITE = """
+import sys
+import pyarrow as pa, pyarrow.parquet as pq
+table = pq.read_table(sys.argv[1])
+table = {"empty": lambda: table.slice(0, 0), "dropped": lambda: table.drop_columns(["distance"]),
+    "retyped": lambda: table.set_column(table.column_names.index("distance"), "distance",
+        table["distance"].cast(pa.string()))}[sys.argv[3]]()
+pq.write_table(table, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ("empty", 11, ["0 rows"]),
+        ("dropped", 11, ["Refused by validate", "distance"]),
+        ("retyped", 11, ["Refused by validate", "distance"]),
+    ],
+)
+def test_data_that_is_not_what_was_agreed_stops_the_run_before_training(
+    change: str, code: int, words: list[str], job: Path, edited: Callable[[Edit], Path], tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed.parquet"
+    subprocess.run([TABULAR, "-c", REWRITE, job / "rows.parquet", changed, change], check=True)
+    done = run(edited(set_in("data.source", str(changed))), tmp_path / "runs")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert all(word in done.stdout + done.stderr for word in words), done.stdout + done.stderr
+    assert "not run" in done.stdout
+
+
+def test_an_unknown_pipeline_names_the_known_ones() -> None:
+    done = trainwright("run", "train_and_registr", "--config", "x.yaml")
+    assert done.returncode == 10
+    assert "train_and_register" in done.stderr
