@@ -55,19 +55,20 @@ clean:  ## remove what was made here: environments, runs, caches
 	rm -rf .venv .environments runs build dist $(FLIGHTS)/data $(FLIGHTS)/feature_repo/offline .*_cache .hypothesis
 
 $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
-	$(BIN)/uv pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
-	touch $@
+	@$(BIN)/uv pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
+	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.
 .venv/.made: images/authoring/requirements.lock
-	$(PYTHON) -m venv --clear .venv
-	sed -n '/^uv==/,/[^\\]$$/p' $< > .venv/uv.lock
-	$(BIN)/python -m pip install -qq --require-hashes --no-deps --requirement .venv/uv.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
-	echo '$(CURDIR)' > .venv/lib/python3.11/site-packages/trainwright.pth
-	printf '#!%s\nimport sys\n\nfrom trainwright.authoring.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
-	chmod +x $(BIN)/trainwright && touch $@
+	@echo "  .venv        the command line"
+	@$(PYTHON) -m venv --clear .venv
+	@sed -n '/^uv==/,/[^\\]$$/p' $< > .venv/uv.lock
+	@$(BIN)/python -m pip install -qq --require-hashes --no-deps --requirement .venv/uv.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	@echo '$(CURDIR)' > .venv/lib/python3.11/site-packages/trainwright.pth
+	@printf '#!%s\nimport sys\n\nfrom trainwright.authoring.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
+	@chmod +x $(BIN)/trainwright && touch $@
 
 .venv/.tools: .venv/.made tests/requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
-	touch $@
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
+	@touch $@

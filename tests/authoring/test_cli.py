@@ -1,0 +1,219 @@
+"""The command line, as a person starts it: in a process of its own, with the real environments."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from kfp import dsl
+
+from trainwright.authoring import cli, images
+
+START = "from trainwright.authoring.cli import main; main()"
+Compile = Callable[..., Path]
+
+
+@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+def measure(text: str, limit: int, record: dsl.Output[dsl.Artifact], report: dsl.Output[dsl.HTML]) -> str:
+    from pathlib import Path
+
+    from trainwright.errors import InputError, reported
+    from trainwright.tracking import Stopwatch
+
+    with reported("measure"):
+        if not text:
+            raise InputError("the text is empty", where="parameter text", hint="Pass one.")
+        Path(record.path).mkdir()
+        decision = "PASS" if len(text) <= limit else "HOLD"
+        headline = f"length {len(text)} of {limit}"
+        Stopwatch().record(Path(record.path), "measure", headline, decision=decision)
+        Path(report.path).write_text("<p>")
+    return decision
+
+
+@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+def finish() -> str:
+    return "ok"
+
+
+def pipeline(text: str = "four", limit: int = 4) -> None:
+    measured = measure(text=text, limit=limit)
+    with dsl.If(measured.outputs["Output"] == "PASS"):
+        finish()
+
+
+@pytest.fixture
+def compiled(compile_pipeline: Compile) -> str:
+    return str(compile_pipeline(pipeline))
+
+
+@pytest.fixture
+def trainwright(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", START, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call
+
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_run_shows_one_line_a_step_and_ends_with_zero(trainwright: Call, compiled: str) -> None:
+    done = trainwright("run", compiled)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"pipeline   2 steps   runs/[0-9a-z]{6}", lines[0])
+    assert re.fullmatch(r"  measure  tabular {4,}\d+\.\d s   length 4 of 4", lines[2])
+    assert re.fullmatch(r"  finish   tabular {4,}\d+\.\d s", lines[3])
+    assert re.fullmatch(r"  measure  runs/[0-9a-z]{6}/measure/report\.html", lines[6])
+
+
+def test_a_gate_ends_with_its_code_and_the_command_it_shows_goes_on(trainwright: Call, compiled: str) -> None:
+    held = trainwright("run", compiled, "--param", "text=too long")
+    assert held.returncode == 12
+    assert "HOLD: length 8 of 4" in held.stdout
+    (again,) = re.findall(r"  again    trainwright (run .*)", held.stdout)
+    done = trainwright(*again.split(), "--param", "limit=8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert trainwright("run", compiled, "--run", again.split()[3]).stdout.count("cached") == 2
+
+
+def test_bad_input_of_a_step_is_one_message_and_its_exit_code(trainwright: Call, compiled: str) -> None:
+    done = trainwright("run", compiled, "--param", "text=")
+    assert done.returncode == 10
+    assert done.stderr.startswith(
+        "\nInputError: the text is empty\n  at    parameter text\n  next  Pass one.\n"
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_json_is_all_that_stands_on_standard_output(trainwright: Call, compiled: str) -> None:
+    done = trainwright("run", compiled, "--json", "--param", "text=")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["run_started", "task_finished", "run_finished"]
+    assert events[1]["error"]["what"] == "the text is empty"
+    assert events[2]["exit_code"] == done.returncode == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "train_and_regster"), "there is no pipeline 'train_and_regster'"),
+        (("run", "PIPELINE", "--param", "limit=four"), "'four' is no NUMBER_INTEGER"),
+        (("run", "PIPELINE", "--param", "limit"), "--param 'limit' is not NAME=VALUE"),
+        (("run", "PIPELINE", "--param", "lmit=4"), "argument lmit: unknown; did you mean limit?"),
+        (("run", "PIPELINE", "--run", "0000"), "there is no run '0000'"),
+        (("run", "PIPELINE", "--from", "measrue"), "has no step 'measrue'"),
+        (("run", "PIPELINE", "--config", "none.yaml"), "cannot read the experiment file"),
+        (("run", "nothing.yaml"), "no such compiled pipeline"),
+        (("rnu",), "No such command 'rnu'"),
+        (("new", "component", "Ingest"), "not a Python name in lower case"),
+    ],
+)
+def test_wrong_input_is_one_clear_error_and_ends_with_ten(
+    trainwright: Call, compiled: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = trainwright(*(compiled if part == "PIPELINE" else part for part in arguments))
+    assert done.returncode == 10
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_before_the_run_is_a_json_line_too(trainwright: Call) -> None:
+    done = trainwright("run", "train_and_regster", "--json")
+    (event,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (event["event"], event["code"], done.returncode) == ("error", 10, 10)
+    assert event["hint"] == "Did you mean train_and_register?"
+
+
+def test_a_bug_shows_its_traceback_and_ends_with_seventy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught, cli._reported(as_json=True):
+        raise ValueError("boom")
+    assert caught.value.exit_code == 70
+    said = capsys.readouterr()
+    assert "Traceback" in said.err
+    assert json.loads(said.out)["what"] == "ValueError: boom"
+
+
+def test_what_the_system_says_of_a_path_is_no_bug(trainwright: Call, compiled: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    done = trainwright("run", compiled)
+    assert done.returncode == 21
+    assert done.stderr.startswith("DependencyError: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_sees_the_same_lines(compiled: str, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, "run", compiled],
+        cwd=tmp_path,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "40"},
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            piece = os.read(ours, 65_536)
+        except OSError:
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(ours)
+    assert process.wait() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+    assert re.search(r"  measure  tabular {4,}\d+\.\d s   length 4 of 4\r?\n", plain)
+    assert "Done in" in plain
+
+
+def test_help_comes_in_less_than_half_a_second(trainwright: Call) -> None:
+    def timed() -> float:
+        start = time.monotonic()
+        assert "run" in trainwright("--help").stdout
+        return time.monotonic() - start
+
+    timed()
+    assert min(timed() for _ in range(3)) < 0.5
+
+
+def test_help_does_not_load_kfp() -> None:
+    code = "import sys, trainwright.authoring.cli; print('kfp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_list_names_every_pipeline_and_component(trainwright: Call) -> None:
+    plain, lines = trainwright("list").stdout, trainwright("list", "--json").stdout
+    found = {(entry["kind"], entry["name"]) for entry in map(json.loads, lines.splitlines())}
+    assert {("pipeline", "train_and_register"), ("component", "validate")} <= found
+    assert re.search(r"\n  validate    \w.+\n", plain)
+
+
+def test_the_doctor_says_what_is_there(trainwright: Call) -> None:
+    done = trainwright("doctor", "--json")
+    findings = {
+        entry["name"]: entry for entry in map(json.loads, done.stdout.splitlines()) if "name" in entry
+    }
+    assert {"python", "tabular", "tfdv", "torch", "feast", "mlflow", "launcher", "disk", "memory"} <= set(
+        findings
+    )
+    missing = [name for name, entry in findings.items() if entry["state"] == "miss"]
+    assert done.returncode == (21 if missing else 0)
+    assert findings["tabular"]["state"] == "ok"

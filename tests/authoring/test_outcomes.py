@@ -1,0 +1,196 @@
+"""How a run ends: errors, gates, retries, limits, each with its exit code."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kfp import dsl, kubernetes
+
+from tests.authoring.steps import close, fail, gate, red, say, sleepy, types
+from trainwright.authoring.local import Outcome
+from trainwright.errors import DependencyError, InputError
+
+Run = Callable[..., Outcome]
+States = Callable[[Outcome], dict[str, str]]
+
+
+def parameters(outcome: Outcome, step: str) -> dict[str, object]:
+    return next(task.parameters for task in outcome.tasks if task.step == step)
+
+
+def test_the_line_a_failing_step_prints_becomes_the_error_and_the_exit_code(
+    run: Run, tmp_path: Path, states: States
+) -> None:
+    def pipeline(marks: str) -> None:
+        failed = fail(code=10, marks=marks).set_retry(3, backoff_duration="60s")
+        say(text=failed.output)
+
+    start = time.monotonic()
+    outcome = run(pipeline, {"marks": str(tmp_path / "marks")})
+    assert time.monotonic() - start < 20, "kfp would have waited for 60 s, and bad input stays bad"
+    assert (tmp_path / "marks").read_text() == "x"
+    assert (outcome.state, outcome.exit_code) == ("failed", 10)
+    assert outcome.error["what"] == "column dep_hour is missing"
+    assert (outcome.error["where"], outcome.error["hint"]) == ("flights.parquet", "Add it.")
+    assert states(outcome) == {"fail": "failed", "say": "skipped"}
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(20, 3), (21, 3), (41, 3), (10, 1), (11, 1), (1, 1)])
+def test_only_what_may_pass_is_tried_again_as_often_as_the_pipeline_says(
+    run: Run, tmp_path: Path, told: object, code: int, attempts: int
+) -> None:
+    def pipeline(code: int, marks: str) -> None:
+        fail(code=code, marks=marks).set_retry(2, backoff_duration="0s")
+
+    from trainwright import errors
+
+    outcome = run(pipeline, {"code": code, "marks": str(tmp_path / "marks")})
+    assert len((tmp_path / "marks").read_text()) == outcome.tasks[0].attempts == attempts
+    assert outcome.exit_code == (errors.InternalError.code if code == 1 else code)
+
+
+def test_a_traceback_ends_with_70_and_names_its_last_line(run: Run, tmp_path: Path) -> None:
+    def pipeline(marks: str) -> None:
+        fail(code=1, marks=marks)
+
+    outcome = run(pipeline, {"marks": str(tmp_path / "marks")})
+    assert outcome.exit_code == 70
+    assert "ValueError: boom" in outcome.error["what"]
+
+
+def test_a_step_that_is_killed_says_that_memory_may_be_the_reason(run: Run, tmp_path: Path) -> None:
+    def pipeline(marks: str) -> None:
+        fail(code=-9, marks=marks)
+
+    outcome = run(pipeline, {"marks": str(tmp_path / "marks")})
+    assert outcome.exit_code == 41
+    assert "memory" in outcome.error["hint"]
+
+
+def test_a_step_is_stopped_after_its_compiled_limit(run: Run) -> None:
+    def pipeline() -> None:
+        kubernetes.set_timeout(sleepy(), 1)
+
+    start = time.monotonic()
+    outcome = run(pipeline)
+    assert time.monotonic() - start < 20
+    assert outcome.exit_code == 31
+    assert "limit of 1 s" in outcome.error["what"]
+
+
+def test_an_exit_handler_runs_after_a_failure_and_does_not_change_the_exit_code(
+    run: Run, tmp_path: Path, states: States
+) -> None:
+    def pipeline(marks: str) -> None:
+        with dsl.ExitHandler(close(root=dsl.PIPELINE_ROOT_PLACEHOLDER, job=dsl.PIPELINE_JOB_ID_PLACEHOLDER)):
+            say(text=fail(code=10, marks=marks).output)
+
+    outcome = run(pipeline, {"marks": str(tmp_path / "marks")})
+    assert (outcome.state, outcome.exit_code) == ("failed", 10)
+    assert states(outcome) == {"fail": "failed", "close": "done", "say": "skipped"}
+    assert parameters(outcome, "close")["Output"] == "FAILED exit-handler-1 1"
+    log = (outcome.folder / "close" / "log.txt").read_text()
+    assert f"closing FAILED {outcome.folder} {outcome.id}" in log
+
+
+@pytest.mark.parametrize(("verb", "code"), [("evaluate", 12), ("validate", 11)])
+def test_a_gate_that_holds_ends_the_run_with_its_own_code(
+    run: Run, states: States, verb: str, code: int
+) -> None:
+    def pipeline(verb: str) -> None:
+        judged = gate(decision="HOLD", verb=verb)
+        with dsl.If(judged.outputs["Output"] == "PASS"):
+            say(text="registered")
+
+    outcome = run(pipeline, {"verb": verb})
+    assert (outcome.state, outcome.exit_code, outcome.held_by) == ("held", code, "gate")
+    assert states(outcome) == {"gate": "done", "say": "skipped"}
+    assert outcome.tasks[0].headline == "recall gap 0.081 > 0.050"
+    assert [page.name for page in outcome.tasks[0].pages()] == ["report.html"]
+
+
+def test_a_gate_that_nothing_follows_still_says_no(run: Run) -> None:
+    def pipeline() -> None:
+        with dsl.ExitHandler(close(root="", job="")):
+            gate(decision="INCONCLUSIVE")
+
+    assert run(pipeline).exit_code == 12
+
+
+def test_a_hold_that_the_pipeline_goes_on_with_does_not_stop_the_run(run: Run) -> None:
+    def pipeline() -> None:
+        judged = gate(decision="HOLD", verb="validate")
+        with dsl.If(judged.outputs["Output"] != "FAIL"):
+            say(text="trained all the same")
+
+    outcome = run(pipeline)
+    assert (outcome.state, outcome.exit_code, outcome.held_by) == ("done", 0, "")
+
+
+def test_a_text_that_could_turn_a_condition_is_refused(run: Run, states: States) -> None:
+    def pipeline(text: str) -> None:
+        with dsl.If(say(text=text).output == "PASS"):
+            say(text="never")
+
+    outcome = run(pipeline, {"text": "x' or 'b' == 'b"})
+    assert outcome.exit_code == 10
+    assert "not a plain word" in outcome.error["what"]
+    assert states(outcome) == {"say": "failed", "say-2": "skipped"}
+
+
+def test_a_text_that_kfp_would_expand_is_refused_when_a_step_returns_it(run: Run) -> None:
+    @red
+    def template() -> str:
+        return "{" + "{$.inputs.parameters['x']}}"
+
+    def pipeline() -> None:
+        say(text=template().output)
+
+    outcome = run(pipeline)
+    assert outcome.exit_code == 10
+    assert "{{$" in outcome.error["what"]
+
+
+def test_parameters_that_are_too_long_together_name_the_longest(run: Run) -> None:
+    def pipeline(one: str, two: str) -> None:
+        types(numbers=[one, two], table={}, ratio=1.0, count=1)
+        say(text=one)
+
+    outcome = run(pipeline, {"one": "a" * 70_000, "two": "b" * 70_000})
+    assert outcome.exit_code == 10
+    assert "parameter numbers" in outcome.error["where"]
+
+
+def test_an_environment_that_is_missing_is_named_before_anything_runs(
+    run: Run, tmp_path: Path, machine: object
+) -> None:
+    class Bare:
+        names = ("red", "blue")
+
+        def python(self, toolchain: str) -> Path:
+            raise DependencyError(f"the environment of {toolchain} has not been made", hint="Run: make it")
+
+        def lock_digest(self, toolchain: str) -> str:
+            return toolchain
+
+    def pipeline() -> None:
+        say(text="a")
+
+    with pytest.raises(DependencyError, match="environment of red"):
+        run(pipeline, machine=Bare())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_of_another_pipeline_cannot_be_continued(run: Run) -> None:
+    def one() -> None:
+        say(text="a")
+
+    def two() -> None:
+        say(text="a")
+
+    outcome = run(one)
+    with pytest.raises(InputError, match="is a run of one, not of two"):
+        run(two, run_id=outcome.id)
+    with pytest.raises(InputError, match="there is no run 'nope'"):
+        run(one, run_id="nope")

@@ -1,0 +1,158 @@
+"""What stands on the screen is what design.md shows, and a program gets one JSON line an event."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.authoring import screen
+from trainwright.authoring.local import Outcome, Plan
+from trainwright.authoring.runs import Output, Task
+
+STEPS = {"ingest": "tabular", "validate": "tfdv", "evaluate": "tabular", "register": "mlflow"}
+
+
+def plan(folder: Path) -> Plan:
+    return Plan(id="0192f3", folder=folder, pipeline="train_and_register", steps=STEPS)
+
+
+def task(step: str, state: str = "done", **fields: Any) -> Task:
+    return Task(step=step, state=state, environment=STEPS[step], **fields)
+
+
+def outcome(folder: Path, state: str, tasks: list[Task], **fields: Any) -> Outcome:
+    values = {"exit_code": 0, "seconds": 72.4, "held_by": "", "error": {}} | fields
+    return Outcome(
+        id="0192f3", folder=folder, pipeline="train_and_register", state=state, tasks=tuple(tasks), **values
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs" / "0192f3"
+
+
+def shown(folder: Path, ended: Outcome) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    listener = screen.Screen(out, err, "trainwright run train_and_register")
+    listener.started(plan(folder))
+    for one in ended.tasks:
+        if one.state != "skipped":
+            listener.task_started(one.step, one.environment)
+            listener.task_ended(one)
+    listener.ended(ended)
+    return out.getvalue(), err.getvalue()
+
+
+INGEST = {"seconds": 4.1, "headline": "336,776 rows, 19 columns, data 3f9a1c"}
+
+
+def test_a_held_run_shows_the_fact_the_report_and_the_command_to_go_on(folder: Path) -> None:
+    page = Output(type="system.HTML", uri=str(folder / "evaluate" / "report.html"))
+    tasks = [
+        task("ingest", **INGEST),
+        task("validate", "cached", headline="0 of 19 columns moved"),
+        task(
+            "evaluate",
+            seconds=72.4,
+            headline="recall gap 0.081 > 0.050",
+            decision="HOLD",
+            outputs={"report": page},
+        ),
+        task("register", "skipped"),
+    ]
+    out, err = shown(folder, outcome(folder, "held", tasks, exit_code=12, held_by="evaluate"))
+    assert err == ""
+    assert out == (
+        "train_and_register   4 steps   runs/0192f3\n"
+        "\n"
+        "  ingest    tabular      4.1 s   336,776 rows, 19 columns, data 3f9a1c\n"
+        "  validate  tfdv        cached   0 of 19 columns moved\n"
+        "  evaluate  tabular   1 m 12 s   HOLD: recall gap 0.081 > 0.050\n"
+        "  register  mlflow           -   not run\n"
+        "\n"
+        "Held by evaluate.\n"
+        "  report   runs/0192f3/evaluate/report.html\n"
+        "  again    trainwright run train_and_register --run 0192f3 --from evaluate\n"
+    )
+
+
+def test_a_run_that_is_done_says_where_its_reports_are(folder: Path) -> None:
+    page = Output(type="system.HTML", uri=str(folder / "validate" / "report.html"))
+    out, err = shown(folder, outcome(folder, "done", [task("validate", outputs={"report": page})]))
+    assert err == ""
+    assert out.endswith("\nDone in 1 m 12 s.\n  validate  runs/0192f3/validate/report.html\n")
+
+
+def test_a_failed_step_says_what_where_and_what_next_on_standard_error(folder: Path) -> None:
+    error = {
+        "error": "InputError",
+        "code": 10,
+        "component": "ingest",
+        "what": "column dep_hour is missing\n  known are a, b",
+        "where": "flights.parquet",
+        "hint": "Add it.",
+        "retryable": False,
+    }
+    tasks = [task("ingest", "failed", seconds=1.25, error=error), task("validate", "skipped")]
+    out, err = shown(folder, outcome(folder, "failed", tasks, exit_code=10, error=error))
+    assert "  ingest    tabular      1.2 s   failed: column dep_hour is missing\n" in out
+    assert err == (
+        "\n"
+        "InputError: column dep_hour is missing\n"
+        "  known are a, b\n"
+        "  at    flights.parquet\n"
+        "  next  Add it.\n"
+        "  log   runs/0192f3/ingest/log.txt\n"
+        "  again trainwright run train_and_register --run 0192f3\n"
+    )
+
+
+def test_a_stopped_run_says_how_to_go_on(folder: Path) -> None:
+    tasks = [task("ingest", **INGEST), task("validate", "stopped", seconds=2), task("register", "skipped")]
+    out, _ = shown(folder, outcome(folder, "cancelled", tasks, exit_code=40))
+    assert "  validate  tfdv         2.0 s   stopped\n" in out
+    assert out.endswith(
+        "\nStopped; 1 of 3 steps are finished and kept.\n"
+        "  again    trainwright run train_and_register --run 0192f3\n"
+    )
+
+
+def test_nothing_but_a_terminal_gets_colour(folder: Path) -> None:
+    error = {"error": "InputError", "what": "x", "where": "", "hint": ""}
+    failed = [task("ingest", "failed", error=error)]
+    out, err = shown(folder, outcome(folder, "failed", failed, error=error))
+    assert "\x1b" not in out + err
+
+
+def test_every_event_is_one_json_line(folder: Path) -> None:
+    out = io.StringIO()
+    listener = screen.Lines(out)
+    listener.started(plan(folder))
+    listener.task_ended(task("ingest", **INGEST))
+    listener.warned("something")
+    listener.ended(outcome(folder, "done", [task("ingest", **INGEST)]))
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["run_started", "task_finished", "warning", "run_finished"]
+    assert events[0]["steps"] == list(STEPS)
+    assert events[1]["headline"] == INGEST["headline"]
+    assert (events[3]["state"], events[3]["exit_code"], events[3]["tasks"]) == ("done", 0, {"ingest": "done"})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (4.14, "4.1 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 m 00 s"),
+        (72.4, "1 m 12 s"),
+        (3599.6, "1 h 00 m"),
+        (7500, "2 h 05 m"),
+    ],
+)
+def test_durations_are_written_for_people(seconds: float, text: str) -> None:
+    assert screen.duration(seconds) == text

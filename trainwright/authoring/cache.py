@@ -1,0 +1,242 @@
+"""Results of steps, kept by what they were made from, and given back only as they were.
+
+kfp.local's own cache is not used: its key names the path of an input, so a file that changes at its path
+gives a stale result. Here the key holds the content of every input, the component's source, the environment's
+lock and the library's source. An entry is committed by one rename, its files are read-only, and every byte is
+checked against its digest before it is used: what is broken counts as not there.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainwright.artifacts import Record
+from trainwright.documents import Document, canonical, digest_file, digest_text
+from trainwright.errors import InputError
+
+FORM = 1
+"""Version of the key; raise it when what a key means changes."""
+
+HERE = "{run}"
+"""What stands in a key or an entry for the folder of the run, which is another one each time."""
+
+READ_ONLY = 0o444
+
+LEFT_S = 86_400
+"""Seconds after which what a killed run left half-made is removed."""
+
+
+class Broken(Exception):
+    """An entry of the cache cannot be used; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """One file of an entry; ``path`` is relative to the step's folder."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Document):
+    """The manifest of a step's result; written last, so a folder without it is no result.
+
+    Attributes:
+        step: Name of the step that made it.
+        made: Run that made it.
+        files: Every file of the step's folder.
+        folders: Folders that hold no file.
+        output: What kfp reads of a step's outputs, with ``{run}`` for the run's folder.
+    """
+
+    FILE: ClassVar[str] = "entry.json"
+    step: str
+    made: str
+    files: tuple[StoredFile, ...]
+    folders: tuple[str, ...]
+    output: dict[str, Any]
+
+
+class Digests:
+    """Digests of files, each read once for as long as it does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int, int], str] = {}
+
+    def file(self, path: Path) -> str:
+        """Return the SHA-256 of a file's bytes."""
+        state = path.stat()
+        key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        if key not in self._known:
+            self._known[key] = digest_file(path)
+        return self._known[key]
+
+    def artifact(self, path: Path) -> str:
+        """Return the SHA-256 of an artifact's content: a file, or all files of a folder with their names.
+
+        The record beside a folder's main document is left out: it names times.
+
+        Raises:
+            FileNotFoundError: There is nothing at the path.
+        """
+        if path.is_file():
+            return self.file(path)
+        if not path.is_dir():
+            raise FileNotFoundError(path)
+        files = [(str(entry.relative_to(path)), entry) for entry in path.rglob("*") if entry.is_file()]
+        rows = sorted([name, self.file(entry)] for name, entry in files if name != Record.FILE)
+        return digest_text(canonical(rows))
+
+
+def key_of(made_from: Mapping[str, Any], folder: Path) -> str:
+    """Return the key of a result: the SHA-256 over everything it is made from.
+
+    Args:
+        made_from: Plain JSON data.
+        folder: The run's folder; wherever its path stands in a text, the key is the same for other runs.
+    """
+    return digest_text(canonical({"form": FORM, "of": moved(made_from, str(folder), HERE)}))
+
+
+def moved(value: Any, here: str, there: str) -> Any:
+    """Replace one path by another in every text of JSON data."""
+    if isinstance(value, Mapping):
+        return {key: moved(entry, here, there) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [moved(entry, here, there) for entry in value]
+    return value.replace(here, there) if isinstance(value, str) else value
+
+
+class Cache:
+    """A folder of results, safe to share between runs at the same time and to delete at any time.
+
+    Args:
+        root: Where it lies: on the same disk as the runs, files are then linked rather than copied.
+        digests: What is known about files already.
+        link: Whether files are shared with the run by hard links. They are read-only; but the superuser can
+            write to them all the same, so a run of the superuser gets copies.
+    """
+
+    def __init__(self, root: Path, digests: Digests, *, link: bool | None = None) -> None:
+        self._root = root
+        self._digests = digests
+        self._link = os.geteuid() != 0 if link is None else link
+        for left in (*root.glob("attempt-*"), *root.glob("gone-*")):
+            with contextlib.suppress(OSError):  # of a run that was killed, unless another removes it too
+                if time.time() - left.stat().st_mtime > LEFT_S:
+                    shutil.rmtree(left, ignore_errors=True)
+
+    def restore(self, key: str, folder: Path, run: Path) -> dict[str, Any] | None:
+        """Put the result of a key into a step's folder, which must not exist.
+
+        Returns:
+            What kfp reads of the step's outputs, with the paths of this run; None if there is no result.
+
+        Raises:
+            Broken: There is a result and it is not whole; it has been removed.
+        """
+        place = self._place(key)
+        number = _inode(place)
+        if not number:
+            return None
+        attempt = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            entry = self._read(place)
+            self._fill(entry, place / "files", attempt)
+            attempt.replace(folder)
+        except (OSError, Broken, InputError, ValueError) as error:
+            shutil.rmtree(attempt, ignore_errors=True)
+            if _inode(place) != number:  # another run has just replaced it
+                return self.restore(key, folder, run)
+            self._remove(place)
+            raise Broken(f"cache entry {key[:12]} is not whole and was removed: {error}") from None
+        result: dict[str, Any] = moved(entry.output, HERE, str(run))
+        return result
+
+    def store(self, key: str, folder: Path, run: Path, output: Mapping[str, Any]) -> None:
+        """Keep a step's folder as the result of a key; a result that is there already is replaced."""
+        attempt = self._root / f"attempt-{uuid.uuid4().hex}"
+        try:
+            files = tuple(self._keep(folder, attempt / "files"))
+            empty = tuple(str(path.relative_to(folder)) for path in folder.rglob("*") if _is_empty(path))
+            relocated = moved(output, str(run), HERE)
+            entry = Entry(step=folder.name, made=run.name, files=files, folders=empty, output=relocated)
+            body = {"sha256": entry.digest, "entry": entry.to_json()}
+            (attempt / Entry.FILE).write_text(json.dumps(body, indent=1))
+            place = self._place(key)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._remove(place)
+            attempt.rename(place)
+        except OSError as error:
+            shutil.rmtree(attempt, ignore_errors=True)
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:  # else another run was faster
+                raise
+
+    def _place(self, key: str) -> Path:
+        return self._root / key[:2] / key
+
+    def _read(self, place: Path) -> Entry:
+        body = json.loads((place / Entry.FILE).read_text())
+        entry = Entry.from_json(body["entry"], where=str(place))
+        if entry.digest != body["sha256"]:
+            raise Broken("its manifest was changed")
+        return entry
+
+    def _fill(self, entry: Entry, source: Path, target: Path) -> None:
+        target.mkdir(parents=True)
+        for name in entry.folders:
+            (target / name).mkdir(parents=True, exist_ok=True)
+        for file in entry.files:
+            path = target / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._share(source / file.path, path)
+            if self._digests.file(path) != file.sha256:
+                raise Broken(f"{file.path} was changed")
+
+    def _keep(self, folder: Path, target: Path) -> Iterator[StoredFile]:
+        """Take every file of a step's folder into an entry, and make it read-only."""
+        target.mkdir(parents=True)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                name = str(path.relative_to(folder))
+                kept = target / name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                self._share(path, kept)
+                kept.chmod(READ_ONLY)
+                yield StoredFile(path=name, size=path.stat().st_size, sha256=self._digests.file(path))
+
+    def _share(self, source: Path, target: Path) -> None:
+        if self._link and not source.is_symlink():
+            with contextlib.suppress(OSError):  # another disk, or too many links
+                os.link(source, target)
+                return
+        shutil.copyfile(source, target)
+
+    def _remove(self, place: Path) -> None:
+        """Remove an entry in one step, so that nobody finds half of it."""
+        gone = self._root / f"gone-{uuid.uuid4().hex}"
+        with contextlib.suppress(OSError):
+            place.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def _inode(path: Path) -> int:
+    """Return the number of a folder, which a new one at the same path does not have; 0 if there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())

@@ -1,0 +1,202 @@
+"""The components and pipelines of this library, as compiled: by name, ready for anybody's pipeline.
+
+::
+
+    from trainwright.authoring import catalog
+
+    validate = catalog.load("validate")
+"""
+
+import ast
+import contextlib
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docstring_parser
+import yaml
+
+import trainwright
+from trainwright.errors import InputError
+
+if TYPE_CHECKING:
+    from kfp.dsl import BaseComponent
+
+COMPONENTS, PIPELINES = "components", "pipelines"
+
+
+TYPES = {
+    "STRING": "str",
+    "NUMBER_INTEGER": "int",
+    "NUMBER_DOUBLE": "float",
+    "BOOLEAN": "bool",
+    "LIST": "list",
+    "STRUCT": "dict",
+    "TASK_FINAL_STATUS": "PipelineTaskFinalStatus",
+}
+"""What a compiled type is called in the source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """One input or output: its name, its type, its default as text, what it means."""
+
+    name: str
+    type: str
+    default: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a component or a pipeline is, from its compiled YAML.
+
+    Attributes:
+        name: As compiled.
+        description: What its docstring says it does.
+        image: Image of a component; empty for a pipeline.
+        inputs: What it takes.
+        outputs: What it gives.
+        returns: What its docstring says of the values it returns.
+    """
+
+    name: str
+    description: str
+    image: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    returns: str = ""
+
+
+def folder() -> Path:
+    """Return where the compiled YAML lies: in the wheel, or in the repository."""
+    package = Path(trainwright.__file__).resolve().parent
+    inside = package / "_compiled"
+    return inside if inside.is_dir() else package.parent / "compiled"
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all components."""
+    return _names(COMPONENTS)
+
+
+def pipelines() -> tuple[str, ...]:
+    """Return the names of all pipelines."""
+    return _names(PIPELINES)
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (folder() / kind).glob("*.yaml")))
+
+
+def component(name: str) -> Path:
+    """Return the compiled YAML of a component.
+
+    Raises:
+        InputError: There is no component of that name.
+    """
+    return _path(COMPONENTS, name)
+
+
+def pipeline(name: str) -> Path:
+    """Return the compiled YAML of a pipeline: by its name, or the path of any compiled YAML.
+
+    Raises:
+        InputError: There is no pipeline of that name.
+    """
+    return Path(name) if name.endswith((".yaml", ".yml")) else _path(PIPELINES, name)
+
+
+def _path(kind: str, name: str) -> Path:
+    known = _names(kind)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        advice = f"Did you mean {close[0]}?" if close else f"Known are {', '.join(known) or 'none'}."
+        raise InputError(f"there is no {kind.removesuffix('s')} {name!r}", where=str(folder()), hint=advice)
+    return folder() / kind / f"{name}.yaml"
+
+
+def load(name: str) -> "BaseComponent":
+    """Return a component, to be called in a KFP pipeline.
+
+    Raises:
+        InputError: There is no component of that name; close ones are named.
+    """
+    from kfp import components
+
+    return components.load_component_from_file(str(component(name)))
+
+
+def describe(path: Path) -> Description:
+    """Read what a compiled component or pipeline takes and gives.
+
+    Raises:
+        InputError: There is no such file, or it is not compiled YAML.
+    """
+    try:
+        return described(path.read_text(), str(path))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def described(text: str, where: str) -> Description:
+    """Read what compiled YAML takes and gives, from its text.
+
+    Raises:
+        InputError: It is not compiled YAML.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    spec = next(yaml.load_all(text, loader), None)
+    if not isinstance(spec, dict) or "root" not in spec:
+        raise InputError("not a compiled component or pipeline", where=where)
+    executors = list(spec["deploymentSpec"]["executors"].values())
+    container = executors[0].get("container", {}) if len(executors) == 1 else {}
+    root, info = spec["root"], spec["pipelineInfo"]
+    doc = _docstring(container.get("command", []))
+    return Description(
+        name=info["name"],
+        description=info.get("description") or doc.short_description or "",
+        image=container.get("image", ""),
+        inputs=tuple(_ports(root.get("inputDefinitions", {}), doc)),
+        outputs=tuple(_ports(root.get("outputDefinitions", {}), doc)),
+        returns=_line(doc.returns.description if doc.returns else ""),
+    )
+
+
+def _docstring(command: list[str]) -> docstring_parser.Docstring:
+    """Read a component's docstring from its source: kfp keeps only what it says of inputs."""
+    for source in command:
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.parse(source).body:
+                if isinstance(node, ast.FunctionDef):
+                    return docstring_parser.parse(ast.get_docstring(node) or "")
+    return docstring_parser.Docstring()
+
+
+def _line(text: str | None) -> str:
+    """Write a description on one line, as Markdown."""
+    return " ".join((text or "").replace("``", "`").split())
+
+
+def _ports(definitions: dict[str, Any], doc: docstring_parser.Docstring) -> list[Port]:
+    """Return inputs or outputs, in the order in which the docstring has them."""
+    said = {entry.arg_name: entry.description for entry in doc.params}
+    said |= {"Output": doc.returns.description} if doc.returns else {}
+    ports = []
+    for kind in ("artifacts", "parameters"):
+        for name, entry in definitions.get(kind, {}).items():
+            default = entry.get("defaultValue")
+            if entry.get("parameterType") == "NUMBER_INTEGER" and default is not None:
+                default = int(default)
+            title = entry.get("artifactType", {}).get("schemaTitle", "").removeprefix("system.")
+            ports.append(
+                Port(
+                    name=name,
+                    type=title or TYPES.get(entry["parameterType"], entry["parameterType"]),
+                    default="" if default is None else repr(default),
+                    description=_line(entry.get("description") or said.get(name)),
+                )
+            )
+    order = list(said)
+    return sorted(ports, key=lambda port: order.index(port.name) if port.name in said else len(order))

@@ -1,0 +1,243 @@
+"""The command line: ``trainwright run``, ``compile``, ``list``, ``doctor``, ``setup``, ``schema``, ``new``.
+
+Exit codes are those of :mod:`trainwright.errors`. Heavy things, kfp above all, are imported by the command
+that needs them, so that help comes at once.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    InternalError,
+    PermissionRefused,
+    Preempted,
+    TrainwrightError,
+    as_record,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Training pipelines for Kubeflow Pipelines: the same on a laptop and on a cluster.",
+)
+new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, already passing.")
+app.add_typer(new, name="new")
+schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
+app.add_typer(schema, name="schema")
+
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
+]
+
+
+@contextlib.contextmanager
+def _reported(as_json: bool = False) -> Iterator[None]:
+    """Turn an error into its message on standard error, a JSON line if asked for, and its exit code.
+
+    An error that is not ours is a bug: its traceback is shown, and the code is 70.
+    """
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        known = _known(error)
+        if known is None:
+            traceback.print_exc()
+        else:
+            typer.echo(f"{type(known).__name__}: {known}", err=True)
+        record = as_record(known or error, "trainwright")
+        if as_json:
+            typer.echo(json.dumps({"event": "error", **record}, ensure_ascii=False))
+        raise typer.Exit(known.code if known else InternalError.code) from None
+    except KeyboardInterrupt:
+        typer.echo("Stopped before anything was run.", err=True)
+        raise typer.Exit(Preempted.code) from None
+
+
+def _known(error: Exception) -> TrainwrightError | None:
+    """Return an error as one of ours: what the system says of a file or a disk is no bug; None for a bug."""
+    if isinstance(error, PermissionError):
+        return PermissionRefused(str(error))
+    if isinstance(error, OSError):
+        return DependencyError(str(error), hint="Look at the disk and at the path.")
+    return error if isinstance(error, TrainwrightError) else None
+
+
+@app.command()
+def run(
+    pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
+    config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
+    run_id: Annotated[str, typer.Option("--run", help="Continue this run, with its arguments.")] = "",
+    again_from: Annotated[str, typer.Option("--from", help="Do this step and all after it again.")] = "",
+    cache: Annotated[bool, typer.Option(help="Reuse results whose inputs have not changed.")] = True,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Run a compiled pipeline on this machine, each step under the environment of its image."""
+    with _reported(as_json):
+        from trainwright.authoring import catalog, local, screen
+
+        compiled = catalog.pipeline(pipeline)
+        arguments = _arguments(compiled, config, param or [])
+        again = f"trainwright run {pipeline}" + (f" --runs {runs}" if runs != Path("runs") else "")
+        listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
+        outcome = local.run(
+            compiled,
+            arguments,
+            runs_folder=runs,
+            run_id=run_id,
+            again_from=again_from,
+            use_cache=cache,
+            listener=listener,
+        )
+    raise typer.Exit(outcome.exit_code)
+
+
+def _arguments(compiled: Path, config: Path | None, params: list[str]) -> dict[str, Any]:
+    """Put together a pipeline's arguments: what it takes of the experiment, and single parameters."""
+    from trainwright.authoring import spec
+
+    parameters = spec.read(compiled).parameters
+    found: dict[str, Any] = {}
+    if config:
+        from trainwright.authoring import arguments
+
+        found = {name: value for name, value in arguments.read(config).items() if name in parameters}
+    for text in params:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--param {text!r} is not NAME=VALUE", hint="For example --param epochs=3.")
+        found[name] = _value(name, value, parameters.get(name, {}).get("parameterType", "STRING"))
+    return found
+
+
+def _value(name: str, text: str, kind: str) -> Any:
+    """Read the text of a parameter as its type; what is not a text is written as in JSON."""
+    if kind == "STRING":
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise InputError(f"{text!r} is no {kind} (written as in JSON)", where=f"--param {name}") from None
+
+
+@app.command("compile")
+def compile_all(
+    check: Annotated[bool, typer.Option(help="Write nothing; fail if a file would change.")] = False,
+    registry: Annotated[str, typer.Option(help="HOST/TEAM put in front of every image.")] = "",
+    output: Annotated[Path | None, typer.Option(help="Folder; the repository's own when absent.")] = None,
+) -> None:
+    """Compile every component and pipeline of the repository, and write the components' pages."""
+    with _reported():
+        from trainwright.authoring import compile as compiler
+
+        for line in compiler.run(check=check, registry=registry, output=output):
+            typer.echo(line)
+
+
+@app.command("list")
+def list_all(as_json: Json = False) -> None:
+    """List the components and pipelines, each with what it is for."""
+    with _reported(as_json):
+        from trainwright.authoring import catalog
+
+        kinds = {
+            "pipeline": {name: catalog.pipeline(name) for name in catalog.pipelines()},
+            "component": {name: catalog.component(name) for name in catalog.names()},
+        }
+        for kind, found in kinds.items():
+            if not as_json:
+                typer.echo(f"{kind}s")
+            width = max(map(len, found), default=0)
+            for name, path in found.items():
+                about = catalog.describe(path).description.strip().split("\n", 1)[0]
+                fields = {"kind": kind, "name": name, "description": about}
+                typer.echo(json.dumps(fields) if as_json else f"  {name:<{width}}   {about}")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Look at this machine: is all there that a run needs, and what to do if not."""
+    with _reported(as_json):
+        from trainwright.authoring import doctor as checks
+
+        findings = checks.look()
+        for finding in findings:
+            typer.echo(json.dumps(finding.fields()) if as_json else str(finding))
+        checks.require(findings)
+
+
+@app.command()
+def setup(
+    toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
+) -> None:
+    """Make the environments that are missing or older than their lock."""
+    with _reported():
+        from trainwright.authoring import environments
+        from trainwright.authoring.toolchains import TOOLCHAINS
+
+        names = toolchains or list(TOOLCHAINS)
+        with environments.shown(names) as show:
+            environments.make(names, progress=show)
+
+
+@schema.command("infer")
+def schema_infer(
+    snapshot: Annotated[Path, typer.Argument(help="Folder of the snapshot, with manifest.json.")],
+    split: Annotated[str, typer.Option(help="Rows to learn the schema from.")] = "train",
+) -> None:
+    """Write a first schema to standard output, for a person to review."""
+    raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
+
+
+def _verb(verb: str, toolchain: str, *arguments: str) -> int:
+    """Run a command of a verb under the environment of its image, and return its exit code."""
+    with _reported():
+        from trainwright.authoring.environments import python
+
+        interpreter = python(toolchain)
+    command = [str(interpreter), "-m", f"trainwright.{verb}", *arguments]
+    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own interpreter
+
+
+@new.command("component")
+def new_component(
+    name: Annotated[str, typer.Argument(help="A verb in lower case, such as impute.")],
+    noun: Annotated[str, typer.Option(help="What it makes: its module in the library.")] = "result",
+    image: Annotated[str, typer.Option(help="Short name of the image that it runs in.")] = "tabular",
+) -> None:
+    """Write a component: its logic, its test, its wrapper, its metadata and its page."""
+    with _reported():
+        from trainwright.authoring import scaffold
+
+        for path in scaffold.component(name, noun=noun, toolchain=image):
+            typer.echo(f"  {path}")
+        typer.echo("Next: make compile, and then make test.")
+
+
+def main() -> None:
+    """Start the command line; a wrong command line ends with 10, like every other wrong input."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = Preempted.code
+    except Exception as error:
+        if not hasattr(error, "show"):  # what typer raises for a wrong command line can show itself
+            raise
+        error.show()
+        code = InputError.code
+    sys.exit(code)

@@ -1,0 +1,144 @@
+"""Compiles every component and pipeline of the repository, and writes the components' pages.
+
+What is made is committed, and the same byte for byte wherever it is made: ``--check`` says what differs.
+"""
+
+import argparse
+import importlib
+import inspect
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import trainwright
+from trainwright.authoring import catalog, pages, reference
+from trainwright.errors import InputError, reported
+
+IMAGE = re.compile(r"(?<![\w./-])trainwright/(?=[a-z]+:\d)")
+"""An image of this library, wherever it stands in compiled YAML."""
+
+
+def repository() -> Path:
+    """Return the repository that this library lies in.
+
+    Raises:
+        InputError: The library is installed, not checked out.
+    """
+    root = Path(trainwright.__file__).resolve().parent.parent
+    if not (root / "components").is_dir():
+        raise InputError(
+            "compiling needs the repository, and this library is an installed one",
+            where=str(root),
+            hint="Its compiled YAML is there already: trainwright list.",
+        )
+    return root
+
+
+def run(*, check: bool = False, registry: str = "", output: Path | None = None) -> list[str]:
+    """Compile everything.
+
+    Args:
+        check: Write nothing, and refuse what is not as it would be written.
+        registry: ``HOST/TEAM`` that is put in front of every image; ``output`` must then be another folder.
+        output: Folder for ``components/`` and ``pipelines/``; the repository's ``compiled/`` when None.
+
+    Returns:
+        One line for each file that was written.
+
+    Raises:
+        InputError: A source is not right, or with ``check`` a file is out of date; all are named.
+    """
+    root = repository()
+    target = (output or root / "compiled").resolve()
+    if registry and target == root / "compiled":
+        raise InputError(
+            "images of a registry do not belong into the repository's compiled YAML",
+            hint="Name another folder: --output build/compiled.",
+        )
+    texts = {target / place: _prefixed(text, registry) for place, text in _compiled(root)}
+    if not registry and output is None:
+        texts |= pages.all_of(root, {path.stem: text for path, text in texts.items() if _is_component(path)})
+        texts[root / "docs" / "experiment.md"] = reference.page()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    extra = [path for path in target.glob("*/*.yaml") if path not in texts]
+    names = [_short(path, root) for path in sorted([*stale, *extra])]
+    if check and names:
+        files = "\n".join(f"  {name}" for name in names)
+        raise InputError(f"what is compiled is not what the sources say\n{files}", hint="Run: make compile")
+    for path in [] if check else extra:
+        path.unlink()
+    for path in [] if check else stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(texts[path])
+    return [f"  {name}" for name in names] or [f"  {len(texts)} files are up to date"]
+
+
+def _is_component(path: Path) -> bool:
+    return path.parent.name == catalog.COMPONENTS
+
+
+def _short(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _prefixed(text: str, registry: str) -> str:
+    return IMAGE.sub(f"{registry.rstrip('/')}/trainwright/", text) if registry else text
+
+
+def _compiled(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the place, relative to ``compiled/``, and the YAML of every component and pipeline."""
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, name, module in _sources(root):
+            path = Path(folder) / f"{name}.yaml"
+            _compile(_found(module, name), path)
+            yield f"{kind}/{name}.yaml", path.read_text()
+
+
+def _sources(root: Path) -> Iterator[tuple[str, str, ModuleType]]:
+    for path in sorted(root.glob("components/*/component.py")):
+        name = path.parent.name
+        yield catalog.COMPONENTS, name, importlib.import_module(f"components.{name}.component")
+    for path in sorted(root.glob("pipelines/*.py")):
+        if path.stem != "__init__":
+            yield catalog.PIPELINES, path.stem, importlib.import_module(f"pipelines.{path.stem}")
+
+
+def _found(module: ModuleType, name: str) -> Any:
+    """Return the component or pipeline that a module is named after."""
+    found = getattr(module, name, None)
+    if not hasattr(found, "component_spec"):
+        known = [key for key, value in inspect.getmembers(module) if hasattr(value, "component_spec")]
+        raise InputError(
+            f"no component or pipeline called {name!r}; it has {known or 'none'}",
+            where=str(module.__file__),
+            hint="It is named after its file, and a component after its folder.",
+        )
+    return found
+
+
+def _compile(component: Any, path: Path) -> None:
+    from kfp import compiler
+
+    compiler.Compiler().compile(component, str(path))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compile from the command line; ends with 10 if ``--check`` finds a difference."""
+    parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.compile")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
+    parser.add_argument("--registry", default="", help="HOST/TEAM put in front of every image")
+    parser.add_argument("--output", type=Path, help="default: compiled/")
+    asked = parser.parse_args(arguments)
+    with reported("compile"):
+        for line in run(check=asked.check, registry=asked.registry, output=asked.output):
+            print(line)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Runs one step: from the cache if its result is there, else its process, as often as its policy allows."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainwright import tracking
+from trainwright.authoring import calls, environments, runs
+from trainwright.authoring.adapt import whole
+from trainwright.authoring.cache import Broken, Cache, Digests, key_of
+from trainwright.authoring.calls import Invocation
+from trainwright.authoring.processes import Processes
+from trainwright.authoring.runs import Task
+from trainwright.authoring.steps import toolchains_in
+from trainwright.authoring.toolchains import TOOLCHAINS
+
+RETRYABLE = frozenset({20, 21, 40, 41})
+"""Exit codes after which the compiled retry policy is followed; after any other, trying again is no use."""
+
+
+class Machine(Protocol):
+    """Where the environments of the toolchains are found; :class:`Environments` is the real one."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Toolchains that there is an environment for, made or not."""
+        ...
+
+    def python(self, toolchain: str) -> Path:
+        """Return the interpreter of a toolchain."""
+        ...
+
+    def lock_digest(self, toolchain: str) -> str:
+        """Return the digest of what a toolchain's environment is made from."""
+        ...
+
+
+class Environments:
+    """The environments that :mod:`trainwright.authoring.environments` makes."""
+
+    names: Sequence[str] = TOOLCHAINS
+
+    def python(self, toolchain: str) -> Path:
+        """Return the interpreter of a toolchain."""
+        return environments.python(toolchain)
+
+    def lock_digest(self, toolchain: str) -> str:
+        """Return the digest of the toolchain's lock."""
+        return environments.lock_digest(toolchain)
+
+
+class Execution:
+    """Runs the steps of one run.
+
+    Args:
+        folder: The run's folder.
+        machine: Where environments are.
+        processes: The run's processes.
+        reusable: Steps whose result may be taken from the cache.
+        warn: Told what is not as it should be.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        machine: Machine,
+        processes: Processes,
+        reusable: frozenset[str],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._folder, self._machine, self._processes = folder, machine, processes
+        self._reusable, self._warn = reusable, warn
+        self._digests = Digests()
+        self._shared = Cache(folder.parent / ".cache", self._digests)
+        self._finished = Cache(folder / runs.OWN / "finished", self._digests)
+        tracking.library_digest.cache_clear()  # the library may have been edited since a run before
+
+    def run(self, call: Invocation) -> Task:
+        """Run a step, or reuse its result.
+
+        Raises:
+            TrainwrightError: It could not be started, or its outputs cannot be used.
+        """
+        call.require_short()
+        cache, key = self._cache(call)
+        shutil.rmtree(call.folder, ignore_errors=True)
+        if cache and call.step.name in self._reusable and (output := self._reused(cache, key, call)):
+            return _task(call, output, "cached", 0)
+        call.folder.mkdir()
+        attempts, error = self._attempts(call)
+        if error:
+            return calls.failed(call, error, attempts)
+        output = calls.read_output(call)
+        if cache:
+            try:
+                cache.store(key, call.folder, self._folder, output)
+            except OSError as problem:
+                self._warn(f"the result of {call.name} was not kept for later runs: {problem}")
+        return _task(call, output, "done", attempts)
+
+    def _cache(self, call: Invocation) -> tuple[Cache | None, str]:
+        """Return where the step's result is kept, and under which key; None for one that is not kept.
+
+        The result of a step that may not be reused is kept in the folder of its own run, so that a run which
+        was stopped can go on from there.
+        """
+        artifacts = call.input_digests(self._digests)
+        if call.step.closing or artifacts is None:
+            return None, ""
+        toolchains = {call.step.toolchain, *toolchains_in(call.parameters)}
+        made_from: dict[str, Any] = {
+            "image": call.step.image,
+            "locks": {name: self._machine.lock_digest(name) for name in toolchains},
+            "library": tracking.library_digest(),
+            "container": call.step.container,
+            "parameters": call.parameters,
+            "artifacts": artifacts,
+            "outputs": call.step.outputs,
+        }
+        if call.step.cacheable:
+            return self._shared, key_of(made_from, self._folder)
+        return self._finished, key_of(made_from | {"call": call.name}, self._folder)
+
+    def _reused(self, cache: Cache, key: str, call: Invocation) -> dict[str, Any] | None:
+        try:
+            output = cache.restore(key, call.folder, self._folder)
+        except Broken as problem:
+            self._warn(f"{call.name} is done again: {problem}")
+            return None
+        if output is not None:
+            calls.write_output(call, output)
+        return output
+
+    def _attempts(self, call: Invocation) -> tuple[int, dict[str, Any]]:
+        """Run the step's process until it succeeds or is not to be tried again.
+
+        Returns:
+            How often it was started, and the error of the last time; empty if it succeeded.
+        """
+        python = self._machine.python(call.step.toolchain)
+        retry = call.step.retry
+        for attempt in range(retry.count + 1):
+            with self._processes.scratch() as scratch:
+                variables = calls.variables(python, call.variables, scratch)
+                ended = self._processes.run(call.command, variables, call.log, call.step.timeout_s)
+            if ended.code == 0 and not ended.late:
+                return attempt + 1, {}
+            error = calls.failure(call, ended)
+            wait_s = retry.wait_s(attempt)
+            if attempt == retry.count or error["code"] not in RETRYABLE:
+                break
+            note = f"attempt {attempt + 1} of {retry.count + 1} ended, the next is in {wait_s:g} s"
+            self._warn(f"{call.name}: {note}: {error['what']}")
+            with call.log.open("a") as log:
+                log.write(f"\n-- {note} --\n")
+            if self._processes.cancelled.wait(wait_s):
+                break
+            _clear(call.folder)
+        return attempt + 1, error
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an attempt has left, but for the log: the next finds what a new pod would find."""
+    for path in folder.iterdir():
+        if path.name != runs.LOG:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _task(call: Invocation, output: dict[str, Any], state: str, attempts: int) -> Task:
+    artifacts = calls.artifacts(call, output)
+    record = runs.record_of(artifacts)
+    return Task(
+        step=call.name,
+        state=state,
+        environment=call.step.toolchain,
+        headline=record.headline if record else "",
+        decision=record.decision if record else "",
+        verb=record.step if record else call.step.name,
+        attempts=attempts,
+        outputs=artifacts,
+        parameters=whole(output["executor"].get("parameterValues", {})),
+    )

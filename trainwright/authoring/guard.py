@@ -1,0 +1,40 @@
+"""Ends the tasks of a run whose own process was killed: run as a script, with the standard library only.
+
+It reads ``+GROUP`` and ``-GROUP`` from its input, which the run holds open. When the input closes, every
+process group that is still there is asked to stop, and killed after the grace, in seconds, that is its first
+argument; then the folder of temporary files, its second, is removed.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+
+
+def _there(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def main(grace_s: float, scratch: str) -> None:
+    """Wait for the run to be gone, then end what it has left."""
+    groups: set[int] = set()
+    for line in sys.stdin:
+        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    left = [group for group in groups if _there(group, signal.SIGTERM)]
+    until = time.monotonic() + grace_s
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left = [group for group in left if _there(group, 0)]
+    for group in left:
+        _there(group, signal.SIGKILL)
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,272 @@
+"""Runs a compiled pipeline on this machine, each step under the environment of its image.
+
+:func:`run` prints nothing: what happens goes to a listener, what came of it is in the run's folder and in the
+:class:`Outcome`. kfp.local decides the order; a step's process, folder, cache and retries are ours.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwright.authoring import bridge, calls, runs, spec, subset
+from trainwright.authoring.adapt import for_local_run
+from trainwright.authoring.execution import Environments, Execution, Machine
+from trainwright.authoring.processes import GRACE_S, Processes
+from trainwright.authoring.runs import Task
+from trainwright.authoring.steps import toolchains_in
+from trainwright.errors import (
+    DataRefused,
+    InputError,
+    InternalError,
+    ModelRefused,
+    Preempted,
+    TrainwrightError,
+    as_record,
+)
+
+DATA_GATES = frozenset({"validate"})
+"""Verbs that judge data; every other judging verb judges a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is about to do: its steps in order, each with the short name of its image."""
+
+    id: str
+    folder: Path
+    pipeline: str
+    steps: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        id: Its short name.
+        folder: Its folder.
+        pipeline: Name of the pipeline.
+        state: ``done``, ``held`` by a gate, ``failed`` or ``cancelled``.
+        exit_code: The documented code for it.
+        tasks: What came of each step, those not reached last.
+        held_by: Name of the step whose decision stopped the run; empty if none did.
+        seconds: From start to end.
+        error: The error that ended it, as :func:`trainwright.errors.as_record` has it; empty if none.
+    """
+
+    id: str
+    folder: Path
+    pipeline: str
+    state: str
+    exit_code: int
+    tasks: tuple[Task, ...]
+    seconds: float
+    held_by: str
+    error: Mapping[str, Any]
+
+
+class Listener:
+    """Is told what happens in a run; this one keeps it to itself.
+
+    In a loop two threads call it, one at a time. While a run is under way ``sys.stdout`` belongs to kfp's
+    log: a listener that writes keeps its own stream.
+    """
+
+    def started(self, plan: Plan) -> None:
+        """The run begins."""
+
+    def task_started(self, name: str, environment: str) -> None:
+        """A step begins; a reused one too."""
+
+    def task_ended(self, task: Task) -> None:
+        """A step has ended."""
+
+    def warned(self, text: str) -> None:
+        """Something is not as it should be, and the run goes on."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """The run has ended."""
+
+
+def run(
+    compiled: Path,
+    arguments: Mapping[str, Any],
+    *,
+    runs_folder: Path,
+    run_id: str = "",
+    again_from: str = "",
+    use_cache: bool = True,
+    listener: Listener | None = None,
+    machine: Machine | None = None,
+    grace_s: float = GRACE_S,
+) -> Outcome:
+    """Run a compiled pipeline on this machine.
+
+    Args:
+        compiled: The compiled YAML.
+        arguments: Arguments of the pipeline; defaults need not be given.
+        runs_folder: Folder that gets the run's folder; the cache of all runs lies in it as ``.cache``.
+        run_id: Continue this run, with the arguments it was started with; ``arguments`` replace single ones.
+            What it has finished is not done again, not even a step that is never cached.
+        again_from: Do this step and all that stand on it again, whatever the cache holds.
+        use_cache: False does every step again; results are kept all the same.
+        listener: Told what happens.
+        machine: Where environments are; those of this library when None.
+        grace_s: Seconds that a step has to stop when the run is stopped.
+
+    Returns:
+        What came of it; a step that failed or a gate that said no is no exception.
+
+    Raises:
+        InputError: The pipeline, an argument, the run or the step to start from is not right. Nothing is run.
+        DependencyError: An environment is missing or out of date. Nothing is run.
+    """
+    machine = machine or Environments()
+    pipeline, name = spec.read(compiled), compiled.stem
+    if run_id:
+        folder, request = runs.resume(runs_folder, run_id, name, dict(arguments))
+        arguments = request.arguments
+    subset.check(pipeline, arguments, machine.names)
+    forced = _forced(pipeline, again_from)
+    for step in pipeline.steps:
+        for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
+            machine.python(toolchain)
+    if not run_id:
+        folder, request = runs.create(runs_folder, name, dict(arguments))
+    with runs.held(folder) as lock:
+        request.write(folder)
+        return _Run(
+            pipeline,
+            folder,
+            machine=machine,
+            listener=listener or Listener(),
+            processes=Processes(grace_s, lock),
+            reusable=frozenset(step.name for step in pipeline.steps if use_cache) - forced,
+        ).go(request)
+
+
+def _forced(pipeline: spec.Pipeline, again_from: str) -> frozenset[str]:
+    if not again_from:
+        return frozenset()
+    names = [step.name for step in pipeline.steps]
+    if again_from not in names:
+        close = difflib.get_close_matches(again_from, names, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"Its steps are {', '.join(names)}."
+        raise InputError(f"{pipeline.name} has no step {again_from!r}", hint=hint)
+    return pipeline.downstream(again_from)
+
+
+class _Run:
+    """One run under way."""
+
+    def __init__(
+        self,
+        pipeline: spec.Pipeline,
+        folder: Path,
+        *,
+        listener: Listener,
+        processes: Processes,
+        machine: Machine,
+        reusable: frozenset[str],
+    ) -> None:
+        self._pipeline, self._folder, self._own = pipeline, folder, folder / runs.OWN
+        self._listener, self._processes = listener, processes
+        self._steps = Execution(
+            folder, machine=machine, processes=processes, reusable=reusable, warn=listener.warned
+        )
+        self._tasks: dict[str, Task] = {}
+        self._lock = threading.Lock()
+
+    def go(self, request: runs.Request) -> Outcome:
+        """Run the pipeline, and say what came of it."""
+        start = time.monotonic()
+        steps = {step.name: step.toolchain for step in self._pipeline.steps}
+        plan = Plan(id=request.run, folder=self._folder, pipeline=request.pipeline, steps=steps)
+        self._listener.started(plan)
+        self._write("running")
+        document = for_local_run(self._pipeline, request.run, request.created, str(self._folder))
+        error: dict[str, Any] = {}
+        try:
+            with self._processes.listening():
+                bridge.run(document, request.arguments, self._execute, self._own)
+        except bridge.Failed as failed:
+            error = as_record(InternalError(str(failed), where=str(self._own / "kfp.log")), "kfp")
+        except TrainwrightError as failed:
+            error = as_record(failed, "kfp")
+        outcome = self._outcome(plan, error, time.monotonic() - start)
+        self._write(outcome.state)
+        self._listener.ended(outcome)
+        return outcome
+
+    def _execute(self, call: bridge.Call) -> bool:
+        """Run one task for kfp.local: never raises, so that an exit handler still gets its turn."""
+        if self._processes.cancelled.is_set():
+            return False
+        start = time.monotonic()
+        invocation = calls.invocation(call, self._pipeline, self._folder, self._own)
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._listener.task_started(invocation.name, invocation.step.toolchain)
+        try:
+            task = self._steps.run(invocation)
+        except Exception as error:
+            task = calls.failed(invocation, as_record(error, invocation.name))
+        state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
+        task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
+        with self._lock:
+            self._tasks[task.step] = task
+            self._write("running")
+            with contextlib.suppress(BrokenPipeError):  # nobody looks any more; the run goes on
+                self._listener.task_ended(task)
+        return task.finished
+
+    def _write(self, state: str) -> None:
+        runs.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(self._folder)
+
+    def _outcome(self, plan: Plan, error: Mapping[str, Any], seconds: float) -> Outcome:
+        reached = {name.split(".")[0] for name in self._tasks}
+        for step in self._pipeline.steps:
+            if step.name not in reached:
+                self._tasks[step.name] = Task(step=step.name, state="skipped", environment=step.toolchain)
+        tasks = tuple(self._tasks.values())
+        failed = next((task for task in tasks if task.state == "failed"), None)
+        held = self._held_by(tasks)
+        state, code = "done", 0
+        if self._processes.cancelled.is_set():
+            state, code, error = "cancelled", Preempted.code, {}
+        elif failed or error:
+            error = failed.error if failed else error
+            state, code = "failed", error["code"]
+        elif held:
+            state, code = "held", DataRefused.code if held.verb in DATA_GATES else ModelRefused.code
+        return Outcome(
+            id=plan.id,
+            folder=plan.folder,
+            pipeline=plan.pipeline,
+            state=state,
+            exit_code=code,
+            tasks=tasks,
+            seconds=round(seconds, 3),
+            held_by=held.step if held and state == "held" else "",
+            error=error,
+        )
+
+    def _held_by(self, tasks: Sequence[Task]) -> Task | None:
+        """Return the step whose decision stopped the run: it did not say PASS, and what follows was not run.
+
+        A gate that nothing follows stops the run, too. One whose HOLD the pipeline goes on with does not.
+        """
+        closing = {step.name for step in self._pipeline.steps if step.closing}
+        skipped = {task.step for task in tasks if task.state == "skipped"}
+        for task in reversed(tasks):
+            if task.decision not in {"", "PASS"}:
+                step = task.step.split(".")[0]
+                following = self._pipeline.downstream(step) - {step} - closing
+                if not following or following & skipped:
+                    return task
+        return None

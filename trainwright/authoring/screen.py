@@ -1,0 +1,225 @@
+"""What a person, or a program, sees of a run: one line a step, and at the end what to do next."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from trainwright.artifacts import Progress
+from trainwright.authoring.local import Listener, Outcome, Plan
+from trainwright.authoring.runs import Task
+from trainwright.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def duration(seconds: float) -> str:
+    """Write a duration: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
+    if seconds < 59.95:  # noqa: PLR2004 - what is shown as 60.0 s is a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def shown(path: Path) -> str:
+    """Write a path as short as it can be copied: relative to the current folder if it lies below it."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def fact(task: Task) -> str:
+    """Return what the line of a step says about it."""
+    if task.state in {"skipped", "stopped"}:
+        return {"skipped": "not run", "stopped": "stopped"}[task.state]
+    if task.state == "failed":
+        return "failed: " + str(task.error.get("what", "")).split("\n", 1)[0]
+    if task.decision not in {"", "PASS"} and not task.headline.startswith(task.decision):
+        return f"{task.decision}: {task.headline}"
+    return task.headline
+
+
+def message(error: dict[str, Any] | Any) -> str:
+    """Write the fields of an error as its message on the screen."""
+    lines = [f"{error['error']}: {error['what']}"]
+    lines += [f"  {word:<6}{error[key]}" for word, key in (("at", "where"), ("next", "hint")) if error[key]]
+    return "\n".join(lines)
+
+
+class Screen(Listener):
+    """Writes lines for a person. On a terminal it also shows what is running, and uses colour.
+
+    Args:
+        stream: Where the lines go.
+        errors: Where the message of a failed run goes.
+        again: The command that runs this pipeline, to which ``--run ID`` is added.
+    """
+
+    def __init__(self, stream: TextIO, errors: TextIO, again: str) -> None:
+        self._stream, self._errors, self._again = stream, errors, again
+        self._widths = (0, 0)
+        self._plan: Plan | None = None
+        self._live: Live | None = Live(stream) if stream.isatty() else None
+
+    def started(self, plan: Plan) -> None:
+        """Write the headline of the run."""
+        self._plan = plan
+        self._widths = max(map(len, plan.steps)), max(map(len, plan.steps.values()))
+        count = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
+        self._line(f"{plan.pipeline}   {count}   {shown(plan.folder)}\n")
+
+    def task_started(self, name: str, environment: str) -> None:
+        """Show on a terminal that the step is running."""
+        if self._live and self._plan:
+            self._live.add(name, self._columns(name, environment, ""), self._plan.folder / name)
+
+    def task_ended(self, task: Task) -> None:
+        """Write the line of the step."""
+        if self._live:
+            self._live.remove(task.step)
+        when = {"cached": "cached", "skipped": "-"}.get(task.state, duration(task.seconds))
+        line = f"{self._columns(task.step, task.environment, when)}   {fact(task)}".rstrip()
+        doubtful = task.decision not in {"", "PASS"}
+        self._line(line, "red" if task.state == "failed" else "yellow" if doubtful else "")
+
+    def warned(self, text: str) -> None:
+        """Write a warning between the lines."""
+        self._line(f"  note: {text}", "yellow")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Write the steps that were not reached, and what comes next."""
+        for task in outcome.tasks:
+            if task.state == "skipped":
+                self.task_ended(task)
+        if self._live:
+            self._live.stop()
+        again = f"{self._again} --run {outcome.id}"
+        held = next((task for task in outcome.tasks if task.step == outcome.held_by), None)
+        if outcome.state == "failed":
+            self._failed(outcome, again)
+        elif outcome.state == "cancelled":
+            done = sum(task.finished for task in outcome.tasks)
+            self._line(f"\nStopped; {done} of {len(outcome.tasks)} steps are finished and kept.")
+            self._line(f"  again    {again}")
+        elif held:
+            self._line(f"\n{'Refused' if held.decision == 'FAIL' else 'Held'} by {held.step}.")
+            for page in held.pages():
+                self._line(f"  report   {shown(page)}")
+            self._line(f"  again    {again} --from {held.step}")
+        else:
+            self._line(f"\nDone in {duration(outcome.seconds)}.")
+            for task in outcome.tasks:
+                for page in task.pages():
+                    self._line(f"  {task.step:<{self._widths[0]}}  {shown(page)}")
+
+    def _failed(self, outcome: Outcome, again: str) -> None:
+        failed = next((task for task in outcome.tasks if task.state == "failed"), None)
+        lines = ["", message(outcome.error)]
+        if failed:
+            lines.append(f"  log   {shown(outcome.folder / failed.step / 'log.txt')}")
+        print("\n".join([*lines, f"  again {again}"]), file=self._errors, flush=True)
+
+    def _columns(self, step: str, environment: str, when: str) -> str:
+        return f"  {step:<{self._widths[0]}}  {environment:<{self._widths[1]}}  {when:>9}"
+
+    def _line(self, text: str, style: str = "") -> None:
+        if self._live:
+            self._live.print(text, style)
+        else:
+            print(text, file=self._stream, flush=True)
+
+
+class Live:
+    """The lines at the bottom of a terminal that say what is running, with its progress if it tells any."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        self._running: dict[str, tuple[str, Path, float]] = {}
+        self._live = RichLive(
+            get_renderable=self._render,
+            console=self._console,
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def add(self, name: str, columns: str, folder: Path) -> None:
+        """Show a step as running."""
+        self._running[name] = (columns, folder, time.monotonic())
+        self._live.start()
+
+    def remove(self, name: str) -> None:
+        """Show a step no longer."""
+        self._running.pop(name, None)
+        self._live.refresh()
+
+    def stop(self) -> None:
+        """Remove the lines."""
+        self._live.stop()
+
+    def print(self, text: str, style: str) -> None:
+        """Write a line above."""
+        self._console.print(text, style=style or None)
+
+    def _render(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        now, lines = time.monotonic(), []
+        for columns, folder, start in list(self._running.values()):
+            when = duration(now - start)
+            text = f"{columns[: -len(when)]}{when}   {_progress(folder)}"
+            lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+
+def _progress(folder: Path) -> str:
+    """Say where a training stands, from what it writes beside its artifacts."""
+    for path in folder.glob(f"**/{Progress.FILE}"):
+        with contextlib.suppress(InputError, OSError):
+            at = Progress.read(path)
+            return (
+                f"step {at.step:,} of {at.total:,}, loss {at.loss:.4f}, "
+                f"{at.samples_per_s:,.0f} rows/s, {duration(at.eta_s)} left"
+            )
+    return ""
+
+
+class Lines(Listener):
+    """Writes one JSON line an event, for a program."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Write one event."""
+        text = json.dumps({"event": name, **fields}, ensure_ascii=False, default=os.fspath)
+        print(text, file=self._stream, flush=True)
+
+    def started(self, plan: Plan) -> None:
+        """Write what is about to be done."""
+        self.event("run_started", **(dataclasses.asdict(plan) | {"steps": list(plan.steps)}))
+
+    def task_ended(self, task: Task) -> None:
+        """Write what came of a step."""
+        self.event("task_finished", **dataclasses.asdict(task))
+
+    def warned(self, text: str) -> None:
+        """Write a warning."""
+        self.event("warning", text=text)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Write what came of the run."""
+        fields = dataclasses.asdict(outcome)
+        fields["tasks"] = {task.step: task.state for task in outcome.tasks}
+        self.event("run_finished", **fields)

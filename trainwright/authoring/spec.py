@@ -1,0 +1,250 @@
+"""A compiled pipeline, read: its parameters, its steps, and which step stands on which.
+
+Every task gets a component of its own, named as the task is shown, so that a step's name is unique in the
+whole pipeline and says all that is needed: its folder, its policies, its place in the graph.
+"""
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwright.authoring.steps import Retry, Step, in_order, is_closing, producers
+from trainwright.errors import InputError
+
+PREFIX = "comp-"
+"""What the name of every component in a compiled pipeline starts with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a value comes from: an argument of the pipeline (``step`` is empty) or an output of a step."""
+
+    step: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A compiled pipeline or component.
+
+    Attributes:
+        name: As compiled.
+        document: The pipeline spec; every task has a component of its own.
+        owners: For the component of every group of tasks: the group it lies in, and its task there.
+        steps: In an order in which each comes after what it stands on.
+    """
+
+    name: str
+    document: Mapping[str, Any]
+    owners: Mapping[str, tuple[str, str]]
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
+        """Compiled definition of each parameter of the pipeline, by name."""
+        parameters: Mapping[str, Mapping[str, Any]] = self.definitions("").get("parameters", {})
+        return parameters
+
+    def step(self, name: str) -> Step:
+        """Return a step by its name.
+
+        Raises:
+            KeyError: There is no such step.
+        """
+        return {step.name: step for step in self.steps}[name]
+
+    def downstream(self, name: str) -> frozenset[str]:
+        """Return the step and every step that stands on it, directly or not."""
+        found = {name}
+        for step in self.steps:
+            if step.upstream & found:
+                found.add(step.name)
+        return frozenset(found)
+
+    def groups(self) -> Iterator[str]:
+        """Yield the pipeline itself as ``""``, and then the component name of every group of tasks."""
+        yield ""
+        yield from self.owners
+
+    def tasks(self, group: str) -> Mapping[str, Any]:
+        """Return the tasks of a group, or of the pipeline itself."""
+        tasks: Mapping[str, Any] = self._owner(group)["dag"].get("tasks", {})
+        return tasks
+
+    def definitions(self, group: str) -> Mapping[str, Any]:
+        """Return the compiled input definitions of a group, or of the pipeline itself."""
+        inputs: Mapping[str, Any] = self._owner(group).get("inputDefinitions", {})
+        return inputs
+
+    def _owner(self, group: str) -> Mapping[str, Any]:
+        owner: Mapping[str, Any] = self.document["components"][group] if group else self.document["root"]
+        return owner
+
+    def origins(self, group: str, source: Mapping[str, Any]) -> Iterator[Origin]:
+        """Follow an input of a task in ``group`` back to the arguments and outputs it can come from."""
+        if output := source.get("taskOutputParameter"):
+            yield from self._producers(group, output["producerTask"], output["outputParameterKey"])
+        elif name := source.get("componentInputParameter"):
+            yield from self._arguments(group, name)
+
+    def _producers(self, group: str, task: str, key: str) -> Iterator[Origin]:
+        component = self.tasks(group)[task]["componentRef"]["name"]
+        if component not in self.owners:
+            yield Origin(step=component.removeprefix(PREFIX), name=key)
+            return
+        output = self._owner(component)["dag"]["outputs"]["parameters"][key]
+        one = output.get("valueFromParameter")
+        for choice in [one] if one else output["valueFromOneof"]["parameterSelectors"]:
+            yield from self._producers(component, choice["producerSubtask"], choice["outputParameterKey"])
+
+    def _arguments(self, group: str, name: str) -> Iterator[Origin]:
+        if not group:
+            yield Origin(step="", name=name)
+            return
+        parent, task_name = self.owners[group]
+        task = self.tasks(parent)[task_name]
+        iterator = task.get("parameterIterator", {})
+        if iterator.get("itemInput") == name:
+            name = iterator.get("items", {}).get("inputParameter", "")
+        if source := task.get("inputs", {}).get("parameters", {}).get(name):
+            yield from self.origins(parent, source)
+
+
+def read(path: Path) -> Pipeline:
+    """Read a compiled pipeline.
+
+    Raises:
+        InputError: There is no such file, or it is not a compiled pipeline.
+    """
+    try:
+        documents = list(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except FileNotFoundError:
+        raise InputError("no such compiled pipeline", where=str(path), hint="Run `make compile`.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"not YAML: {error}", where=str(path)) from None
+    if not documents or not isinstance(documents[0], dict) or "root" not in documents[0]:
+        raise InputError(
+            "not a compiled pipeline: it has no root",
+            where=str(path),
+            hint="Compile it with kfp 2.17 (`make compile`).",
+        )
+    try:
+        return parse(documents[0], documents[1] if len(documents) > 1 else {})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"not a pipeline that kfp 2.17 compiled: {error!r}", where=str(path)) from error
+
+
+def parse(document: Mapping[str, Any], platform: Mapping[str, Any]) -> Pipeline:
+    """Read the documents of a compiled pipeline: its spec, and its platform's settings."""
+    owned, owners = _own_components(document)
+    bare = Pipeline(name=owned["pipelineInfo"]["name"], document=owned, owners=owners)
+    steps = tuple(_Reader(bare, platform).steps("", frozenset()))
+    return dataclasses.replace(bare, steps=steps)
+
+
+def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Give every task a component of its own, named after the task; return who owns each group."""
+    result = copy.deepcopy(dict(document))
+    old: dict[str, Any] = result.get("components", {})
+    new: dict[str, Any] = {}
+    owners: dict[str, tuple[str, str]] = {}
+    waiting = [("", result["root"])]
+    while waiting:
+        group, owner = waiting.pop(0)
+        for task_name, task in owner["dag"].get("tasks", {}).items():
+            component = copy.deepcopy(old[task["componentRef"]["name"]])
+            name = _unused(PREFIX + _folder_name(task_name, task), group, new)
+            task["componentRef"]["name"] = name
+            new[name] = component
+            if "dag" in component:
+                owners[name] = (group, task_name)
+                waiting.append((name, component))
+    result["components"] = new
+    return result, owners
+
+
+def _folder_name(task_name: str, task: Mapping[str, Any]) -> str:
+    """Return the name that the pipeline shows for a task, if it can be a folder's, else the task's own."""
+    shown = str(task.get("taskInfo", {}).get("name", ""))
+    return shown if re.fullmatch(r"[a-z0-9][a-z0-9-]*", shown) else task_name
+
+
+def _unused(name: str, group: str, taken: Mapping[str, Any]) -> str:
+    """Return ``name``, with the group's name in front where another task has the name already."""
+    if name in taken:
+        name = f"{group}-{name.removeprefix(PREFIX)}"
+    while name in taken:
+        name += "-x"
+    return name
+
+
+class _Reader:
+    """Reads the steps of a pipeline whose tasks have components of their own."""
+
+    def __init__(self, pipeline: Pipeline, platform: Mapping[str, Any]) -> None:
+        self._pipeline = pipeline
+        self._judged = frozenset(conditioned(pipeline))
+        kubernetes = platform.get("platforms", {}).get("kubernetes", {})
+        self._platform: Mapping[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
+
+    def steps(self, group: str, before: frozenset[str]) -> Iterator[Step]:
+        """Yield the steps of a group in order. ``before`` are the steps that the group itself stands on."""
+        tasks = self._pipeline.tasks(group)
+        done: dict[str, frozenset[str]] = {}
+        for name in in_order(tasks):
+            task = tasks[name]
+            component = task["componentRef"]["name"]
+            upstream = before.union(*(done[producer] for producer in producers(task) if producer in done))
+            if component in self._pipeline.owners:
+                inner = tuple(self.steps(component, upstream))
+                done[name] = frozenset(step.name for step in inner)
+                yield from inner
+            elif step := self._step(component, task, upstream):
+                done[name] = frozenset({step.name})
+                yield step
+
+    def _step(self, component: str, task: Mapping[str, Any], upstream: frozenset[str]) -> Step | None:
+        """Read one task; None for an importer, which runs nothing."""
+        definition = self._pipeline.document["components"][component]
+        label = definition["executorLabel"]
+        container = self._pipeline.document["deploymentSpec"]["executors"][label].get("container")
+        if container is None:
+            return None
+        inputs = definition.get("inputDefinitions", {}).get("parameters", {})
+        given = task.get("inputs", {}).get("parameters", {})
+        fixed = {key: entry["runtimeValue"] for key, entry in given.items() if "runtimeValue" in entry}
+        name = component.removeprefix(PREFIX)
+        return Step(
+            name=name,
+            image=container["image"],
+            container={key: container[key] for key in ("command", "args", "env") if key in container},
+            inputs={key: entry["parameterType"] for key, entry in inputs.items()},
+            constants={key: value.get("constant") for key, value in fixed.items()},
+            outputs=definition.get("outputDefinitions", {}),
+            cacheable=bool(task.get("cachingOptions", {}).get("enableCache", False)),
+            closing=is_closing(task),
+            judged=frozenset(origin.name for origin in self._judged if origin.step == name),
+            upstream=upstream,
+            retry=Retry.parse(task.get("retryPolicy", {})),
+            timeout_s=float(self._platform.get(label, {}).get("activeDeadlineSeconds", 0)),
+        )
+
+
+def conditioned(pipeline: Pipeline) -> Iterator[Origin]:
+    """Yield every value that some condition of the pipeline reads."""
+    for group in pipeline.groups():
+        for task in pipeline.tasks(group).values():
+            inputs = task.get("inputs", {}).get("parameters", {})
+            for channel in channels(task.get("triggerPolicy", {}).get("condition", "")):
+                yield from pipeline.origins(group, inputs.get(channel, {}))
+
+
+def channels(condition: str) -> list[str]:
+    """Return the names of the inputs that a condition reads."""
+    return re.findall(r"inputs\.parameter_values\['([^']+)'\]", condition)
