@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.authoring.cache import Broken, Cache, Digests, key_of
+from trainwright.authoring.cache import HERE, Broken, Cache, Digests, key_of, moved
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_two_runs_may_keep_and_reuse_the_same_result_at_once(tmp_path: Path, ste
 
 def test_a_key_is_the_same_in_every_run_folder_and_for_no_other_input() -> None:
     def key(folder: str, value: Any) -> str:
-        return key_of({"text": f"{folder}/rows", "value": value}, Path(folder))
+        return key_of(moved({"text": f"{folder}/rows", "value": value}, folder, HERE))
 
     assert key("/runs/one", 1) == key("/runs/two", 1)
     assert len({key("/runs/one", value) for value in (1, "1", True, None, [1], {"1": 1})}) == 6

@@ -98,14 +98,13 @@ class Digests:
         return digest_text(canonical(rows))
 
 
-def key_of(made_from: Mapping[str, Any], folder: Path) -> str:
+def key_of(made_from: Mapping[str, Any]) -> str:
     """Return the key of a result: the SHA-256 over everything it is made from.
 
     Args:
-        made_from: Plain JSON data.
-        folder: The run's folder; wherever its path stands in a text, the key is the same for other runs.
+        made_from: Plain JSON data, with :data:`HERE` for the run's folder: the key is the same for all runs.
     """
-    return digest_text(canonical({"form": FORM, "of": moved(made_from, str(folder), HERE)}))
+    return digest_text(canonical({"form": FORM, "of": made_from}))
 
 
 def moved(value: Any, here: str, there: str) -> Any:

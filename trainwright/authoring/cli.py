@@ -36,6 +36,8 @@ new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, a
 app.add_typer(new, name="new")
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
 app.add_typer(schema, name="schema")
+cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
+app.add_typer(cache, name="cache")
 
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
@@ -83,7 +85,9 @@ def run(
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
     run_id: Annotated[str, typer.Option("--run", help="Continue this run, with its arguments.")] = "",
     again_from: Annotated[str, typer.Option("--from", help="Do this step and all after it again.")] = "",
-    cache: Annotated[bool, typer.Option(help="Reuse results whose inputs have not changed.")] = True,
+    use_cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Reuse results whose inputs have not changed.")
+    ] = True,
     runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -101,7 +105,7 @@ def run(
             runs_folder=runs,
             run_id=run_id,
             again_from=again_from,
-            use_cache=cache,
+            use_cache=use_cache,
             listener=listener,
         )
     raise typer.Exit(outcome.exit_code)
@@ -202,6 +206,20 @@ def schema_infer(
 ) -> None:
     """Write a first schema to standard output, for a person to review."""
     raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
+
+
+@cache.command("explain")
+def cache_explain(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Short name of the run.")],
+    step: Annotated[str, typer.Argument(help="Name of the step.")],
+    runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
+) -> None:
+    """Say why a step was reused or done again: which input changed, from what to what."""
+    with _reported():
+        from trainwright.authoring import explain
+
+        for line in explain.lines(runs, run_id, step):
+            typer.echo(line)
 
 
 def _verb(verb: str, toolchain: str, *arguments: str) -> int:

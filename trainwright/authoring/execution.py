@@ -1,15 +1,16 @@
 """Runs one step: from the cache if its result is there, else its process, as often as its policy allows."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainwright import tracking
 from trainwright.authoring import calls, environments, runs
 from trainwright.authoring.adapt import whole
-from trainwright.authoring.cache import Broken, Cache, Digests, key_of
+from trainwright.authoring.cache import HERE, Broken, Cache, Digests, key_of, moved
 from trainwright.authoring.calls import Invocation
+from trainwright.authoring.explain import MadeFrom
 from trainwright.authoring.processes import Processes
 from trainwright.authoring.runs import Task
 from trainwright.authoring.steps import toolchains_in
@@ -84,9 +85,13 @@ class Execution:
             TrainwrightError: It could not be started, or its outputs cannot be used.
         """
         call.require_short()
-        cache, key = self._cache(call)
+        made_from = self._made_from(call)
+        cache, key = self._cache(call, made_from)
         shutil.rmtree(call.folder, ignore_errors=True)
-        if cache and call.step.name in self._reusable and (output := self._reused(cache, key, call)):
+        output, reason = self._reused(cache, key, call)
+        if made_from:
+            self._note(MadeFrom(step=call.name, key=key, reason=reason, made_from=made_from))
+        if output is not None:
             return _task(call, output, "cached", 0)
         call.folder.mkdir()
         attempts, error = self._attempts(call)
@@ -100,17 +105,13 @@ class Execution:
                 self._warn(f"the result of {call.name} was not kept for later runs: {problem}")
         return _task(call, output, "done", attempts)
 
-    def _cache(self, call: Invocation) -> tuple[Cache | None, str]:
-        """Return where the step's result is kept, and under which key; None for one that is not kept.
-
-        The result of a step that may not be reused is kept in the folder of its own run, so that a run which
-        was stopped can go on from there.
-        """
+    def _made_from(self, call: Invocation) -> dict[str, Any]:
+        """Return everything that decides about a step's result; nothing for a result that is not kept."""
         artifacts = call.input_digests(self._digests)
         if call.step.closing or artifacts is None:
-            return None, ""
+            return {}
         toolchains = {call.step.toolchain, *toolchains_in(call.parameters)}
-        made_from: dict[str, Any] = {
+        made_from = {
             "image": call.step.image,
             "locks": {name: self._machine.lock_digest(name) for name in toolchains},
             "library": tracking.library_digest(),
@@ -119,19 +120,42 @@ class Execution:
             "artifacts": artifacts,
             "outputs": call.step.outputs,
         }
-        if call.step.cacheable:
-            return self._shared, key_of(made_from, self._folder)
-        return self._finished, key_of(made_from | {"call": call.name}, self._folder)
+        return dict(moved(made_from, str(self._folder), HERE))
 
-    def _reused(self, cache: Cache, key: str, call: Invocation) -> dict[str, Any] | None:
+    def _cache(self, call: Invocation, made_from: Mapping[str, Any]) -> tuple[Cache | None, str]:
+        """Return where the step's result is kept, and under which key; None for one that is not kept.
+
+        The result of a step that may not be reused is kept in the folder of its own run, so that a run which
+        was stopped can go on from there.
+        """
+        if not made_from:
+            return None, ""
+        if call.step.cacheable:
+            return self._shared, key_of(made_from)
+        return self._finished, key_of({**made_from, "call": call.name})
+
+    def _note(self, made_from: MadeFrom) -> None:
+        """Keep what ``trainwright cache explain`` tells; the run does not depend on it."""
+        try:
+            made_from.keep(self._folder)
+        except OSError as problem:
+            self._warn(f"what {made_from.step} is made from was not written down: {problem}")
+
+    def _reused(self, cache: Cache | None, key: str, call: Invocation) -> tuple[dict[str, Any] | None, str]:
+        """Return the kept output if there is one and it may be used, and why it was or was not."""
+        if cache is None:
+            return None, "never cached"
+        if call.step.name not in self._reusable:
+            return None, "asked"
         try:
             output = cache.restore(key, call.folder, self._folder)
         except Broken as problem:
             self._warn(f"{call.name} is done again: {problem}")
-            return None
-        if output is not None:
-            calls.write_output(call, output)
-        return output
+            return None, "broken"
+        if output is None:
+            return None, "no result" if call.step.cacheable else "never cached"
+        calls.write_output(call, output)
+        return output, "reused"
 
     def _attempts(self, call: Invocation) -> tuple[int, dict[str, Any]]:
         """Run the step's process until it succeeds or is not to be tried again.

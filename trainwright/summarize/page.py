@@ -101,15 +101,10 @@ def headline(run: Run) -> str:
     entry = next((record for record in reversed(run.records) if record.step == "register"), None)
     if entry is None:
         return outcome(run)
+    name = entry.headline.partition(",")[0].partition(" (")[0]
     made = _made(run.lineage)
-    came = [f"{name.replace('_', ' ')} {made[name][:6]}" for name in _LINE[1:] if name in made]
-    return ", ".join(
-        [
-            f"{entry.headline.split(',')[0]} from {came[0]}" if came else entry.headline,
-            *came[1:],
-            f"commit {_commit(entry)}",
-        ]
-    )
+    came = [f"{what} {made[what][:6]}" for what in ("model", "data", "source") if what in made]
+    return f"{name} from {', '.join([*came, f'commit {_commit(entry)}'])}"
 
 
 def _commit(entry: Record) -> str:

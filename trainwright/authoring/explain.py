@@ -1,0 +1,162 @@
+"""Why a step of a run was reused or done again: which input changed, from what to what."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainwright.authoring.runs import OWN, Request
+from trainwright.documents import Document, canonical
+from trainwright.errors import InputError
+
+SHOWN = 40
+"""Characters of a value that are shown; longer ones are cut."""
+
+DIGEST = 64
+"""Characters of a SHA-256, of which the first twelve are shown."""
+
+NAMES = {
+    "image": "image",
+    "library": "code of trainwright",
+    "container": "code of the component",
+    "outputs": "outputs of the component",
+    "locks": "lock of",
+    "parameters": "parameter",
+    "artifacts": "content of",
+}
+"""What the parts of a result's key are called."""
+
+REASONS = {
+    "reused": "reused",
+    "no result": "done",
+    "asked": "done again, because --from or --no-cache asked for it",
+    "broken": "done again, because its kept result was damaged",
+    "never cached": "done: it looks outside, and is never reused by another run",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeFrom(Document):
+    """What the result of a step was made from, as its key has it; kept in the run's folder.
+
+    Attributes:
+        step: Name of the step's call.
+        key: The key of its result.
+        reason: Why it was reused or done: a key of :data:`REASONS`.
+        made_from: Everything that the key is the digest of, with ``{run}`` for the run's folder.
+    """
+
+    FILE: ClassVar[str] = "made_from.json"
+    step: str
+    key: str
+    reason: str
+    made_from: dict[str, Any]
+
+    def keep(self, folder: Path) -> None:
+        """Write it into a run's folder."""
+        self.write(folder / OWN / "made_from" / f"{self.step}.json")
+
+
+def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
+    """Explain one step of one run.
+
+    Args:
+        runs: Folder of the runs.
+        run_id: The run.
+        step: The step.
+
+    Raises:
+        InputError: There is no such run, or it has not reached such a step.
+    """
+    own = _read(runs, run_id, step)
+    earlier = list(_earlier(runs, run_id, step))
+    same = next((name for name, other in earlier if other.key == own.key), "")
+    if own.reason == "reused":
+        yield f"{step} in run {run_id}: reused; nothing it is made from has changed" + (
+            f" since run {same}" if same else ""
+        )
+        return
+    if own.reason == "no result" and same:
+        yield f"{step} in run {run_id}: done again; run {same} made it from the same, but its result is gone"
+        return
+    yield f"{step} in run {run_id}: {REASONS[own.reason]}"
+    if not earlier:
+        yield "  no earlier run here has done it"
+        return
+    name, before = earlier[0]
+    changes = list(differences(before.made_from, own.made_from))
+    yield f"  since run {name} {'nothing has' if not changes else 'these have'} changed"
+    width = max((len(what) for what, _, _ in changes), default=0)
+    yield from (f"    {what:<{width}}  {old}  to  {new}" for what, old, new in changes)
+
+
+def _read(runs: Path, run_id: str, step: str) -> MadeFrom:
+    folder = runs / run_id
+    if not (folder / Request.FILE).is_file():
+        known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
+        hint = f"The last ones are {', '.join(known[-3:])}." if known else "No run is there yet."
+        raise InputError(f"there is no run {run_id!r}", where=str(runs), hint=hint)
+    path = folder / OWN / "made_from" / f"{step}.json"
+    if not path.is_file():
+        reached = sorted(other.stem for other in path.parent.glob("*.json"))
+        raise InputError(
+            f"run {run_id} has not reached a step {step!r} that could be reused",
+            where=str(folder),
+            hint=f"It has reached {', '.join(reached) or 'none'}.",
+        )
+    return MadeFrom.read(path)
+
+
+def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom]]:
+    """Yield what the same step of earlier runs of the same pipeline was made from, the latest first."""
+    pipeline = Request.read(runs / run_id).pipeline
+    for request in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):
+        name = request.parent.name
+        path = request.parent / OWN / "made_from" / f"{step}.json"
+        if name < run_id and path.is_file() and Request.read(request).pipeline == pipeline:
+            yield name, MadeFrom.read(path)
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs: its name, its old and its new value, both short enough for a line."""
+    for part in sorted(before.keys() | after.keys()):
+        old, new = before.get(part), after.get(part)
+        if part not in {"locks", "parameters", "artifacts"}:
+            if old != new:
+                yield NAMES.get(part, part), _shown(old), _shown(new)
+            continue
+        for name in sorted((old or {}).keys() | (new or {}).keys()):
+            yield from _values(f"{NAMES[part]} {name}", (old or {}).get(name), (new or {}).get(name))
+
+
+def _values(name: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+    """Compare two values, key by key where both are JSON objects or texts of them."""
+    if old == new:
+        return
+    first, second = _object(old), _object(new)
+    if first is None or second is None:
+        yield name, _shown(old), _shown(new)
+        return
+    for key in sorted(first.keys() | second.keys()):
+        yield from _values(f"{name}.{key}", first.get(key), second.get(key))
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0][-1]  # an artifact: its type, its metadata, the digest of its content
+    if value is None:
+        return "absent"
+    text = value if isinstance(value, str) else canonical(value)
+    if len(text) == DIGEST and all(digit in "0123456789abcdef" for digit in text):
+        return f"{text[:12]}…"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
