@@ -13,6 +13,8 @@ from components.validate.component import validate
 from trainwright.authoring import images
 
 HOUR_S = 3600
+SHARED = "/shared"
+"""Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
 
 
 def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True) -> None:
@@ -40,6 +42,7 @@ def train_and_register(
     resources: str,
     evaluation: str,
     registry: str,
+    claim: str,
     commit: str,
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
@@ -59,6 +62,7 @@ def train_and_register(
         resources: Section ``resources``, as JSON.
         evaluation: Section ``evaluation``, as JSON.
         registry: Section ``registry``, as JSON.
+        claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
         commit: Git commit of the experiment, for the record.
     """
     finish = summarize()
@@ -98,6 +102,7 @@ def train_and_register(
                 image=images.TORCH,
             )
             _set(trained, cpu="200m", memory="512M", hours=24)
+            kubernetes.mount_pvc(trained, pvc_name=claim, mount_path=SHARED)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],

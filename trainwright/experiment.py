@@ -212,9 +212,7 @@ class Resources(Section):
     cpu: float = Field(2, gt=0, description="Cores a pod.")
     memory_gib: float = Field(4, gt=0, description="Memory a pod.")
     gpus: int = Field(0, ge=0, description="GPUs a pod.")
-    claim: str = Field(
-        "", description="On a cluster: PersistentVolumeClaim that this step and its job share."
-    )
+    claim: Name = Field("trainwright-shared", description="On a cluster: PersistentVolumeClaim that the train step and its job share.")
     mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
 
 

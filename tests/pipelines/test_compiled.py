@@ -9,6 +9,7 @@ import yaml
 from kfp import components
 
 from trainwright.authoring import arguments
+from trainwright.experiment import Resources
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
@@ -83,6 +84,20 @@ def test_registering_hangs_on_both_gates() -> None:
     assert "evaluate" in inner
     assert outer.endswith("!= 'FAIL'")
     assert "validate" in outer
+
+
+def test_the_train_step_shares_a_volume_with_its_job() -> None:
+    _, platform = spec()
+    executor = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    [mount] = executor["pvcMount"]
+    assert mount["mountPath"] == Resources().mount
+    assert mount["pvcNameParameter"] == {"componentInputParameter": "pipelinechannel--claim"}
+    [claim] = [
+        body["metadata"]["name"]
+        for body in yaml.safe_load_all((ROOT / "deploy" / "train.yaml").read_text())
+        if body["kind"] == "PersistentVolumeClaim"
+    ]
+    assert claim == Resources().claim
 
 
 def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.problems import flights, request, write
 from trainwright.artifacts import Snapshot
-from trainwright.errors import DataRefused, InputError
+from trainwright.errors import DependencyError, DataRefused, InputError
 from trainwright.train.submit import Request, submit
 
 
@@ -99,6 +99,10 @@ def test_a_column_named_score_is_refused(tmp_path: Path) -> None:
     assert "has a column 'score'" in refuse(request(tmp_path / "set"), tmp_path / "out")
 
 
-def test_a_cluster_without_a_shared_claim_is_refused(training_set: Path, tmp_path: Path) -> None:
-    message = refuse(request(training_set, resources={"launcher": "pytorchjob"}), tmp_path / "out")
-    assert "needs a volume that it shares with this step" in message
+def test_a_step_without_the_shared_volume_is_refused_before_any_call(
+    training_set: Path, tmp_path: Path
+) -> None:
+    resources = {"launcher": "pytorchjob", "mount": str(tmp_path / "nowhere")}
+    asked = request(training_set, resources=resources)
+    with pytest.raises(DependencyError, match="'trainwright-shared' is not mounted in this step"):
+        submit(asked, tmp_path / "model", tmp_path / "predictions", tmp_path / "summary.md")

@@ -89,6 +89,7 @@ def read(path: Path) -> dict[str, Any]:
         "resources": experiment.resources.to_json(),
         "evaluation": experiment.evaluation.to_json(),
         "registry": registry.to_json(),
+        "claim": experiment.resources.claim,
         "commit": commit(folder),
     }
 

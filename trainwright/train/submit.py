@@ -151,12 +151,6 @@ def _attempt(plan: _Plan, model: Path) -> Iterator[Path]:
         with fresh_folder(model) as folder:
             yield folder
         return
-    if not plan.resources.claim:
-        raise InputError(
-            "a job on a cluster needs a volume that it shares with this step",
-            where="resources.claim",
-            hint="Name a PersistentVolumeClaim (ReadWriteMany), and mount it in the train step too.",
-        )
     if not Path(plan.resources.mount).is_dir():
         raise DependencyError(
             f"claim {plan.resources.claim!r} is not mounted in this step",
