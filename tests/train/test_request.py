@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.problems import flights, request, write
 from trainwright.artifacts import Snapshot
-from trainwright.errors import DependencyError, DataRefused, InputError
+from trainwright.errors import DataRefused, DependencyError, InputError
 from trainwright.train.submit import Request, submit
 
 
