@@ -25,7 +25,7 @@ test: data .venv/.tools  ## run every test in its environment (ARGS="tests/join 
 check: lint types compile-check lock-check test  ## all that CI runs
 
 lint: .venv/.tools  ## style, security, and which room may import which
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache --no-logo
 
 types: environments .venv/.tools  ## mypy strict, each room under its environment
 	@$(BIN)/python tests/typed.py
@@ -60,6 +60,8 @@ $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.
 .venv/.made: images/authoring/requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+		{ echo "$(PYTHON) is no Python 3.11, which is needed; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "  .venv        the command line"
 	@$(PYTHON) -m venv --clear .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > .venv/uv.lock

@@ -13,6 +13,7 @@ from components.validate.component import validate
 from trainwright.authoring import images
 
 HOUR_S = 3600
+RETRIES = 2
 SHARED = "/shared"
 """Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
 
@@ -20,11 +21,14 @@ SHARED = "/shared"
 def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True) -> None:
     """Give a task its resources, retries, time limit and caching; all are fixed when it is compiled.
 
-    Caching is set here, because the client's override does not reach tasks inside an exit handler.
+    Caching is set here, because the client's override does not reach tasks inside an exit handler. What kfp
+    calls the longest backoff is for Argo the time for all attempts together, from the start of the first:
+    after it nothing is tried again, and a second attempt is stopped. So it has to hold every attempt.
     """
+    longest = f"{(RETRIES + 1) * hours + 1}h"
     task.set_cpu_request(cpu).set_cpu_limit(cpu)
     task.set_memory_request(memory).set_memory_limit(memory)
-    task.set_retry(num_retries=2, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration="300s")
+    task.set_retry(RETRIES, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=longest)
     task.set_caching_options(cached)
     kubernetes.set_timeout(task, hours * HOUR_S)
 

@@ -21,15 +21,17 @@ from xml.etree import ElementTree  # only reads what pytest wrote a moment ago
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".environments"
 AUTHORING = "authoring"
-FOLDERS = {
-    "tfdv": ("validate",),
-    "torch": ("train", "transforms"),
-    "feast": ("join", "featurestore", "examples"),
-    "tabular": ("resolve", "ingest", "evaluate", "summarize", "report", "tables", "storage", "significance"),
-    "mlflow": ("register",),
-    "launcher": ("launch",),
+ROOMS = {
+    "transforms": "torch",
+    "featurestore": "feast",
+    "examples": "feast",
+    "report": "tabular",
+    "tables": "tabular",
+    "storage": "tabular",
+    "significance": "tabular",
+    "launch": "launcher",
 }
-"""Which environment runs which folders of tests; all others run in the one that this file runs in."""
+"""Which environment runs the tests of which room; a verb's metadata says so, all others run in this one."""
 
 CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
@@ -52,7 +54,16 @@ class Outcome:
 def environment_of(path: str) -> str:
     """Return the environment that the tests at a path, such as ``tests/join/test_x.py::test_y``, run in."""
     parts = Path(os.path.relpath(ROOT / path.partition("::")[0], ROOT / "tests")).parts
-    return next((name for name, folders in FOLDERS.items() if parts and parts[0] in folders), AUTHORING)
+    return environment_of_room(parts[0]) if parts else AUTHORING
+
+
+def environment_of_room(name: str) -> str:
+    """Return the environment of a room's code; a verb's is the image of the job it submits, else its own."""
+    metadata = ROOT / "components" / name / "metadata.yaml"
+    if not metadata.exists():
+        return ROOMS.get(name, AUTHORING)
+    images = dict(re.findall(r"^  (image|job_image): (\S+)", metadata.read_text(), re.MULTILINE))
+    return images.get("job_image") or images["image"]
 
 
 def everything() -> list[str]:

@@ -5,21 +5,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from run import AT_A_TIME, AUTHORING, FOLDERS, ROOT, interpreter
+from run import AT_A_TIME, AUTHORING, ROOT, environment_of_room, interpreter
 
 
 def rooms() -> dict[str, list[str]]:
     """Sort the library's rooms, and the folders beside it, by environment."""
-    library = ROOT / "trainwright"
-    names = {
-        path.with_suffix("").name: str(path.relative_to(ROOT)) for path in library.iterdir() if is_room(path)
-    }
-    groups = {
-        environment: [names.pop(folder) for folder in folders if folder in names]
-        for environment, folders in FOLDERS.items()
-    }
-    groups[AUTHORING] = [*sorted(names.values()), "components", "pipelines"]
-    return {environment: paths for environment, paths in groups.items() if paths}
+    groups: dict[str, list[str]] = {AUTHORING: ["components", "pipelines"]}
+    for path in sorted((ROOT / "trainwright").iterdir()):
+        if is_room(path):
+            environment = environment_of_room(path.with_suffix("").name)
+            groups.setdefault(environment, []).append(str(path.relative_to(ROOT)))
+    return groups
 
 
 def is_room(path: Path) -> bool:

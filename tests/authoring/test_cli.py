@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -155,6 +156,33 @@ def test_what_the_system_says_of_a_path_is_no_bug(trainwright: Call, compiled: s
     assert done.returncode == 21
     assert done.stderr.startswith("DependencyError: ")
     assert "Traceback" not in done.stderr
+
+
+def test_the_command_it_shows_can_be_pasted_whatever_the_path(
+    trainwright: Call, compiled: str, tmp_path: Path
+) -> None:
+    odd = tmp_path / "it's a path.yaml"
+    odd.write_text(Path(compiled).read_text())
+    held = trainwright("run", str(odd), "--runs", "my runs", "--param", "text=too long")
+    (again,) = re.findall(r"  again    trainwright (run .*)", held.stdout)
+    done = trainwright(*shlex.split(again), "--param", "limit=8")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("run", "PIPELINE", "--param", "text="), ("list",)])
+def test_a_reader_that_has_read_enough_changes_neither_the_run_nor_its_exit_code(
+    compiled: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-c", START, *(compiled if part == "PIPELINE" else part for part in arguments)]
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(theirs)
+    assert done.stderr == ""
+    assert done.returncode == (10 if "run" in arguments else 0)
+    assert len(list((tmp_path / "runs").glob("*/tasks.json"))) == ("run" in arguments)
 
 
 def test_a_terminal_sees_the_same_lines(compiled: str, tmp_path: Path) -> None:

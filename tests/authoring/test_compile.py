@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kfp import components
 
-from trainwright.authoring import catalog, pages, scaffold
+from trainwright.authoring import catalog, images, pages, scaffold
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,6 +229,15 @@ def test_a_page_says_what_a_component_takes_gives_and_ends_with(repository: Path
     assert "| 10 | Bad input or configuration |" in page
 
 
+def test_a_component_of_the_catalog_takes_its_image_from_the_registry_that_is_named() -> None:
+    def image(registry: str) -> str:
+        spec = catalog.load("ingest", registry=registry).component_spec
+        return spec.implementation.container.image
+
+    assert image("host:5000/team/") == f"host:5000/team/{images.TABULAR}"
+    assert image("") == images.TABULAR
+
+
 def test_an_unknown_component_is_refused_with_the_close_ones() -> None:
     with pytest.raises(InputError, match="there is no component 'validat'") as caught:
         catalog.load("validat")
@@ -265,6 +274,10 @@ def test_a_new_component_passes_its_own_test_and_compiles(repository: Path, make
     assert '"components.tidy"' in contracts
     with pytest.raises(InputError, match="trainwright/tidy is there already"):
         scaffold.component("tidy", noun="report", toolchain="tabular", root=repository)
+    scaffold.component("impute", noun="table", toolchain="tabular", root=repository)
+    rooms = re.search(r"authoring \|.*", (repository / "pyproject.toml").read_text())
+    assert rooms
+    assert {"tidy", "impute"} <= set(re.findall(r"\w+", rooms[0]))
 
 
 @pytest.mark.parametrize(

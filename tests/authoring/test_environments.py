@@ -114,6 +114,15 @@ def test_one_that_was_not_finished_is_made_again(locks: Path, broken: str) -> No
     assert ask(made.path / "bin" / "python", "import pebble; print(pebble.VERSION)") == "1.0"
 
 
+@pytest.mark.parametrize("stamp", ["", "{", "[]", "{}"])
+def test_one_whose_stamp_cannot_be_read_counts_as_not_complete(locks: Path, stamp: str) -> None:
+    place = Place("tiny", locks.parent / "made", locks)
+    for path, text in ((place.python, ""), (place.stamp, stamp)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert place.problem() == "is not complete"
+
+
 def test_a_folder_of_somebody_else_is_not_touched(locks: Path) -> None:
     theirs = locks.parent / "made" / "tiny" / "notes.txt"
     theirs.parent.mkdir(parents=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kfp import dsl, kubernetes
@@ -160,6 +161,52 @@ def test_parameters_that_are_too_long_together_name_the_longest(run: Run) -> Non
     outcome = run(pipeline, {"one": "a" * 70_000, "two": "b" * 70_000})
     assert outcome.exit_code == 10
     assert "parameter numbers" in outcome.error["where"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_number_that_kubeflow_could_not_read_is_refused_here_too(run: Run, number: str) -> None:
+    @red
+    def measure(text: str, metrics: dsl.Output[dsl.Metrics]) -> str:
+        metrics.log_metric("loss", float(text))
+        return text
+
+    def pipeline(number: str) -> None:
+        measure(text=number)
+
+    outcome = run(pipeline, {"number": number})
+    assert outcome.exit_code == 10
+    assert "an output or a metric is" in outcome.error["what"]
+
+
+def test_a_bug_of_ours_in_a_step_leaves_its_traceback_in_the_log(run: Run, machine: Any) -> None:
+    class Wrong:
+        names = ("red", "blue")
+        python = staticmethod(machine.python)
+
+        def lock_digest(self, toolchain: str) -> str:
+            raise ZeroDivisionError(toolchain)
+
+    def pipeline() -> None:
+        say(text="a")
+
+    outcome = run(pipeline, machine=Wrong())
+    assert outcome.exit_code == 70
+    assert "the traceback is in the log" in outcome.error["hint"]
+    log = (outcome.folder / "say" / "log.txt").read_text()
+    assert log.startswith("Traceback")
+    assert "ZeroDivisionError: red" in log
+
+
+def test_what_the_system_says_of_the_disk_is_no_bug_of_ours(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".cache").write_text("a file")
+
+    def pipeline() -> None:
+        say(text="a")
+
+    outcome = run(pipeline)
+    assert outcome.exit_code == 21
+    assert "Not a directory" in outcome.error["what"]
 
 
 def test_an_environment_that_is_missing_is_named_before_anything_runs(

@@ -1,5 +1,6 @@
 """What kfp.local cannot run is refused before anything starts, all of it in one error."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -168,14 +169,16 @@ def test_a_pipeline_that_takes_an_artifact_cannot_be_the_start(compile_pipeline:
         ({"count": 1, "color": "{" + "{$.x}}"}, "argument color: holds {{$"),
         ({"count": 1, "color": "a" * 100_001}, "argument color: is 100,001 bytes long"),
         ({"count": 1, "color": "it's red"}, "argument color: a condition reads it"),
+        ({"count": 1, "color": os.fsdecode(b"\xff")}, "argument color: is not text"),
+        ({"count": 1, "ratio": float("nan")}, "argument ratio: nan is no JSON"),
     ],
 )
 def test_arguments_are_checked_before_anything_runs(
     compile_pipeline: Compile, arguments: dict[str, Any], problem: str
 ) -> None:
-    def pipeline(count: int, color: str = "red") -> None:
+    def pipeline(count: int, color: str = "red", ratio: float = 1.0) -> None:
         with dsl.If(color == "red"):
-            say(text=f"{count}")
+            say(text=f"{count} {ratio}")
 
     assert problem in check(compile_pipeline(pipeline), arguments)
 
@@ -235,5 +238,6 @@ def test_a_file_that_is_no_compiled_pipeline_is_refused(tmp_path: Path, text: st
     path.write_text(text)
     with pytest.raises(InputError, match=problem):
         spec.read(path)
-    with pytest.raises(InputError, match="no such compiled pipeline"):
-        spec.read(tmp_path / "other.yaml")
+    for nothing in (tmp_path / "other.yaml", tmp_path, path / "inside.yaml"):
+        with pytest.raises(InputError, match="no such compiled pipeline"):
+            spec.read(nothing)

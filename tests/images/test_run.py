@@ -67,11 +67,14 @@ def test_paths_and_options_are_passed_on(tmp_path: Path) -> None:
     assert run(tmp_path, files, "tests/house/test_a.py::test_two") == (1, "0 passed, 1 failed, 0 skipped")
 
 
-def test_a_folder_whose_environment_is_not_there_stops_the_run(tmp_path: Path) -> None:
-    file = tmp_path / "tests" / "validate" / "test_a.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(PASSES)
+@pytest.mark.parametrize("images", ["image: feast", "image: launcher\n  job_image: feast"])
+def test_a_verb_is_tested_in_the_environment_that_its_metadata_names(tmp_path: Path, images: str) -> None:
+    file = tmp_path / "tests" / "impute" / "test_a.py"
+    metadata = tmp_path / "components" / "impute" / "metadata.yaml"
+    for path, text in ((file, PASSES), (metadata, f"name: impute\ndependencies:\n  {images}\n")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     done = start(tmp_path)
     assert done.returncode == 1
-    assert "no environment for tfdv" in done.stderr
+    assert "no environment for feast" in done.stderr
     assert "make environments" in done.stderr

@@ -53,6 +53,19 @@ def test_every_task_has_resources_retries_and_a_time_limit() -> None:
         assert int(limits[task["executor"]]["activeDeadlineSeconds"]) in {3600, 24 * 3600}, name
 
 
+def test_a_step_that_used_its_whole_time_can_still_be_tried_again() -> None:
+    """Argo counts ``maxDuration`` from the start of the first attempt, and stops what runs beyond it."""
+    pipeline, platform = spec()
+    limits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    for name, task in tasks(pipeline):
+        policy = task["retryPolicy"]
+        attempts = (policy["maxRetryCount"] + 1) * int(limits[task["executor"]]["activeDeadlineSeconds"])
+        waits = int(policy["backoffDuration"].removesuffix("s")) * sum(
+            int(policy["backoffFactor"]) ** number for number in range(policy["maxRetryCount"])
+        )
+        assert int(policy["backoffMaxDuration"].removesuffix("s")) >= attempts + waits, name
+
+
 def test_only_what_looks_outside_is_never_cached() -> None:
     pipeline, _ = spec()
     uncached = {name for name, task in tasks(pipeline) if not task["cachingOptions"].get("enableCache")}

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from trainwright import errors
 from trainwright.authoring.adapt import filled_in, whole
 from trainwright.authoring.bridge import Call
 from trainwright.authoring.cache import Digests
-from trainwright.authoring.processes import Ended
-from trainwright.authoring.runs import LOG, Output, Task
+from trainwright.authoring.runs import LOG, Output
 from trainwright.authoring.spec import Pipeline
 from trainwright.authoring.steps import Step
 from trainwright.authoring.subset import is_plain
@@ -30,12 +30,6 @@ UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "_KFP_
 
 KEEP_WAITING = "trap : TERM INT HUP\n"
 """Lets the shell that kfp starts a step with wait for a step that is saving its state."""
-
-TAIL_BYTES = 65_536
-KILLED = {-1, -2, -9, -15, 129, 130, 137, 143}
-"""Exit codes of a process that was stopped from outside, as the shell and as Python write them."""
-
-DOCUMENTED = {kind.code: kind for kind in errors.TrainwrightError.__subclasses__()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +181,8 @@ def read_output(call: Invocation) -> dict[str, Any]:
     Raises:
         InputError: An output would be misread by kfp.local.
     """
-    executor = json.loads(call.executor_output.read_text()) if call.executor_output.exists() else {}
+    written = call.executor_output.read_text() if call.executor_output.exists() else "{}"
+    executor = json.loads(written, parse_constant=partial(_refuse, call))
     places = call.data["outputs"].get("parameters", {})
     files: dict[str, str] = {}
     for name, place in places.items():
@@ -203,6 +198,14 @@ def read_output(call: Invocation) -> dict[str, Any]:
                 hint="Return a word such as PASS or HOLD, and put the text into an artifact.",
             )
     return {"executor": executor, "files": files}
+
+
+def _refuse(call: Invocation, number: str) -> None:
+    raise errors.InputError(
+        f"an output or a metric is {number}: Kubeflow reads JSON, which has no such number",
+        where=call.name,
+        hint="Leave a figure out that could not be computed.",
+    )
 
 
 def write_output(call: Invocation, output: Mapping[str, Any]) -> None:
@@ -228,40 +231,3 @@ def artifacts(call: Invocation, output: Mapping[str, Any]) -> dict[str, Output]:
                 metadata=whole(artifact.get("metadata", {})),
             )
     return found
-
-
-def failure(call: Invocation, ended: Ended) -> dict[str, Any]:
-    """Say why a step failed: the one line it printed itself, or what its end tells.
-
-    Returns:
-        The fields of :func:`trainwright.errors.as_record`.
-    """
-    with call.log.open("rb") as stream:
-        stream.seek(max(0, call.log.stat().st_size - TAIL_BYTES))
-        lines = stream.read().decode(errors="replace").splitlines()
-    if ended.late:
-        limit = call.step.timeout_s
-        return errors.as_record(errors.Hang(f"stopped after its limit of {limit:,.0f} s"), call.name)
-    for line in reversed(lines):
-        if line.startswith(errors.MARK):
-            with contextlib.suppress(json.JSONDecodeError):
-                record: dict[str, Any] = json.loads(line.removeprefix(errors.MARK))
-                return record
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-    what = f"ended with exit code {ended.code}; its last line: {last:.300}"
-    hint = "If nobody stopped it, the machine ran out of memory: give it less data or more memory."
-    if ended.code in KILLED:
-        return errors.as_record(errors.PreemptedUnsaved(f"killed: {what}", hint=hint), call.name)
-    return errors.as_record(DOCUMENTED.get(ended.code, errors.InternalError)(what), call.name)
-
-
-def failed(call: Invocation, error: dict[str, Any], attempts: int = 0) -> Task:
-    """Return what is known of a step that failed."""
-    return Task(
-        step=call.name,
-        state="failed",
-        environment=call.step.toolchain,
-        verb=call.step.name,
-        attempts=attempts,
-        error=error,
-    )

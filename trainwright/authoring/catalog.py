@@ -10,6 +10,7 @@
 import ast
 import contextlib
 import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 COMPONENTS, PIPELINES = "components", "pipelines"
 
+_IMAGE = re.compile(r"(?<![\w./-])trainwright/(?=[a-z]+:\d)")
+"""An image of this library, wherever it stands in compiled YAML."""
 
 TYPES = {
     "STRING": "str",
@@ -117,15 +120,24 @@ def _path(kind: str, name: str) -> Path:
     return folder() / kind / f"{name}.yaml"
 
 
-def load(name: str) -> "BaseComponent":
+def load(name: str, registry: str = "") -> "BaseComponent":
     """Return a component, to be called in a KFP pipeline.
+
+    Args:
+        name: The verb.
+        registry: ``HOST/TEAM`` that a cluster pulls its image from; a local run does without.
 
     Raises:
         InputError: There is no component of that name; close ones are named.
     """
     from kfp import components
 
-    return components.load_component_from_file(str(component(name)))
+    return components.load_component_from_text(prefixed(component(name).read_text(), registry))
+
+
+def prefixed(text: str, registry: str) -> str:
+    """Put a registry in front of every image of this library in compiled YAML; none if it is empty."""
+    return _IMAGE.sub(f"{registry.rstrip('/')}/trainwright/", text) if registry else text
 
 
 def describe(path: Path) -> Description:

@@ -6,6 +6,8 @@ that needs them, so that help comes at once.
 
 import contextlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 import traceback
@@ -15,15 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainwright.errors import (
-    DependencyError,
-    InputError,
-    InternalError,
-    PermissionRefused,
-    Preempted,
-    TrainwrightError,
-    as_record,
-)
+from trainwright.errors import InputError, InternalError, Preempted, as_record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,8 +48,12 @@ def _reported(as_json: bool = False) -> Iterator[None]:
         yield
     except typer.Exit:
         raise
+    except BrokenPipeError:  # who reads has read enough
+        raise typer.Exit(0) from None
     except Exception as error:
-        known = _known(error)
+        from trainwright.authoring.failures import known as as_ours
+
+        known = as_ours(error)
         if known is None:
             traceback.print_exc()
         else:
@@ -67,15 +65,6 @@ def _reported(as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("Stopped before anything was run.", err=True)
         raise typer.Exit(Preempted.code) from None
-
-
-def _known(error: Exception) -> TrainwrightError | None:
-    """Return an error as one of ours: what the system says of a file or a disk is no bug; None for a bug."""
-    if isinstance(error, PermissionError):
-        return PermissionRefused(str(error))
-    if isinstance(error, OSError):
-        return DependencyError(str(error), hint="Look at the disk and at the path.")
-    return error if isinstance(error, TrainwrightError) else None
 
 
 @app.command()
@@ -97,7 +86,8 @@ def run(
 
         compiled = catalog.pipeline(pipeline)
         arguments = _arguments(compiled, config, param or [])
-        again = f"trainwright run {pipeline}" + (f" --runs {runs}" if runs != Path("runs") else "")
+        elsewhere = ["--runs", str(runs)] if runs != Path("runs") else []
+        again = shlex.join(["trainwright", "run", pipeline, *elsewhere])
         listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
         outcome = local.run(
             compiled,
@@ -258,4 +248,8 @@ def main() -> None:
             raise
         error.show()
         code = InputError.code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # else Python says so itself when it ends, and changes the exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -6,7 +6,6 @@ What is made is committed, and the same byte for byte wherever it is made: ``--c
 import argparse
 import importlib
 import inspect
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,6 @@ from typing import Any
 import trainwright
 from trainwright.authoring import catalog, pages, reference
 from trainwright.errors import InputError, reported
-
-IMAGE = re.compile(r"(?<![\w./-])trainwright/(?=[a-z]+:\d)")
-"""An image of this library, wherever it stands in compiled YAML."""
 
 
 def repository() -> Path:
@@ -59,7 +55,7 @@ def run(*, check: bool = False, registry: str = "", output: Path | None = None) 
             "images of a registry do not belong into the repository's compiled YAML",
             hint="Name another folder: --output build/compiled.",
         )
-    texts = {target / place: _prefixed(text, registry) for place, text in _compiled(root)}
+    texts = {target / place: catalog.prefixed(text, registry) for place, text in _compiled(root)}
     if not registry and output is None:
         texts |= pages.all_of(root, {path.stem: text for path, text in texts.items() if _is_component(path)})
         texts[root / "docs" / "experiment.md"] = reference.page()
@@ -83,10 +79,6 @@ def _is_component(path: Path) -> bool:
 
 def _short(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _prefixed(text: str, registry: str) -> str:
-    return IMAGE.sub(f"{registry.rstrip('/')}/trainwright/", text) if registry else text
 
 
 def _compiled(root: Path) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainwright import tracking
-from trainwright.authoring import calls, environments, runs
+from trainwright.authoring import calls, environments, failures, runs
 from trainwright.authoring.adapt import whole
 from trainwright.authoring.cache import HERE, Broken, Cache, Digests, key_of, moved
 from trainwright.authoring.calls import Invocation
@@ -96,7 +96,7 @@ class Execution:
         call.folder.mkdir()
         attempts, error = self._attempts(call)
         if error:
-            return calls.failed(call, error, attempts)
+            return failures.failed(call, error, attempts)
         output = calls.read_output(call)
         if cache:
             try:
@@ -171,7 +171,7 @@ class Execution:
                 ended = self._processes.run(call.command, variables, call.log, call.step.timeout_s)
             if ended.code == 0 and not ended.late:
                 return attempt + 1, {}
-            error = calls.failure(call, ended)
+            error = failures.failure(call, ended)
             wait_s = retry.wait_s(attempt)
             if attempt == retry.count or error["code"] not in RETRYABLE:
                 break

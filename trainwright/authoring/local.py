@@ -9,12 +9,12 @@ import dataclasses
 import difflib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import bridge, calls, runs, spec, subset
+from trainwright.authoring import bridge, calls, failures, runs, spec, subset
 from trainwright.authoring.adapt import for_local_run
 from trainwright.authoring.execution import Environments, Execution, Machine
 from trainwright.authoring.processes import GRACE_S, Processes
@@ -177,18 +177,20 @@ class _Run:
     ) -> None:
         self._pipeline, self._folder, self._own = pipeline, folder, folder / runs.OWN
         self._listener, self._processes = listener, processes
-        self._steps = Execution(
-            folder, machine=machine, processes=processes, reusable=reusable, warn=listener.warned
-        )
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
+
+        def warn(text: str) -> None:
+            self._tell(listener.warned, text)
+
+        self._steps = Execution(folder, machine=machine, processes=processes, reusable=reusable, warn=warn)
 
     def go(self, request: runs.Request) -> Outcome:
         """Run the pipeline, and say what came of it."""
         start = time.monotonic()
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
         plan = Plan(id=request.run, folder=self._folder, pipeline=request.pipeline, steps=steps)
-        self._listener.started(plan)
+        self._tell(self._listener.started, plan)
         self._write("running")
         document = for_local_run(self._pipeline, request.run, request.created, str(self._folder))
         error: dict[str, Any] = {}
@@ -201,7 +203,7 @@ class _Run:
             error = as_record(failed, "kfp")
         outcome = self._outcome(plan, error, time.monotonic() - start)
         self._write(outcome.state)
-        self._listener.ended(outcome)
+        self._tell(self._listener.ended, outcome)
         return outcome
 
     def _execute(self, call: bridge.Call) -> bool:
@@ -210,20 +212,23 @@ class _Run:
             return False
         start = time.monotonic()
         invocation = calls.invocation(call, self._pipeline, self._folder, self._own)
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            self._listener.task_started(invocation.name, invocation.step.toolchain)
+        self._tell(self._listener.task_started, invocation.name, invocation.step.toolchain)
         try:
             task = self._steps.run(invocation)
         except Exception as error:
-            task = calls.failed(invocation, as_record(error, invocation.name))
+            task = failures.broken(invocation, error)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
         task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
         with self._lock:
             self._tasks[task.step] = task
             self._write("running")
-            with contextlib.suppress(BrokenPipeError):  # nobody looks any more; the run goes on
-                self._listener.task_ended(task)
+        self._tell(self._listener.task_ended, task)
         return task.finished
+
+    def _tell(self, say: Callable[..., None], *told: object) -> None:
+        """Tell the listener, one thread at a time. Should nobody look any more, the run goes on."""
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            say(*told)
 
     def _write(self, state: str) -> None:
         runs.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(self._folder)

@@ -124,7 +124,7 @@ FILES: Mapping[str, str] = {
 }
 
 CONTRACTS = (
-    ('| summarize"', '| summarize | {name}"'),
+    ("| summarize", "| summarize | {name}"),
     ('"components.summarize",', '"components.summarize", "components.{name}",'),
     ('"trainwright.summarize",', '"trainwright.summarize", "trainwright.{name}",'),
 )

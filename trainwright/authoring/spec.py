@@ -124,8 +124,9 @@ def read(path: Path) -> Pipeline:
     """
     try:
         documents = list(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except FileNotFoundError:
-        raise InputError("no such compiled pipeline", where=str(path), hint="Run `make compile`.") from None
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        hint = "Compile it with kfp 2.17, or take one of the library's: trainwright list."
+        raise InputError("no such compiled pipeline", where=str(path), hint=hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"not YAML: {error}", where=str(path)) from None
     if not documents or not isinstance(documents[0], dict) or "root" not in documents[0]:

@@ -62,7 +62,11 @@ def wrong_text(text: str) -> str:
     """Say why a text cannot be a parameter of a local run; empty if it can."""
     if "{{$" in text:
         return "holds {{$, which kfp would replace as one of its placeholders"
-    if (size := len(text.encode())) > MAX_BYTES:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "is not text: it holds bytes that are no UTF-8"
+    if size > MAX_BYTES:
         return f"is {size:,} bytes long; at most {MAX_BYTES:,} fit into a process's argument: pass a file"
     return ""
 
@@ -82,16 +86,22 @@ def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str
     for name, definition in pipeline.parameters.items():
         kind = definition["parameterType"]
         if name in arguments:
-            value = arguments[name]
-            text = value if isinstance(value, str) else json.dumps(value)
-            wrong_bool = isinstance(value, bool) and kind != "BOOLEAN"
-            if wrong_bool or not isinstance(value, KINDS.get(kind, (object,))):
-                yield f"argument {name}: expected {kind}, got {value!r:.80}"
-            elif problem := wrong_text(text):
+            if problem := _wrong(arguments[name], kind):
                 yield f"argument {name}: {problem}"
         elif "defaultValue" not in definition:
             advice = "; pass '' for absent" if definition.get("isOptional") else ""
             yield f"argument {name}: missing ({kind}){advice}"
+
+
+def _wrong(value: Any, kind: str) -> str:
+    """Say why a value cannot be an argument of a compiled type; empty if it can."""
+    wrong_bool = isinstance(value, bool) and kind != "BOOLEAN"
+    if wrong_bool or not isinstance(value, KINDS.get(kind, (object,))):
+        return f"expected {kind}, got {value!r:.80}"
+    try:
+        return wrong_text(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+    except ValueError:
+        return f"{value!r:.80} is no JSON"
 
 
 def _images(pipeline: Pipeline, toolchains: Sequence[str]) -> Iterator[str]:

@@ -100,7 +100,10 @@ class Place:
         """Say why the environment cannot be used; empty when it can."""
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
-        made_from = json.loads(self.stamp.read_text())["lock_sha256"]
+        try:
+            made_from = json.loads(self.stamp.read_text())["lock_sha256"]
+        except (ValueError, KeyError, TypeError):
+            return "is not complete"
         return "" if made_from == self.digest else "is older than its lock"
 
 

@@ -1,0 +1,120 @@
+"""The wheel holds all that another team needs: it is built, unpacked, and used far from the repository."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NIGHTLY = """
+import json
+from pathlib import Path
+
+from kfp import compiler, dsl
+from trainwright.authoring import catalog, spec, subset
+from trainwright.authoring.compile import repository
+from trainwright.authoring.environments import folder
+from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.errors import InputError
+
+resolve, ingest = catalog.load("resolve"), catalog.load("ingest")
+
+
+@dsl.pipeline
+def nightly(source: str, data: str):
+    now = resolve(source=source).set_caching_options(False)
+    ingest(source=source, source_version=now.outputs["Output"], data=data)
+
+
+compiler.Compiler().compile(nightly, "nightly.yaml")
+subset.check(spec.read(Path("nightly.yaml")), {"source": "rows.csv", "data": "{}"}, TOOLCHAINS)
+try:
+    repository()
+except InputError as error:
+    refused = error.what
+print(json.dumps({
+    "from": catalog.__file__,
+    "components": catalog.names(),
+    "pipelines": catalog.pipelines(),
+    "locks": {name: lock_digest(name) for name in TOOLCHAINS},
+    "environments": str(folder()),
+    "refused": refused,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked as an installer does."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, site = folder / "source", folder / "site"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("trainwright", "compiled", "images"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def python(site: Path, code: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run code that finds the installed library, and the repository's packages but not the repository."""
+    start = f"import sys; sys.path[:] = [{str(site)!r}, *(p for p in sys.path if p != {str(ROOT)!r})]\n"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", start + code],
+        cwd=cwd,
+        env=variables | {"XDG_CACHE_HOME": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_pipeline_of_another_team_is_compiled_from_what_is_installed(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = python(installed, NIGHTLY, tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["from"].startswith(str(installed))
+    assert set(told["components"]) == {path.stem for path in (ROOT / "compiled" / "components").iterdir()}
+    assert told["pipelines"] == ["train_and_register"]
+    assert told["locks"] == {name: lock_digest(name) for name in TOOLCHAINS}
+    assert told["environments"].startswith(str(tmp_path / "cache"))
+    assert "needs the repository" in told["refused"]
+
+
+def test_the_command_line_of_the_wheel_says_how_to_make_what_is_missing(
+    installed: Path, tmp_path: Path
+) -> None:
+    start = "from trainwright.authoring.cli import main; sys.argv[1:] = {}; main()"
+    listed = python(installed, start.format(["list"]), tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert re.search(r"\n  validate    \w.+\n", listed.stdout)
+    component = str(installed / "trainwright" / "_compiled" / "components" / "resolve.yaml")
+    done = python(installed, start.format(["run", component, "--param", "source=a"]), tmp_path)
+    assert done.returncode == 21
+    assert "next  Run: trainwright setup" in done.stderr
+
+
+def test_the_wheel_declares_its_command_and_what_authors_need(installed: Path) -> None:
+    (folder,) = installed.glob("trainwright-*.dist-info")
+    assert "trainwright = trainwright.authoring.cli:main" in (folder / "entry_points.txt").read_text()
+    metadata = (folder / "METADATA").read_text()
+    required = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", metadata, re.MULTILINE)
+    assert [name for name, condition in required if "extra ==" not in condition] == ["pydantic"]
+    assert {"kfp", "kfp-kubernetes", "typer", "rich", "uv"} <= {name for name, _ in required}

@@ -1,0 +1,42 @@
+"""The Dockerfile copies what it runs: without a builder, its steps are followed here."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainwright.authoring.toolchains import TOOLCHAINS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
+MAKING = "-m trainwright.authoring.environments"
+
+
+def copied(toolchain: str, target: Path) -> None:
+    """Copy what the first stage has when it makes the environment."""
+    before = DOCKERFILE.partition(MAKING)[0].replace("${IMAGE}", toolchain)
+    for line in re.findall(r"^COPY (.*)$", before, re.MULTILINE):
+        *sources, place = shlex.split(line)
+        (target / place).mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            if source.endswith("/"):
+                shutil.copytree(ROOT / source, target / place, dirs_exist_ok=True)
+            else:
+                shutil.copy(ROOT / source, target / place)
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+def test_the_environment_can_be_made_from_what_was_copied_before(toolchain: str, tmp_path: Path) -> None:
+    copied(toolchain, tmp_path)
+    code = f"from trainwright.authoring.environments import lock_digest; print(lock_digest({toolchain!r}))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    from trainwright.authoring.environments import lock_digest
+
+    assert done.stdout.strip() == lock_digest(toolchain)

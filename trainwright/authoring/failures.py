@@ -1,0 +1,76 @@
+"""Why a step failed: what it said itself, what its end tells, or what stood in its way here."""
+
+import contextlib
+import json
+import traceback
+from typing import Any
+
+from trainwright import errors
+from trainwright.authoring.calls import Invocation
+from trainwright.authoring.processes import Ended
+from trainwright.authoring.runs import Task
+
+TAIL_BYTES = 65_536
+KILLED = {-1, -2, -9, -15, 129, 130, 137, 143}
+"""Exit codes of a process that was stopped from outside, as the shell and as Python write them."""
+
+DOCUMENTED = {kind.code: kind for kind in errors.TrainwrightError.__subclasses__()}
+
+
+def failure(call: Invocation, ended: Ended) -> dict[str, Any]:
+    """Say why a step failed: the one line it printed itself, or what its end tells.
+
+    Returns:
+        The fields of :func:`trainwright.errors.as_record`.
+    """
+    with call.log.open("rb") as stream:
+        stream.seek(max(0, call.log.stat().st_size - TAIL_BYTES))
+        lines = stream.read().decode(errors="replace").splitlines()
+    if ended.late:
+        limit = call.step.timeout_s
+        return errors.as_record(errors.Hang(f"stopped after its limit of {limit:,.0f} s"), call.name)
+    for line in reversed(lines):
+        if line.startswith(errors.MARK):
+            with contextlib.suppress(json.JSONDecodeError):
+                record: dict[str, Any] = json.loads(line.removeprefix(errors.MARK))
+                return record
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    what = f"ended with exit code {ended.code}; its last line: {last:.300}"
+    hint = "If nobody stopped it, the machine ran out of memory: give it less data or more memory."
+    if ended.code in KILLED:
+        return errors.as_record(errors.PreemptedUnsaved(f"killed: {what}", hint=hint), call.name)
+    return errors.as_record(DOCUMENTED.get(ended.code, errors.InternalError)(what), call.name)
+
+
+def known(error: Exception) -> errors.TrainwrightError | None:
+    """Return an error as one of ours: what the system says of a file or a disk is no bug; None for a bug."""
+    if isinstance(error, PermissionError):
+        return errors.PermissionRefused(str(error))
+    if isinstance(error, OSError):
+        return errors.DependencyError(str(error), hint="Look at the disk and at the path.")
+    return error if isinstance(error, errors.TrainwrightError) else None
+
+
+def broken(call: Invocation, error: Exception) -> Task:
+    """Return what is known of a step that could not be started or whose outputs cannot be used.
+
+    The traceback of a bug goes to the step's log.
+    """
+    ours = known(error)
+    if ours is None:
+        call.folder.mkdir(exist_ok=True)
+        with call.log.open("a") as log:
+            traceback.print_exception(error, file=log)
+    return failed(call, errors.as_record(ours or error, call.name))
+
+
+def failed(call: Invocation, error: dict[str, Any], attempts: int = 0) -> Task:
+    """Return what is known of a step that failed."""
+    return Task(
+        step=call.name,
+        state="failed",
+        environment=call.step.toolchain,
+        verb=call.step.name,
+        attempts=attempts,
+        error=error,
+    )
