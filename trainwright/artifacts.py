@@ -14,6 +14,9 @@ from trainwright.errors import InternalError
 DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
 """What a judging step can decide. Only PASS is a pass."""
 
+UNASSIGNED = "unassigned"
+"""The split of a snapshot that holds the rows of no other."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:

@@ -75,8 +75,14 @@ class Document:
             path = path / self.FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         attempt = path.with_name(f".{path.name}.{os.getpid()}")
-        attempt.write_text(json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-        attempt.replace(path)
+        try:
+            attempt.write_text(
+                json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            )
+            attempt.replace(path)
+        except BaseException:
+            attempt.unlink(missing_ok=True)
+            raise
         return path
 
     @classmethod

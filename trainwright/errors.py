@@ -18,12 +18,15 @@
 An error says what (with its values), where, and what to do next.
 """
 
+import errno
 import json
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 MARK = "trainwright-error "
 """What the one machine-readable line of an error starts with on standard error."""
@@ -81,7 +84,7 @@ class TransientError(TrainwrightError):
 
 
 class DependencyError(TrainwrightError):
-    """A server, a program or an environment this step stands on is missing or down."""
+    """A server, a program or an environment this step stands on is missing or down, or a disk is full."""
 
     code = 21
     retryable = True
@@ -125,8 +128,20 @@ class InternalError(TrainwrightError):
     code = 70
 
 
+def in_our_words(error: BaseException) -> BaseException:
+    """Return the error of ours that another library's amounts to: a full disk is no bug. Else, the same."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return DependencyError(
+            f"there is no room to write: {error.strerror}",
+            where=str(error.filename or ""),
+            hint="Make room on that disk, or raise its quota, and run the step again.",
+        )
+    return error
+
+
 def as_record(error: BaseException, component: str) -> dict[str, object]:
     """Describe an error as the fields of the one JSON line that every failing step prints."""
+    error = in_our_words(error)
     if isinstance(error, TrainwrightError):
         what, where, hint = error.what, error.where, error.hint
         code, retryable = error.code, error.retryable
@@ -158,9 +173,9 @@ def reported(component: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        record = as_record(error, component)
-        if isinstance(error, TrainwrightError):
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        record, told = as_record(error, component), in_our_words(error)
+        if isinstance(told, TrainwrightError):
+            print(f"{type(told).__name__}: {told}", file=sys.stderr)  # noqa: T201
         else:
             traceback.print_exc()
         print(MARK + json.dumps(record, ensure_ascii=False), file=sys.stderr, flush=True)  # noqa: T201

@@ -11,19 +11,25 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from trainwright.artifacts import UNASSIGNED
 from trainwright.errors import InputError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
 
 
-def _in_utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+def _moment(value: object) -> datetime:
+    """Read a time as it is written out, in UTC if no zone is; pydantic takes 2013 for seconds since 1970."""
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("a time is written as 2013-01-31 or 2013-01-31T05:00:00Z") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-Time = Annotated[datetime, AfterValidator(_in_utc)]
+Time = Annotated[datetime, BeforeValidator(_moment)]
 
 
 class Section(BaseModel):
@@ -109,9 +115,7 @@ class Data(Section):
     source: Name = Field(description="A Parquet or CSV file, a folder of them, or a glob; local or gs://.")
     key: Name = Field(description="Column that identifies a row; unique and never null.")
     time: Name = Field(description="Timestamp column: when the prediction is made.")
-    label: Name = Field(
-        description="Column to predict, 0 or 1; rows without it are kept, but not learned from."
-    )
+    label: Name = Field(description="Column to predict, 0 or 1; rows without it are kept, not learned from.")
     splits: dict[Name, Window] = Field(min_length=1, description="Rows by time; a row in none is kept apart.")
     min_rows: int = Field(1, ge=1, description="Fewer rows in any split are refused.")
     missing: tuple[str, ...] = Field(
@@ -119,7 +123,11 @@ class Data(Section):
     )
 
     @model_validator(mode="after")
-    def _disjoint(self) -> Self:
+    def _unambiguous(self) -> Self:
+        if len({self.key, self.time, self.label}) < 3:  # noqa: PLR2004
+            raise ValueError(f"key {self.key}, time {self.time} and label {self.label} must be three columns")
+        if UNASSIGNED in self.splits:
+            raise ValueError(f"split {UNASSIGNED} is where rows of no window go; name this one otherwise")
         ordered = sorted(self.splits.items(), key=lambda item: item[1].start)
         for (name, window), (other, following) in itertools.pairwise(ordered):
             if following.start < window.end:
@@ -143,12 +151,8 @@ class Validation(Section):
     previous: Name = Field("train", description="Split it is compared with: the previous span.")
     numeric_threshold: Fraction = Field(0.1, description="Jensen-Shannon limit of numeric columns.")
     categorical_threshold: Fraction = Field(0.05, description="L-infinity limit of string columns.")
-    missing_threshold: Fraction = Field(
-        0.05, description="Largest change of the share of rows without value."
-    )
-    false_alarm_rate: float = Field(
-        0.01, gt=0, lt=1, description="Chance that clean data is held, all columns."
-    )
+    missing_threshold: Fraction = Field(0.05, description="Limit on the change of the share without value.")
+    false_alarm_rate: float = Field(0.01, gt=0, lt=1, description="Chance that clean data is held.")
     drift: dict[Name, DriftLimit] = Field(default_factory=dict, description="Limits for single columns.")
     ignore: tuple[Name, ...] = Field((), description="Columns not compared, such as the time itself.")
 
@@ -157,14 +161,12 @@ class Features(Section):
     """Which features are joined, and which columns of the row itself are used."""
 
     repository: Name = Field(description="Folder of the Feast repository, with feature_store.yaml.")
-    source: Name = Field(description="The offline files behind it: their content is part of the version.")
+    source: Name = Field(description="Glob of its definitions and offline files; their content counts.")
     service: Name = Field(description="Feast feature service to join.")
     request: tuple[Name, ...] = Field((), description="Columns known when the prediction is made.")
     known_after: tuple[Name, ...] = Field((), description="Columns known only afterwards; never features.")
     cutoff: Time | None = Field(None, description="Rows from this time on are refused; absent: none are.")
-    allow_backfill_leak: Name | None = Field(
-        None, description="Why views without a created timestamp are accepted; absent: they are refused."
-    )
+    allow_backfill_leak: Name | None = Field(None, description="Why views may lack a created timestamp.")
 
     @model_validator(mode="after")
     def _no_leak(self) -> Self:
@@ -212,7 +214,10 @@ class Resources(Section):
     cpu: float = Field(2, gt=0, description="Cores a pod.")
     memory_gib: float = Field(4, gt=0, description="Memory a pod.")
     gpus: int = Field(0, ge=0, description="GPUs a pod.")
-    claim: Name = Field("trainwright-shared", description="On a cluster: PersistentVolumeClaim that the train step and its job share.")
+    claim: Name = Field(
+        "trainwright-shared",
+        description="On a cluster: PersistentVolumeClaim that the train step and its job share.",
+    )
     mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
 
 
@@ -277,9 +282,7 @@ class Experiment(Section):
             "evaluation.split": self.evaluation.split,
         } | {f"training.predict.{index}": name for index, name in enumerate(self.training.predict)}
         known = list(self.data.splits)
-        wrong = [
-            f"{key} names split {name!r}" for key, name in wanted.items() if name not in self.data.splits
-        ]
+        wrong = [f"{key} names split {name!r}" for key, name in wanted.items() if name not in known]
         if self.evaluation.split not in self.training.predict:
             wrong.append(f"evaluation.split {self.evaluation.split!r} is not in training.predict")
         if self.training.split in self.training.predict:

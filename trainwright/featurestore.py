@@ -4,16 +4,17 @@ Feast is imported inside functions: it takes seconds, and only two verbs need it
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError
-from trainwright.storage import list_files, local_path, open_file, take_listing
+from trainwright.storage import TABLE_SUFFIXES, list_files, local_path, open_file, take_listing
 
 SETTINGS = "feature_store.yaml"
 OFFLINE_STORE = "duckdb"
@@ -34,7 +35,7 @@ class View:
         time: Column with the time that a value describes.
         created: Column with the time from which on it was known; empty if there is none.
         renamed: Feature by column of the files, where they differ.
-        feast: The view as Feast holds it, reading from ``source``.
+        feast: The view as Feast holds it.
     """
 
     name: str
@@ -173,15 +174,6 @@ def _view(store: Any, folder: Path, use: Any) -> View:
             f"view {use.name!r} reads from {type(source).__name__}; only files are joined", where=str(folder)
         )
     uri = source.path if "://" in source.path else str(folder / source.path)
-    feast.batch_source = FileSource(
-        name=source.name,
-        path=uri,
-        timestamp_field=source.timestamp_field,
-        created_timestamp_column=source.created_timestamp_column,
-        field_mapping=dict(source.field_mapping),
-        file_format=source.file_format,
-        s3_endpoint_override=source.s3_endpoint_override,
-    )
     view = View(
         name=use.name_to_use(),
         features={feature.name: str(feature.dtype) for feature in use.features},
@@ -228,27 +220,57 @@ def _content(name: str, uri: str) -> str:
 
 
 def _require_columns(view: View) -> None:
-    """Check that the files hold what the view promises, in types that the join takes.
+    """Check that every file holds what the view promises, alike and in types that the join takes.
 
     Raises:
-        InputError: A column is missing, or a time is not a timestamp in microseconds or coarser.
+        InputError: A file is broken, a column is missing or of another type than in the first file, or a
+            time is not a timestamp in microseconds or coarser.
     """
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     from trainwright import tables
 
-    with open_file(list_files(view.source)[0].uri) as stream:
-        schema = pq.read_schema(stream)
     renamed = {new: old for old, new in view.renamed.items()}
     times = [name for name in (view.time, view.created) if name]
-    wanted = [*view.keys, *(renamed.get(name, name) for name in view.features), *times]
-    tables.require_columns(schema, wanted, where=f"offline file of view {view.name!r}: {view.source}")
+    wanted = dict.fromkeys([*view.keys, *(renamed.get(name, name) for name in view.features), *times])
+    first = pa.schema([])
+    for uri in offline_files(view):
+        with offline_file(view, uri) as stream:
+            found = pq.read_schema(stream)
+        tables.require_columns(found, wanted, where=f"offline file of view {view.name!r}: {uri}")
+        schema = pa.schema([found.field(name) for name in wanted])
+        first = first if len(first) else schema
+        if schema != first:
+            difference = tables.schema_difference(first, schema)
+            raise InputError(f"the offline files of view {view.name!r} differ: {difference}", where=uri)
     for name in times:
-        kind = schema.field(name).type
+        kind = first.field(name).type
         if not pa.types.is_timestamp(kind) or kind.unit == "ns":
             raise InputError(
                 f"column {name!r} of view {view.name!r} is {kind}, not a timestamp in microseconds",
                 where=view.source,
                 hint="Write it as timestamp[us, tz=UTC]; DuckDB cannot compare nanoseconds with a zone.",
             )
+
+
+def offline_files(view: View) -> list[str]:
+    """List the files behind a view."""
+    return [entry.uri for entry in list_files(view.source, TABLE_SUFFIXES)]
+
+
+@contextmanager
+def offline_file(view: View, uri: str) -> Iterator[BinaryIO]:
+    """Open a file behind a view; what Arrow says about it becomes an error that names both.
+
+    Raises:
+        InputError: It is gone, incomplete, or not Parquet.
+    """
+    import pyarrow as pa
+
+    with open_file(uri) as stream:
+        try:
+            yield stream
+        except (pa.ArrowException, OSError) as error:
+            what = f"the offline file of view {view.name!r} is not Parquet, or broken: {error}"
+            raise InputError(what, where=uri) from None

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from trainwright.artifacts import Listing, SourceFile
-from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 REMOTE = ("gs", "s3", "https", "memory")
@@ -67,12 +66,14 @@ def list_files(source: str, suffixes: tuple[str, ...] = ()) -> list[Entry]:
     """List what a source holds now, sorted by URI.
 
     Args:
-        source: A file, a folder (all files below it but hidden ones and those that start with ``_``),
-            or a glob, in which ``**`` crosses folders.
-        suffixes: In a folder, only files that end with one of these count; all if empty.
+        source: A file, a folder (all files below it, through links too, but hidden ones and those that
+            start with ``_``), or a glob, in which ``**`` crosses folders.
+        suffixes: In a folder, only files that end with one of these, in any case, count; all if empty.
 
     Raises:
-        InputError: Nothing is there; says what is, as near as it can.
+        InputError: Nothing is there; says what is, as near as it can. Or a link leads nowhere, or back to
+            a folder that it lies in.
+        PermissionRefused: A folder may not be listed.
         DependencyError: The scheme's driver is not installed.
     """
     path = local_path(source)
@@ -83,10 +84,12 @@ def list_files(source: str, suffixes: tuple[str, ...] = ()) -> list[Entry]:
 
 
 def digest(entry: Entry) -> SourceFile:
-    """Read a file once and return its checksum; memory stays flat."""
-    path = local_path(entry.uri)
-    if path is not None:
-        return SourceFile(uri=entry.uri, size=entry.size, sha256=digest_file(path))
+    """Read a file once and return its checksum; memory stays flat.
+
+    Raises:
+        InputError: There is no such file any more.
+        PermissionRefused: It may not be read.
+    """
     total = hashlib.sha256()
     with open_file(entry.uri) as stream:
         while piece := stream.read(_PIECE):
@@ -205,22 +208,41 @@ def _filesystem(uri: str) -> Any:
 
 
 def _list_local(path: Path, suffixes: tuple[str, ...]) -> list[Entry]:
-    if path.is_file():
-        return [_local_entry(path)]
-    if path.is_dir():
-        found = (entry for entry in path.rglob("*") if _counts(entry.relative_to(path).as_posix(), suffixes))
-        return [_local_entry(entry) for entry in found if entry.is_file()]
-    return [_local_entry(Path(name)) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name)]
+    try:
+        if path.is_file():
+            return [_local_entry(path)]
+        if path.is_dir():
+            return [_local_entry(found) for found in _below(path, suffixes, ())]
+        found = (Path(name) for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name))
+        return [_local_entry(name) for name in found]
+    except PermissionError as error:
+        raise PermissionRefused(f"listing was refused: {error}", where=str(path)) from None
+
+
+def _below(folder: Path, suffixes: tuple[str, ...], above: tuple[Path, ...]) -> Iterator[Path]:
+    """Give the files below a folder that count. What cannot be looked into is an error, never left out."""
+    real = folder.resolve()
+    if real in above:
+        raise InputError(f"a link leads back to {real}, which holds it", where=str(folder))
+    for path in folder.iterdir():
+        if path.is_dir():
+            if _counts(path.name, ()):
+                yield from _below(path, suffixes, (*above, real))
+        elif _counts(path.name, suffixes):
+            yield path
 
 
 def _local_entry(path: Path) -> Entry:
-    state = path.stat()
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        raise InputError("a link to a file that is not there, or one just removed", where=str(path)) from None
     return Entry(str(path), state.st_size, str(state.st_mtime_ns))
 
 
 def _counts(name: str, suffixes: tuple[str, ...]) -> bool:
     hidden = any(part.startswith((".", "_")) for part in name.split("/"))
-    return not hidden and (not suffixes or name.endswith(suffixes))
+    return not hidden and (not suffixes or name.lower().endswith(suffixes))
 
 
 def _list_remote(source: str, suffixes: tuple[str, ...]) -> list[Entry]:

@@ -16,7 +16,7 @@ def resolve(source: str, listing: dsl.Output[dsl.Artifact]) -> str:
         listing: Every file with its size and checksum.
 
     Returns:
-        The content digest: any changed byte changes it, and nothing else does.
+        The content digest: any changed byte or file name changes it, and nothing else does.
     """
     from pathlib import Path
 

@@ -8,6 +8,7 @@ from trainwright.artifacts import (
     Column,
     Environment,
     Listing,
+    Progress,
     Record,
     Snapshot,
     SnapshotFile,
@@ -73,6 +74,20 @@ def test_a_missing_or_torn_document_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"files": [')
     with pytest.raises(InputError, match="is not JSON"):
         Snapshot.read(tmp_path)
+
+
+def test_a_document_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Progress(
+            step=1, total=2, epoch=1, loss=float("nan"), samples_per_s=1, eta_s=1, time="2026-11-20"
+        ).write(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "progress.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Progress(step=1, total=2, epoch=1, loss=0.5, samples_per_s=1, eta_s=1, time="2026-11-20").write(
+            tmp_path / "taken"
+        )
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["progress.json"]
 
 
 def test_a_listing_of_a_copied_source_has_the_same_content_digest() -> None:

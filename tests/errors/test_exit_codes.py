@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_an_error_that_is_not_ours_keeps_its_traceback_and_exits_with_70(
     text = capsys.readouterr().err
     assert "Traceback" in text
     assert "KeyError: 'weights'" in text
+
+
+def test_a_full_disk_is_no_bug_but_a_dependency_that_is_down(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped, errors.reported("train"):
+        Path("/dev/full").write_text("weights")
+    assert stopped.value.code == 21
+    text = capsys.readouterr().err
+    assert "DependencyError: there is no room to write: No space left on device" in text
+    assert "Traceback" not in text
 
 
 def test_a_step_that_works_prints_nothing_and_does_not_exit(capsys: pytest.CaptureFixture[str]) -> None:

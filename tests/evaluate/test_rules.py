@@ -27,15 +27,25 @@ from trainwright.significance import Estimate, largest_gap
 def test_the_area_passes_above_its_limit_fails_below_and_is_undecided_around_it(
     low: float, value: float, high: float, decision: str
 ) -> None:
-    ruling = rule_on_auc(Estimate(value, low, high), 1000, 0.7)
+    ruling = rule_on_auc(Estimate(value, low, high), (700, 300), 0.7)
     assert ruling.decision == decision
     assert (ruling.not_judged() is not None) == (decision == "INCONCLUSIVE")
 
 
+@pytest.mark.parametrize("rows", [(1000, 29), (29, 1000)])
+def test_an_area_of_fewer_than_thirty_rows_of_a_label_is_no_pass_however_good_it_looks(
+    rows: tuple[int, int],
+) -> None:
+    ruling = rule_on_auc(Estimate(0.95, 0.93, 0.97), rows, 0.7)
+    assert ruling.decision == "INCONCLUSIVE"
+    assert ruling.reason.endswith("its interval needs 30 of each")
+    assert rule_on_auc(Estimate(0.95, 0.93, 0.97), (30, 30), 0.7).decision == "PASS"
+
+
 def test_an_undecided_area_says_how_many_rows_would_decide() -> None:
-    ruling = rule_on_auc(Estimate(0.72, 0.68, 0.76), 1000, 0.7)
+    ruling = rule_on_auc(Estimate(0.72, 0.68, 0.76), (700, 300), 0.7)
     assert ruling.reason.endswith("about 4,000 rows like these 1,000 would tell")
-    assert "would tell" not in rule_on_auc(Estimate(0.7, 0.68, 0.72), 1000, 0.7).reason
+    assert "would tell" not in rule_on_auc(Estimate(0.7, 0.68, 0.72), (700, 300), 0.7).reason
 
 
 def cut(*slices: tuple[str, int, int], column: str = "origin") -> Cut:
@@ -98,7 +108,7 @@ def test_the_worst_rule_decides() -> None:
 
 def test_a_pass_shows_the_area_and_the_largest_gap_beside_their_limits() -> None:
     rulings = [
-        rule_on_auc(Estimate(0.741, 0.738, 0.744), 28_000, 0.7),
+        rule_on_auc(Estimate(0.741, 0.738, 0.744), (21_000, 7_000), 0.7),
         rule_on_gap(cut(("EWR", 100, 80), ("LGA", 100, 82)), Evaluation(max_recall_gap=0.1)),
         rule_on_gap(cut(("AA", 100, 80), ("UA", 100, 84), column="carrier"), Evaluation(max_recall_gap=0.1)),
         rule_on_calibration(Estimate(0.01, 0, 0.02), 0.05),
@@ -108,7 +118,7 @@ def test_a_pass_shows_the_area_and_the_largest_gap_beside_their_limits() -> None
 
 def test_several_broken_rules_are_counted() -> None:
     rulings = [
-        rule_on_auc(Estimate(0.741, 0.738, 0.744), 28_000, 0.7),
+        rule_on_auc(Estimate(0.741, 0.738, 0.744), (21_000, 7_000), 0.7),
         rule_on_gap(cut(("EWR", 1000, 831), ("LGA", 1000, 912)), Evaluation(max_recall_gap=0.04)),
         rule_on_calibration(Estimate(0.2, 0.19, 0.21), 0.05),
     ]

@@ -72,6 +72,36 @@ def test_a_bucket_holds_what_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([10_000_000_000_001 + index for index in range(5)]),
+        pa.array([2**62 + index for index in range(5)]),
+        pa.array([1 + index * 1e-12 for index in range(5)]),
+        pa.array([1_000_000 + index * 0.01 for index in range(400)]),
+        pa.array([2**62 + index for index in range(400)]),
+    ],
+    ids=["long", "too large for a float", "close", "close buckets", "large buckets"],
+)
+def test_different_numbers_never_share_a_name_however_close_they_are(values: pa.Array) -> None:
+    names = group_rows(pa.chunked_array([values]), "x").names
+    assert len(names) in {5, BUCKETS}
+    assert len(set(names)) == len(names)
+
+
+def test_a_number_is_named_as_it_is_written() -> None:
+    column = pa.chunked_array([pa.array([0.1, -2, 7, 1e20], pa.float32())])
+    assert list(group_rows(column, "x").names) == ["-2", "0.1", "7", "1e+20"]
+
+
+def test_numbers_without_end_are_in_the_outer_buckets() -> None:
+    values = [float("-inf")] * 30 + [float(index) for index in range(100)] + [float("inf")] * 30
+    names = group_rows(pa.chunked_array([values]), "x").names
+    assert names[0].startswith("-inf to ")
+    assert names[-1].endswith("inf")
+    assert not any("nan" in name for name in names)
+
+
+@pytest.mark.parametrize(
     "column", [pa.array(["a", None, "b"]), pa.array([1, None, 2]), pa.array([1.5, None, float("nan")])]
 )
 def test_rows_without_a_value_are_a_slice_of_their_own(column: pa.Array) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment
+from trainwright.experiment import Data, Experiment, Window
 
 GOOD = """
 schema_version: 1
@@ -119,3 +119,27 @@ def test_a_section_that_is_not_json_names_the_parameter() -> None:
     with pytest.raises(InputError, match="not JSON") as refused:
         Data.parse("{", "parameter data")
     assert "parameter data" in str(refused.value)
+
+
+@pytest.mark.parametrize("start", ["2013", "'2013'", "1356998400", "true", "January"])
+def test_a_number_is_no_time_although_pydantic_takes_it_for_seconds_since_1970(
+    tmp_path: Path, start: str
+) -> None:
+    message = refusal(tmp_path, GOOD.replace("{start: 2013-01-01,", f"{{start: {start},"))
+    assert "data.splits.train.start: a time is written as 2013-01-31 or 2013-01-31T05:00:00Z" in message
+
+
+def test_a_time_keeps_its_moment_whatever_its_zone_and_is_utc_without_one() -> None:
+    times = ["2013-01-01", "2013-01-01 00:00", "2012-12-31T19:00:00-05:00", "2013-01-01T00:00:00Z"]
+    windows = [Window.check({"start": time, "end": "2014-01-01"}, "test") for time in times]
+    assert {window.start.isoformat() for window in windows} == {"2013-01-01T00:00:00+00:00"}
+
+
+def test_a_split_with_the_name_that_rows_of_no_window_get_is_refused(tmp_path: Path) -> None:
+    message = refusal(tmp_path, GOOD.replace("    evaluate: {", "    unassigned: {"))
+    assert "split unassigned is where rows of no window go" in message
+
+
+def test_one_column_cannot_have_two_roles(tmp_path: Path) -> None:
+    message = refusal(tmp_path, GOOD.replace("time: at", "time: id"))
+    assert "key id, time id and label late must be three columns" in message

@@ -117,6 +117,44 @@ def test_an_offline_file_without_a_feature_names_the_close_column(repository: Pa
         open_service(str(repository), "shop_v1")
 
 
+def test_an_offline_file_that_is_cut_off_is_named(repository: Path) -> None:
+    path = repository / "offline" / "prices.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(
+        InputError, match="the offline file of view 'prices' is not Parquet, or broken"
+    ) as raised:
+        open_service(str(repository), "shop_v1")
+    assert raised.value.where == str(path)
+
+
+def as_folder(repository: Path) -> Path:
+    """Turn the offline file of the prices into a folder of the same name with that file in it."""
+    path = repository / "offline" / "prices.parquet"
+    table = pq.read_table(path)
+    path.unlink()
+    path.mkdir()
+    pq.write_table(table, path / "a.parquet")
+    return path
+
+
+def test_every_offline_file_of_a_view_must_be_like_the_first(repository: Path) -> None:
+    folder = as_folder(repository)
+    table = pq.read_table(folder / "a.parquet")
+    place = table.column_names.index("price")
+    pq.write_table(table.set_column(place, "price", table["price"].cast("float")), folder / "b.parquet")
+    with pytest.raises(InputError, match="of view 'prices' differ: 'price' is float, was double") as raised:
+        open_service(str(repository), "shop_v1")
+    assert raised.value.where == str(folder / "b.parquet")
+    pq.write_table(table.drop_columns(["price"]), folder / "b.parquet")
+    with pytest.raises(InputError, match="no column 'price'"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_what_is_no_table_in_a_folder_of_offline_files_is_not_read(repository: Path) -> None:
+    (as_folder(repository) / "README.md").write_text("what this is")
+    assert open_service(str(repository), "shop_v1").features
+
+
 def test_nanoseconds_are_refused_before_duckdb_chokes_on_them(repository: Path) -> None:
     path = repository / "offline" / "prices.parquet"
     table = pq.read_table(path)

@@ -192,6 +192,23 @@ def test_a_time_in_another_zone_is_the_same_moment(tmp_path: Path) -> None:
     assert [entry.sha256 for entry in plain.files] == [entry.sha256 for entry in moved.files]
 
 
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (2**62, pa.timestamp("us", tz="UTC")),
+        (-(2**62), pa.timestamp("us", tz="UTC")),
+        (253_402_300_800, pa.timestamp("s")),
+        (2**31 - 1, pa.date32()),
+    ],
+)
+def test_a_time_outside_the_years_1_to_9999_is_refused(
+    tmp_path: Path, number: int, kind: pa.DataType
+) -> None:
+    table = flights(3, at=pa.array([number] * 3, f"int{kind.bit_width}").cast(kind))
+    with pytest.raises(InputError, match="3 times outside the years 1 to 9999"):
+        take(put(tmp_path / "in.parquet", table), tmp_path / "out")
+
+
 def test_a_time_column_that_holds_no_times_is_refused_with_examples(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="time column 'carrier' holds string, not times: 'NA', 'UA'"):
         take(put(tmp_path / "in.parquet", flights()), tmp_path / "out", data(time="carrier"))
@@ -211,6 +228,34 @@ def test_a_label_of_floats_with_nan_is_zeros_ones_and_nothing(tmp_path: Path) ->
     floats = take(put(tmp_path / "a.parquet", flights(late=values)), tmp_path / "1")
     truths = take(put(tmp_path / "b.parquet", flights()), tmp_path / "2")
     assert [entry.sha256 for entry in floats.files] == [entry.sha256 for entry in truths.files]
+
+
+def test_a_label_of_lists_is_refused_with_examples(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"label column 'late' holds list<.*>, not 0 and 1: \[1\]"):
+        take(put(tmp_path / "in.parquet", flights(3, late=[[1], [1], [0]])), tmp_path / "out")
+
+
+def test_a_label_of_16_bit_floats_is_zeros_and_ones(tmp_path: Path) -> None:
+    table = flights(late=pa.array([n % 2 for n in range(400)], pa.float16()))
+    snapshot = take(put(tmp_path / "in.parquet", table), tmp_path / "out")
+    assert snapshot.quality["positives.train"] == 7 * 12
+
+
+def test_keys_of_one_fingerprint_are_told_apart(tmp_path: Path) -> None:
+    """Python's hash of -1.0 is that of -2.0."""
+    assert hash(-1.0) == hash(-2.0)
+    snapshot = take(put(tmp_path / "in.parquet", flights(id=[-2.0, -1.0, *range(398)])), tmp_path / "out")
+    assert snapshot.rows == 400
+
+
+def test_keys_that_became_floats_are_refused_where_digits_are_lost(tmp_path: Path) -> None:
+    """A CSV file does not say that 20 digits are a name; they differ here, but not in every digit."""
+    rows = "".join(f"1{n}345678901234567891,2013-01-01 00:00:00,1\n" for n in range(10, 20))
+    (tmp_path / "in.csv").write_text(f"id,at,late\n{rows}")
+    with pytest.raises(InputError, match="key column 'id' holds floats too large to keep every digit"):
+        take(tmp_path / "in.csv", tmp_path / "out")
+    whole = flights(id=[float(n) for n in range(400)])
+    assert take(put(tmp_path / "in.parquet", whole), tmp_path / "whole").rows == 400
 
 
 def test_an_empty_table_is_refused(tmp_path: Path) -> None:

@@ -145,3 +145,71 @@ def test_an_empty_csv_and_a_doubled_column_are_refused(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a Parquet nor a CSV file"):
         read(text(tmp_path / "a.xlsx", "x"))
+
+
+@pytest.mark.parametrize(
+    ("first", "middle", "last"),
+    [
+        ("2013-01-01T00:00:00Z", "2013-01-01T00:00:00Z", "2013-01-01T00:00:00"),
+        ("2013-01-01T00:00:00", "2013-01-01T00:00:00", "2013-01-01T00:00:00Z"),
+        ("2013-01-01T00:00:00", "2013-01-01T00:00:00.5", "9999-12-31T00:00:00"),
+    ],
+)
+def test_times_that_no_one_type_takes_become_text(tmp_path: Path, first: str, middle: str, last: str) -> None:
+    """The third needs nanoseconds, which do not reach the year 9999."""
+    rows = "".join(f"{value},padding of each row\n" * 300_000 for value in (first, middle))
+    table = read(text(tmp_path / "a.csv", f"a,b\n{rows}{last},end\n"))
+    assert table.schema.field("a").type == pa.string()
+    assert table["a"].unique().to_pylist() == list(dict.fromkeys([first, middle, last]))
+
+
+@pytest.mark.parametrize("closed", ["", '"'])
+def test_a_quote_that_is_not_closed_is_an_error_and_hides_no_rows(tmp_path: Path, closed: str) -> None:
+    """Arrow reads 2 rows of 4 where a later quote closes it, and 2 where none does."""
+    path = text(tmp_path / "a.csv", f'n,word\n1,a\n2,"b\n3,"c{closed}\n4,d\n')
+    with pytest.raises(
+        InputError, match=r"over several lines.*a quote may not be closed.*'word': 'b\\n3,"
+    ) as caught:
+        read(path)
+    assert caught.value.where == str(path)
+
+
+def test_a_return_within_a_value_is_a_line_break_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'n,word\r1,"b\r2,c"\r3,d\r')
+    with pytest.raises(InputError, match="a value goes over several lines"):
+        read(path)
+
+
+def test_a_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> None:
+    path = text(tmp_path / "a.csv", "n,word\n" + '1,"a long line\nand another, longer one"\n' * 400_000)
+    with pytest.raises(InputError, match="a value goes over several lines"):
+        read(path)
+
+
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_a_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
+    path = text(tmp_path / "a.csv", f"a{separator}b\n1{separator}2\n")
+    with pytest.raises(InputError, match=f"parted by {name}, not commas"):
+        read(path)
+
+
+def test_a_column_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="columns have no name: 1, 3 of 3"):
+        read(text(tmp_path / "a.csv", ",a, \n0,1,2\n"))
+
+
+def test_a_compressed_csv_is_read_whatever_the_case_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "A.CSV.GZ"
+    path.write_bytes(gzip.compress(b"a\n1\n") + gzip.compress(b"2\n"))
+    assert read(path)["a"].to_pylist() == [1, 2]
+
+
+def test_a_time_that_microseconds_do_not_reach_is_refused_and_not_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"never": pa.array([2**60], pa.timestamp("ms"))}), path)
+    with pytest.raises(
+        InputError, match=r"column 'never' is timestamp\[ms\], and cannot be stored"
+    ) as caught:
+        read(path)
+    assert caught.value.where == str(path)

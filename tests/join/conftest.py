@@ -43,7 +43,7 @@ def write_sales(folder: Path, splits: dict[str, list[dict[str, Any]]], **overrid
 def features_of(repository: Path, **changes: Any) -> Features:
     section = {
         "repository": str(repository),
-        "source": str(repository / "offline"),
+        "source": f"{repository}/**/*[!c]",
         "service": "shop_v1",
         "request": ["shop", "pieces"],
         "known_after": ["refund"],

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.featurestore.repository import PRICES, ViewSpec, at, make_repository
+from tests.featurestore.repository import PRICES, UTC_US, ViewSpec, at, make_repository, write_table
 from tests.join.conftest import Joined, features_of, write_sales
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
@@ -311,6 +311,33 @@ def test_a_key_of_another_type_is_refused_with_both_types(join: Join, tmp_path: 
         join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
 
 
+def test_a_key_that_the_files_could_not_hold_matches_nothing(join: Join, tmp_path: Path) -> None:
+    view = ViewSpec("codes", {"product": pa.int64()}, {"code": pa.float64()}, [])
+    repository = make_repository(tmp_path / "repo", [view])
+    times = pa.array([at(0)], UTC_US)
+    small = {"product": pa.array([7], pa.int32()), "code": [1.5], "event": times, "created": times}
+    pq.write_table(pa.table(small), repository / "offline" / "codes.parquet")
+    sales = [sale("a", 1, product=7), sale("b", 1, product=7 + 2**32)]
+    assert join(repository, {"train": sales})[1]["code"].to_pylist() == [1.5, None]
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), timedelta(days=1)])
+def test_a_folder_of_offline_files_is_joined_like_one_file(
+    ttl: timedelta, join: Join, tmp_path: Path
+) -> None:
+    view = ViewSpec("codes", {"product": pa.int64()}, {"code": pa.float64()}, [], ttl=ttl)
+    repository = make_repository(tmp_path / "repo", [view])
+    folder = repository / "offline" / "codes.parquet"
+    folder.unlink()
+    folder.mkdir()
+    for product in (1, 2):
+        row = {"product": product, "code": product / 2, "event": at(0), "created": at(0)}
+        write_table(folder / f"{product}.parquet", replace(view, rows=[row]))
+    (folder / "README.txt").write_text("what this is")
+    sales = [sale("a", 1, product=1), sale("b", 1, product=2)]
+    assert join(repository, {"train": sales})[1]["code"].to_pylist() == [0.5, 1.0]
+
+
 def test_what_feast_itself_cannot_join_is_refused_with_its_reason(join: Join, tmp_path: Path) -> None:
     """Feast's DuckDB store drops every column whose name ends in _y."""
     rows = [{"product": 1, "quantity_y": 1.0, "event": at(0), "created": at(0)}]
@@ -377,7 +404,7 @@ def test_rows_without_a_time_role_are_refused(join: Join, tmp_path: Path) -> Non
 def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo", [PRICES])
     sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
-    version = take_listing(str(repository / "offline"))[0].content_digest
+    version = take_listing(features_of(repository).source)[0].content_digest
     make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
     with pytest.raises(InputError, match="they changed after they were looked at"):
         make_training_set(
@@ -388,6 +415,40 @@ def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: P
             tmp_path / "set",
             tmp_path / "summary.md",
         )
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("offline", "feature_store.yaml, the definitions of the views"),
+        ("offline/visits.parquet", "prices.parquet, feature_store.yaml"),
+        ("**/*.[py]*", "the definitions of the views"),
+    ],
+)
+def test_a_source_of_features_that_would_not_show_a_change_of_them_is_refused(
+    source: str, missing: str, join: Join, tmp_path: Path
+) -> None:
+    """A cached join knows nothing of what its source does not hold, such as a TTL in the registry."""
+    visits = ViewSpec("visits", {"shop": pa.string()}, {"visitors": pa.float64()}, [])
+    repository = make_repository(tmp_path / "repo", [visits, PRICES])
+    with pytest.raises(InputError, match="a change of the features would go unseen") as raised:
+        join(repository, {"train": [sale("a", 1)]}, source=str(repository / source))
+    assert missing in raised.value.what
+    assert raised.value.hint.endswith(f"{repository}/**/*[!c]")
+    assert not (tmp_path / "set").exists()
+
+
+def test_with_its_registry_elsewhere_the_definitions_show_a_change_of_the_features(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    (repository / "registry.db").rename(tmp_path / "registry.db")
+    settings = repository / "feature_store.yaml"
+    settings.write_text(settings.read_text().replace("registry.db", "../registry.db"))
+    with pytest.raises(InputError, match="does not hold the definitions of the views"):
+        join(repository, {"train": [sale("a", 1)]})
+    (repository / "definitions.py").write_text("# as they were applied")
+    assert join(repository, {"train": [sale("a", 1)]})[0].rows == 1
 
 
 def test_a_join_that_lets_later_values_in_is_refused_and_leaves_no_training_set(

@@ -21,6 +21,12 @@ folder, notes, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK
 def await_file(path):
     while not path.exists():
         time.sleep(0.01)
+def await_end(of):
+    while not (noted := list(notes.glob(f"pid-{of}-*"))):
+        time.sleep(0.01)
+    state = Path("/proc", noted[0].name.rsplit("-", 1)[1], "stat")
+    while state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        time.sleep(0.01)
 """
 
 COMPLETE = """

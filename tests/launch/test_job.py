@@ -3,6 +3,8 @@
 import dataclasses
 import fcntl
 import re
+import secrets
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,15 +59,50 @@ def test_an_attempts_folder_is_removed_whatever_happens(tmp_path: Path) -> None:
 def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_and_that_of_a_living_one_kept(
     tmp_path: Path,
 ) -> None:
-    dead, living = tmp_path / ".model.attempt-dead", tmp_path / ".model.attempt-living"
-    for folder in (dead, living):
-        folder.mkdir()
-        (folder / "launcher.lock").touch()
-    with (living / "launcher.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with fresh_folder(tmp_path / "model"):
+    dead = tmp_path / ".model.attempt-dead"
+    dead.mkdir()
+    with fresh_folder(tmp_path / "model") as living:
+        with fresh_folder(tmp_path / "model") as other:
             assert not dead.exists()
             assert living.exists()
+            assert other != living
+        assert living.exists()
+
+
+def test_a_folder_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(["first", "second"])
+    lock = fcntl.flock
+    removed: list[Path] = []
+
+    def removed_just_before(descriptor: int, how: int) -> None:
+        if not removed:
+            removed.append(tmp_path / ".model.attempt-first")
+            removed[0].rmdir()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(secrets, "token_hex", lambda _bytes: next(names))
+    monkeypatch.setattr(fcntl, "flock", removed_just_before)
+    with fresh_folder(tmp_path / "model") as folder:
+        assert folder == tmp_path / ".model.attempt-second"
+        assert folder.is_dir()
+
+
+def test_a_folder_that_cannot_be_copied_whole_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "broken").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(shutil.Error, match="No such file"):
+        publish(tmp_path / "model", tmp_path / "out" / "model", keep=True)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_error_of_a_rank_that_outlives_its_attempt_brings_no_folder_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    RankError.of(Diverged("the loss is not finite"), 0).save(tmp_path / "removed")
+    assert list(tmp_path.iterdir()) == []
+    assert "rank 0: the loss is not finite (could not be noted: " in capfd.readouterr().err
 
 
 def test_a_published_folder_replaces_what_an_earlier_attempt_left(tmp_path: Path) -> None:

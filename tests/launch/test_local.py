@@ -68,10 +68,8 @@ def test_a_rank_that_was_killed_is_the_cause_and_not_its_peer_that_noticed(tmp_p
     body = """
     with reported_rank(folder, rank):
         if rank == 1:
-            (notes / "dying").touch()
             os.kill(os.getpid(), 9)
-        await_file(notes / "dying")
-        time.sleep(0.05)
+        await_end(1)
         raise RuntimeError("connection closed by peer")
     """
     with pytest.raises(TransientError, match="rank 1 was killed by SIGKILL") as caught:
@@ -79,16 +77,34 @@ def test_a_rank_that_was_killed_is_the_cause_and_not_its_peer_that_noticed(tmp_p
     assert "ran out of memory" in caught.value.hint
 
 
-def test_an_error_that_is_not_ours_is_told_with_its_text(
+def test_an_error_that_is_not_ours_is_told_with_its_text_and_not_the_end_of_a_healthy_peer(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     body = """
     with reported_rank(folder, rank):
-        {}["tail_number"]
+        if rank == 0:
+            {}["tail_number"]
+        time.sleep(120)
     """
-    with pytest.raises(InternalError, match="KeyError: 'tail_number'"):
-        Local().run(job(tmp_path, body, processes=1))
+    with pytest.raises(InternalError, match="KeyError: 'tail_number'") as caught:
+        Local().run(job(tmp_path, body))
+    assert caught.value.where == "rank 0"
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_peer_that_had_to_be_killed_because_it_would_not_end_is_not_the_cause(tmp_path: Path) -> None:
+    body = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (notes / f"deaf-{rank}").touch()
+    with reported_rank(folder, rank):
+        if rank == 0:
+            await_file(notes / "deaf-1")
+            raise RuntimeError("the collective timed out")
+        time.sleep(120)
+    """
+    with pytest.raises(InternalError, match="RuntimeError: the collective timed out"):
+        Local(grace_s=2).run(job(tmp_path, body))
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def job(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     experiment["validation"] |= {"numeric_threshold": 0.5, "categorical_threshold": 0.5, "drift": {}}
     experiment["features"] |= {
         "repository": str(flights / "feature_repo"),
-        "source": str(flights / "feature_repo"),
+        "source": str(flights / "feature_repo" / "**" / "*[!c]"),
     }
     experiment["training"]["epochs"] = 1
     experiment["evaluation"] |= {"min_auc": 0.5, "max_recall_gap": 1.0, "max_calibration_error": 1.0}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,6 +299,21 @@ def test_a_server_that_does_not_answer_is_an_error_after_the_time_given(run: Run
     assert time.monotonic() - begun < 30
     assert caught.value.code == 21
     assert "run the register step alone" in caught.value.hint
+
+
+def test_a_registry_that_another_process_keeps_locked_is_away_and_not_forbidden(
+    run: Run, registry: Registry
+) -> None:
+    enter(run, registry)
+    other = Run(run.root.parent / "other", weights="others")
+    file = registry.tracking_uri.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file, isolation_level=None)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DependencyError, match="kept locked by another process") as caught:
+            enter(other, registry.model_copy(update={"retry_s": 0}))
+        assert caught.value.retryable
+        held.execute("ROLLBACK")
+    assert enter(other, registry).version == "2"
 
 
 def test_an_address_of_another_kind_is_refused_before_anything_is_done(run: Run, tmp_path: Path) -> None:

@@ -91,7 +91,13 @@ def test_a_source_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (5_400_000, "5.4 MB"), (7_200_000_000_000, "7.2 TB")],
+    [
+        (0, "0 bytes"),
+        (999_999, "1.0 MB"),
+        (999, "999 bytes"),
+        (5_400_000, "5.4 MB"),
+        (7_200_000_000_000, "7.2 TB"),
+    ],
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert readable_size(size) == text

@@ -1,6 +1,7 @@
 """Intervals against published examples, scipy, brute force and simulation."""
 
 import itertools
+import math
 from collections.abc import Callable
 from statistics import NormalDist
 
@@ -137,8 +138,9 @@ def test_delong_is_what_all_pairs_give_by_hand(digits: int) -> None:
     area, variance = by_hand(label, score)
     estimate = delong(label, score)
     assert estimate.value == pytest.approx(area, abs=1e-12)
-    assert estimate.low == pytest.approx(area - Z * variance**0.5, abs=1e-9)
-    assert estimate.high == pytest.approx(area + Z * variance**0.5, abs=1e-9)
+    middle, half = math.log(area / (1 - area)), Z * variance**0.5 / (area * (1 - area))
+    assert estimate.low == pytest.approx(1 / (1 + math.exp(half - middle)), abs=1e-9)
+    assert estimate.high == pytest.approx(1 / (1 + math.exp(-half - middle)), abs=1e-9)
 
 
 def area_of(label: NDArray[np.int64], score: NDArray[np.float64]) -> float:
@@ -161,6 +163,14 @@ def test_delongs_interval_holds_the_true_area_about_95_times_of_100() -> None:
     truth = NormalDist().cdf(0.9 / 2**0.5)
     estimates = [delong(*scores(seed, 400)) for seed in range(600)]
     assert 0.93 <= np.mean([e.low <= truth <= e.high for e in estimates]) <= 0.97
+
+
+def test_with_thirty_rows_of_each_label_the_interval_of_a_good_area_does_not_begin_too_high() -> None:
+    draw, truth = np.random.default_rng(11), 0.9
+    shift = NormalDist().inv_cdf(truth) * 2**0.5
+    label = np.repeat([0, 1], 30)
+    lows = [delong(label, draw.normal(shift * label, 1)).low for _ in range(1000)]
+    assert np.mean(np.array(lows) > truth) < 0.035
 
 
 def test_a_perfect_ranking_of_four_rows_is_not_certainty() -> None:

@@ -1,12 +1,15 @@
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.tables.kills import kill_everywhere
 from trainwright import storage
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 fsspec = pytest.importorskip("fsspec")
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -27,6 +30,54 @@ def test_a_folder_lists_its_tables_but_not_what_is_hidden(tmp_path: Path) -> Non
     entries = storage.list_files(str(tmp_path), storage.TABLE_SUFFIXES)
     assert [entry.uri for entry in entries] == [str(tmp_path / "b.parquet"), str(tmp_path / "deep/a.csv")]
     assert entries == storage.list_files(f"file://{tmp_path}", storage.TABLE_SUFFIXES)
+
+
+def test_a_folder_lists_its_tables_through_links_and_whatever_the_case_of_their_names(tmp_path: Path) -> None:
+    for name in ("data/a.CSV", "elsewhere/b.csv", "elsewhere/deep/C.Parquet", "single.csv.GZ"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "data" / "folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "link.csv.gz").symlink_to(tmp_path / "single.csv.GZ")
+    found = [entry.uri for entry in storage.list_files(str(tmp_path / "data"), storage.TABLE_SUFFIXES)]
+    names = ["a.CSV", "folder/b.csv", "folder/deep/C.Parquet", "link.csv.gz"]
+    assert found == [str(tmp_path / "data" / name) for name in names]
+
+
+@pytest.mark.parametrize("source", ["", "*.csv"])
+def test_a_link_to_nothing_is_an_error_and_not_a_missing_file(tmp_path: Path, source: str) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "gone.csv")
+    with pytest.raises(InputError, match="a link to a file that is not there") as caught:
+        storage.list_files(str(tmp_path / source), storage.TABLE_SUFFIXES)
+    assert caught.value.where == str(tmp_path / "b.csv")
+
+
+def test_a_link_that_leads_back_is_an_error_and_not_followed_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "back").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="a link leads back to"):
+        storage.list_files(str(tmp_path), storage.TABLE_SUFFIXES)
+
+
+@pytest.mark.parametrize("hidden", ["deep", "deep/b.csv"])
+def test_what_may_not_be_read_is_refused_and_not_left_out(hidden: str) -> None:
+    """Asked as another user where this one may read everything."""
+    me = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "deep").mkdir()
+        for table in ("a.csv", "deep/b.csv"):
+            (folder / table).write_text(table)
+        (folder / hidden).chmod(0)
+        os.seteuid(me or NOBODY)
+        try:
+            with pytest.raises(PermissionRefused):
+                storage.take_listing(name)
+        finally:
+            os.seteuid(me)
+            (folder / hidden).chmod(0o755)
 
 
 def test_a_glob_takes_files_over_folders(tmp_path: Path) -> None:

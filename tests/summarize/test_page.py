@@ -3,12 +3,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
-from trainwright.summarize.page import duration, line_back, outcome, summarize
+from trainwright.summarize.page import draw_page, duration, line_back, outcome, summarize
 from trainwright.summarize.run import Ending, read_run
 
 DONE = Ending("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
@@ -131,6 +132,21 @@ def test_a_held_run_names_the_gate_that_held_it(tmp_path: Path) -> None:
     assert [step.step for step in run.lineage] == ["evaluate", "train", "join", "ingest"]
 
 
+@pytest.mark.parametrize(
+    ("state", "decided"), [("COMPLETE", "PASS"), ("CACHED", "PASS"), ("RUNNING", "HOLD")]
+)
+def test_a_cluster_calls_success_complete_and_a_run_that_a_gate_stopped_running(
+    tmp_path: Path, state: str, decided: str
+) -> None:
+    records = chain()
+    records["validate"] = replace(records["validate"], decision="PASS")
+    records["evaluate"] = replace(records["evaluate"], decision=decided)
+    steps = ["ingest", "validate", "join", "train", "evaluate", *(["register"] if decided == "PASS" else [])]
+    run = read_run(str(put(tmp_path, records, *steps)), Ending(state))
+    assert outcome(run).startswith("Registered" if decided == "PASS" else "Held by evaluate")
+    assert draw_page(run).decision == decided
+
+
 def test_a_failed_step_is_named_with_its_reason_and_what_follows_is_not_run(tmp_path: Path) -> None:
     records = chain()
     root = put(tmp_path / "run", records, "ingest", "validate", "join")
@@ -177,6 +193,31 @@ def test_a_broken_record_and_a_broken_list_of_tasks_are_named_and_the_rest_is_sh
     assert [step.name for step in run.steps] == ["ingest"]
     assert len(run.problems) == 2
     assert "schema_version 99" in run.problems[0]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"started": "yesterday"}, {"started": "2026-11-20T10:00:00"}, {"seconds": 1e308}],
+    ids=["no time", "no zone", "no end"],
+)
+def test_a_record_whose_times_mean_nothing_is_named_and_the_page_is_drawn_without_it(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    records = chain()
+    root = put(tmp_path, records, "ingest", "join")
+    replace(records["join"], **broken).write(root / "join" / "main" / "record.json")
+    summarize(str(root), DONE, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
+    text = (tmp_path / "summary.md").read_text()
+    assert "could not be drawn" not in text
+    assert "join/main/record.json cannot be read" in text
+    assert "ingest | done" in text
+
+
+def test_an_error_of_a_task_that_is_only_a_text_is_shown(tmp_path: Path) -> None:
+    told = {"run": "r", "tasks": [{"step": "train", "state": "failed", "error": "no memory"}]}
+    (tmp_path / "tasks.json").write_text(json.dumps(told))
+    summarize(str(tmp_path), DONE, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
+    assert "train: no memory" in (tmp_path / "summary.md").read_text()
 
 
 def test_a_step_that_is_done_but_left_no_record_is_named(tmp_path: Path) -> None:

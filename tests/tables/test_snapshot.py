@@ -77,6 +77,30 @@ def test_types_are_stored_in_their_one_plain_form(tmp_path: Path) -> None:
     assert snapshot.quality == {"nulls.id": 0, "nulls.word": 1, "nulls.long": 0, "nulls.at": 0}
 
 
+def test_types_that_an_older_pyarrow_does_not_read_become_the_next_wider_one() -> None:
+    table = pa.table(
+        {
+            "half": pa.array([0.5, None], pa.float32()).cast("halffloat"),
+            "texts": pa.array([["a"], None], pa.large_list(pa.large_string())),
+            "times": pa.array([[1_000_001], []], pa.list_(pa.timestamp("ns"))),
+            "same": pa.array([{"x": 1}, None]),
+        }
+    )
+    plain = tables.plain(table)
+    kinds = [pa.float32(), pa.large_list(pa.string()), pa.list_(pa.timestamp("us")), table.schema.types[3]]
+    assert plain.schema.types == kinds
+    assert plain["half"].to_pylist() == [0.5, None]
+    assert plain["texts"].to_pylist() == [["a"], None]
+    assert plain["times"].cast(pa.list_(pa.int64())).to_pylist() == [[1_000], []]
+
+
+def test_a_time_that_microseconds_do_not_reach_is_refused_with_its_column_and_place() -> None:
+    table = pa.table({"at": pa.array([2**60], pa.timestamp("ms"))})
+    with pytest.raises(InputError, match=r"column 'at' is timestamp\[ms\], and cannot be stored") as caught:
+        tables.plain(table, "here")
+    assert caught.value.where == "here"
+
+
 def test_rows_of_another_schema_are_refused_and_nothing_is_published(tmp_path: Path) -> None:
     other = pa.table(
         {"id": pa.array(["x"]), "name": pa.array(["y"]), "at": pa.array([0], pa.timestamp("us"))}

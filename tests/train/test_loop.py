@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from trainwright.experiment import Network
 from trainwright.train.group import Group
 from trainwright.train.loop import batches, fit_network, learning_rate
 from trainwright.train.network import TabularNetwork
-from trainwright.train.rows import encode, fit
+from trainwright.train.rows import Source, encode, fit
 
 
 def sha256(network: TabularNetwork) -> str:
@@ -104,6 +105,26 @@ def test_encoded_rows_are_those_of_the_split_in_their_order(
         rows.numeric[:, 2].numpy(), (noise - noise.mean()) / noise.std(), rtol=1e-4, atol=1e-5
     )
     assert not (tmp_path / "encoded").exists()
+
+
+def test_room_for_the_encoded_rows_is_taken_before_any_is_written(
+    training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    """A process that writes to a mapped file for which the disk has no room is killed (SIGBUS)."""
+    taken: list[bool] = []
+
+    class Looking(Source):
+        def read(self, file: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+            files = [path.stat() for path in tmp_path.glob("encoded/*.bin")]
+            taken.extend(state.st_blocks * 512 >= state.st_size for state in files)
+            return super().read(file)
+
+    plain = source(training_set)
+    looking = Looking(plain.folder, plain.snapshot, plain.split, plain.kinds)
+    transforms, labels = fit(plain, Network(), alone)
+    encode(looking, transforms, labels, tmp_path / "encoded", alone)
+    assert taken
+    assert all(taken[:3])
 
 
 def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Group) -> None:

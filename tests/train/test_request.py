@@ -73,6 +73,13 @@ def test_a_missing_split_is_named_with_those_that_are_there(training_set: Path, 
     assert "no split 'holdout'; this training set has train (6,001 rows), evaluate (2,000 rows)" in message
 
 
+def test_a_split_that_is_learned_from_is_not_scored_to_be_judged_on(
+    training_set: Path, tmp_path: Path
+) -> None:
+    message = refuse(request(training_set, training={"predict": ["evaluate", "train"]}), tmp_path / "out")
+    assert "split 'train' is learned from, so its scores would judge nothing" in message
+
+
 def test_an_empty_split_is_refused_as_data(tmp_path: Path) -> None:
     table = flights(10, 0)
     write(tmp_path / "set", {"train": table, "evaluate": table.slice(0, 0)})

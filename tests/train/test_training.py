@@ -1,6 +1,7 @@
 """A training of two processes, seen from what it leaves behind."""
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from tests.train.problems import Outcome, run
 from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
-from trainwright.errors import Diverged
+from trainwright.errors import Diverged, InternalError
+from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.local import Local
 
 
@@ -142,6 +144,34 @@ def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
     assert [path.name for path in (shared / "trainwright" / "snapshots").iterdir()] == [digest]
     assert list((shared / "trainwright" / "attempts").iterdir()) == []
     assert leftovers(tmp_path) == []
+
+
+class Harvested:
+    """A launcher whose job left what another training made, but for what was changed since."""
+
+    name = "local"
+
+    def __init__(self, made: Outcome, changed: str) -> None:
+        self._made, self._changed = made, changed
+
+    def run(self, job: Job) -> Result:
+        shutil.copytree(self._made.folder, job.folder, dirs_exist_ok=True)
+        path = job.folder / self._changed
+        path.write_bytes(path.read_bytes().replace(b'"kind": "mlp"', b'"kind": "other"') + b" ")
+        versions = self._made.submitted
+        outputs = {"model": versions.model_version, "predictions": versions.predictions_version}
+        marker = Completion(attempt=job.attempt, outputs=outputs)
+        return Result(folder=job.folder, completion=marker, launcher=self.name)
+
+
+@pytest.mark.parametrize("changed", ["model/weights.safetensors", "model/model.json"])
+def test_what_is_not_what_the_marker_says_is_not_published(
+    changed: str, trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InternalError, match="differ from what the completion marker says") as caught:
+        run(training_set, tmp_path, Harvested(trained, changed))
+    assert changed.removesuffix("/model.json") in caught.value.what
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from trainwright.tables import write_snapshot
-from trainwright.validate.drift import Drift, measure, measure_missing
+from trainwright.validate.drift import Comparison, Drift, measure, measure_missing
 from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, Limit
 from trainwright.validate.profile import Profile, profile_splits
 from trainwright.validate.schema import kind, parse_schema
@@ -95,6 +95,17 @@ def test_a_distance_that_equals_its_limit_passes(profiles: object) -> None:
     )
     assert at.value == 0.25
     assert (at.moved, below.moved) == (False, True)
+
+
+def test_a_distance_just_beyond_its_limit_is_not_written_as_equal_to_it() -> None:
+    def written(value: float, digits: int = 3) -> tuple[str, str]:
+        return Comparison("x", "Jensen-Shannon", value, 0.05, 0.0, (1, 1)).written(digits)
+
+    assert written(0.2141) == ("0.214", "0.050")
+    assert written(0.0501) == ("0.0501", "0.0500")
+    assert written(0.05) == ("0.050", "0.050")
+    value, limit = written(0.05 + 1e-14)
+    assert float(value) > float(limit)
 
 
 def test_a_distance_that_chance_alone_makes_has_not_moved_at_few_rows_and_has_at_many(

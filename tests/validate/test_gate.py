@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from trainwright.documents import digest_file
@@ -193,6 +195,20 @@ def test_more_missing_values_than_before_hold_although_tfdv_counts_none_of_them(
     holes = pa.array(table["delay"].to_numpy(), mask=np.arange(1_000) % 3 == 0)
     judged = judge(clean | {"evaluate": rows(1_000, 2, delay=holes)})
     assert judged.headline == "HOLD: 1 of 4 columns moved: delay missing 0.334 > 0.050"
+
+
+def test_two_comparisons_of_every_column_share_the_rate_of_false_alarms(
+    judge: Judge, clean: dict[str, pa.Table]
+) -> None:
+    """Four columns, eight comparisons; the plan's floor spreads its eighth over two sides of three values."""
+    judged = judge(clean, categorical_threshold=0, false_alarm_rate=0.08)
+    limit = next(rule.limit for rule in judged.verdict.rules if rule.name == "drift/plan")
+    counts = pc.value_counts(
+        pa.chunked_array([*clean["train"]["plan"].chunks, *clean["evaluate"]["plan"].chunks])
+    )
+    shares = counts.field("counts").to_numpy() / 5_000
+    deviation = max(shares * (1 - shares)) ** 0.5 * (1 / 1_000 + 1 / 4_000) ** 0.5
+    assert limit == pytest.approx(NormalDist().inv_cdf(1 - 0.08 / 8 / 6) * deviation)
 
 
 def test_new_values_warn_unless_the_schema_says_how_many_it_bears(

@@ -1,5 +1,8 @@
 """The figures and tables of the evaluation's page."""
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 from markupsafe import Markup
 
@@ -10,6 +13,9 @@ from trainwright.experiment import Evaluation
 from trainwright.report import charts
 from trainwright.report.page import Block, Figure, Table
 from trainwright.significance import Estimate
+
+MAX_DRAWN = 300
+"""Slices of a page that are drawn; columns beyond have a table only, so that the page stays small enough."""
 
 _SCORE_BUCKETS = 25
 
@@ -84,14 +90,26 @@ def _at_threshold(performance: Performance, threshold: float) -> Table:
     return Table([f"at {threshold:g}", "value", "95 % interval", "rows"], rows, numeric=(1, 2, 3))
 
 
-def draw_slices(cut: Cut, evaluation: Evaluation) -> list[Block]:
-    """Draw recall and ranking of the judged slices, and a table of all; slices beyond the gap are flagged."""
+def drawn_columns(cuts: Sequence[Cut]) -> set[str]:
+    """Return the columns whose slices are drawn: in their order, as long as there is room."""
+    counts = itertools.accumulate(len(cut.slices) for cut in cuts)
+    return {cut.column for cut, count in zip(cuts, counts, strict=True) if count <= MAX_DRAWN}
+
+
+def draw_slices(cut: Cut, evaluation: Evaluation, *, drawn: bool) -> list[Block]:
+    """Draw recall and ranking of the judged slices, and a table of all; slices beyond the gap are flagged.
+
+    Args:
+        cut: The slices of one column.
+        evaluation: Its limit.
+        drawn: Whether there is room for the figures.
+    """
     floor = _floor(cut, evaluation.recall_gap(cut.column))
     below = {entry.name for entry in cut.judged if entry.recall and entry.recall.value < floor}
     header = ["slice", "rows", "positives", "predicted", "precision", "recall", "AUC", "judged"]
     flagged = [index for index, entry in enumerate(cut.slices) if entry.name in below]
     table = Table(header, [_row(entry) for entry in cut.slices], numeric=range(1, 7), flagged=flagged)
-    return [_recall(cut, floor, below), _ranking(cut), table] if cut.judged else [table]
+    return [_recall(cut, floor, below), _ranking(cut), table] if drawn and cut.judged else [table]
 
 
 def _floor(cut: Cut, max_gap: float) -> float:

@@ -79,5 +79,5 @@ def examine(scores: Scores, evaluation: Evaluation) -> Findings:
         cut_column(scores.label, scores.score, column, name, threshold=threshold, min_positives=min_positives)
         for name, column in scores.columns.items()
     )
-    rulings = tuple(rule_on(performance, cuts, scores.rows, evaluation))
+    rulings = tuple(rule_on(performance, cuts, evaluation))
     return Findings(evaluation, scores, performance, cuts, rulings)

@@ -1,18 +1,22 @@
 """The evaluation's page: the decision and its rules first, then the scores, then slice by slice."""
 
 from trainwright.artifacts import Verdict
-from trainwright.evaluate.figures import draw_scores, draw_slices
+from trainwright.evaluate.figures import draw_scores, draw_slices, drawn_columns
 from trainwright.evaluate.findings import Findings
+from trainwright.evaluate.rules import MIN_ROWS
 from trainwright.report.page import Page, Section, Table, Text
 
 
 def draw(findings: Findings, verdict: Verdict) -> Page:
     """Draw the page: the decision and its rules, the scores, every slice, and what was not judged."""
-    asked = findings.evaluation
+    asked, drawn = findings.evaluation, drawn_columns(findings.cuts)
     sections = [
         _rules(findings),
         Section("Scores", draw_scores(findings)),
-        *(Section(f"By {cut.column}", draw_slices(cut, asked), intro=cut.summary) for cut in findings.cuts),
+        *(
+            Section(f"By {cut.column}", draw_slices(cut, asked, drawn=cut.column in drawn), intro=cut.summary)
+            for cut in findings.cuts
+        ),
         _not_judged(verdict),
         Section("How it was judged", [Text(text) for text in _METHOD]),
     ]
@@ -68,8 +72,9 @@ def _not_judged(verdict: Verdict) -> Section:
 
 
 _METHOD = (
-    "AUC: passes if the 95 % interval (DeLong) lies above the limit, fails if it lies below, and is "
-    "inconclusive otherwise.",
+    "AUC: passes if the 95 % interval (DeLong, on the scale of log-odds) lies above the limit, fails if it "
+    "lies below, and is inconclusive otherwise, and with fewer than "
+    f"{MIN_ROWS} rows of either label.",
     "Recall gap: the largest difference of recall between slices with enough positives (equal opportunity, "
     "Hardt et al. 2016). It passes within its limit. Above it, the model is held if the interval, which "
     "allows for every pair of slices (Newcombe, Bonferroni), begins above the limit too; else it may be "

@@ -18,6 +18,9 @@ from trainwright.significance import Estimate
 SEVERITY = ("PASS", "INCONCLUSIVE", "HOLD", "FAIL")
 """Decisions from best to worst: a verdict is the worst of its rules."""
 
+MIN_ROWS = 30
+"""With fewer rows of either label the interval of the AUC is too narrow to stand on (coverage below 90 %)."""
+
 GAP = "recall gap over "
 """What the name of a rule on slices begins with; the column follows."""
 
@@ -62,32 +65,44 @@ class Ruling:
         return NotJudged(name=self.name, reason=self.reason) if self.reason else None
 
 
-def rule_on(performance: Performance, cuts: Sequence[Cut], rows: int, evaluation: Evaluation) -> list[Ruling]:
+def rule_on(performance: Performance, cuts: Sequence[Cut], evaluation: Evaluation) -> list[Ruling]:
     """Apply every rule.
 
     Args:
         performance: Figures over all judged rows.
         cuts: The slices of each column that was asked for.
-        rows: Rows that were judged.
         evaluation: The limits.
     """
+    negatives, positives = (sum(row) for row in performance.confusion)
     return [
-        rule_on_auc(performance.auc, rows, evaluation.min_auc),
+        rule_on_auc(performance.auc, (negatives, positives), evaluation.min_auc),
         *(rule_on_gap(cut, evaluation) for cut in cuts),
         rule_on_calibration(performance.calibration.error, evaluation.max_calibration_error),
     ]
 
 
-def rule_on_auc(auc: Estimate, rows: int, limit: float) -> Ruling:
-    """PASS above the limit, FAIL below it, INCONCLUSIVE where the interval holds the limit."""
+def rule_on_auc(auc: Estimate, rows: tuple[int, int], limit: float) -> Ruling:
+    """PASS above the limit, FAIL below it, INCONCLUSIVE where the interval holds the limit.
+
+    Args:
+        auc: The area with its interval.
+        rows: Rows of label 0 and of label 1; with fewer than :data:`MIN_ROWS` of either it is INCONCLUSIVE.
+        limit: What the interval must lie above.
+    """
+    if min(rows) < MIN_ROWS:
+        reason = (
+            f"{rows[0]:,} rows of label 0 and {rows[1]:,} of label 1; its interval needs {MIN_ROWS} of each"
+        )
+        fact = f"AUC {auc.value:.3f} of too few rows"
+        return Ruling("AUC", "INCONCLUSIVE", fact, limit, auc, reason=reason)
     if auc.low > limit:
         return Ruling("AUC", "PASS", f"AUC {auc} > {limit:.3f}", limit, auc)
     if auc.high <= limit:
         return Ruling("AUC", "FAIL", f"AUC {auc} <= {limit:.3f}", limit, auc)
     reason = f"the interval {auc.low:.4f} to {auc.high:.4f} holds the limit {limit:.4f}"
     if distance := abs(auc.value - limit):
-        needed = float(f"{rows * ((auc.high - auc.low) / 2 / distance) ** 2:.1e}")
-        reason += f"; about {needed:,.0f} rows like these {rows:,} would tell"
+        needed = float(f"{sum(rows) * ((auc.high - auc.low) / 2 / distance) ** 2:.1e}")
+        reason += f"; about {needed:,.0f} rows like these {sum(rows):,} would tell"
     return Ruling("AUC", "INCONCLUSIVE", f"AUC {auc} around {limit:.3f}", limit, auc, reason=reason)
 
 

@@ -140,7 +140,7 @@ def group_rows(column: Any, name: str) -> Grouping:
     if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _by_name(column.cast(pa.string()))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _by_number(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+        return _by_number(column)
     raise InputError(
         f"column {name!r} of type {kind} cannot be cut into slices",
         where="evaluation.slices",
@@ -175,20 +175,29 @@ def _pool(names: list[str], place: Integers) -> Grouping:
     return Grouping([*(names[index] for index in kept), pooled], target[place], pooled)
 
 
-def _by_number(values: Floats) -> Grouping:
-    known = ~np.isnan(values)
-    distinct = np.unique(values[known])
+def _by_number(column: Any) -> Grouping:
+    known = pc.invert(pc.is_null(column, nan_is_null=True)).to_numpy()
+    # In the column's own type: a large integer has no place in a float64.
+    values = column.filter(pa.array(known)).to_numpy()
+    distinct = np.unique(values)
     if len(distinct) <= MAX_VALUES:
-        names, place = [f"{value:.10g}" for value in distinct], np.searchsorted(distinct, values)
+        names, slot = [str(value).removesuffix(".0") for value in distinct], np.searchsorted(distinct, values)
     else:
-        cuts = np.unique(np.quantile(values[known], np.linspace(0, 1, BUCKETS + 1)[1:-1]))
-        ends = [f"{value:.6g}" for value in (distinct[0], *cuts, distinct[-1])]
+        ordered = np.sort(values)
+        cuts = np.unique(ordered[[len(ordered) * part // BUCKETS for part in range(1, BUCKETS)]])
+        ends = _told_apart([distinct[0], *cuts, distinct[-1]])
         names = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
-        place = np.searchsorted(cuts, values, side="right")
-    if not known.all():
-        place = np.where(known, place, len(names))
-        names = [*names, MISSING]
-    return Grouping(names, place.astype(np.int64))
+        slot = np.searchsorted(cuts, values, side="right")
+    place = np.full(len(known), len(names), np.int64)
+    place[known] = slot
+    return Grouping(names if known.all() else [*names, MISSING], place)
+
+
+def _told_apart(ends: Sequence[Any]) -> list[str]:
+    """Write ascending numbers with as few digits as tell the different ones apart, six at least."""
+    texts = ([f"{end:.{digits}g}" for end in ends] for digits in range(6, 17))
+    short = (found for found in texts if len(set(found)) == len(set(ends)))
+    return next(short, [str(end) for end in ends])
 
 
 def measure_slices(

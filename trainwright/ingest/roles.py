@@ -14,6 +14,12 @@ from trainwright.ingest.sources import example_values
 TIME = pa.timestamp("us", tz="UTC")
 """How the time column is stored."""
 
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999, in seconds from 1970: what people write, and what Python's datetime takes."""
+
+_WHOLE = 2**53
+"""From here on not every integer is a float."""
+
 
 def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> pa.ChunkedArray:
     """Return the time column in UTC; a time without a zone is UTC, a date is its midnight.
@@ -25,7 +31,7 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
         start: Rows before it in that file.
 
     Raises:
-        InputError: It holds no times, or a row has none.
+        InputError: It holds no times, a row has none, or one outside the years 1 to 9999.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
@@ -35,8 +41,17 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
             hint="Name a column of timestamps or dates, or convert this one where it is written.",
         )
     _refuse_nulls(column, "time", name, where, start)
-    zoned = column.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False)
-    return zoned.cast(TIME)
+    seconds = column.cast(pa.timestamp("s", tz=getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+    outside = pc.or_(pc.less(seconds, _FIRST), pc.greater(seconds, _LAST))
+    if wrong := pc.sum(outside).as_py():
+        numbers = column.filter(outside).cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+        raise InputError(
+            f"time column {name!r} has {wrong:,} times outside the years 1 to 9999, as {kind}: "
+            f"{example_values(numbers)}",
+            where=where,
+            hint="The unit may be wrong, or a number that means no time was taken for one.",
+        )
+    return column.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False).cast(TIME)
 
 
 def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
@@ -95,11 +110,13 @@ class KeyCheck:
         """Take the keys of more rows.
 
         Raises:
-            InputError: One is missing, or they are lists or structures.
+            InputError: One is missing, they are lists or structures, or floats too large to be told apart.
         """
         if pa.types.is_nested(column.type):
             raise InputError(f"key column {self._name!r} holds {column.type}, not single values", where=where)
         _refuse_nulls(column, "key", self._name, where, start)
+        if pa.types.is_floating(column.type):
+            _refuse_lost_digits(column, self._name, where)
         self._seen.append(_fingerprints(column))
 
     def finish(self, again: Callable[[], Iterable[pa.ChunkedArray]]) -> None:
@@ -122,6 +139,17 @@ class KeyCheck:
                 where=self._where,
                 hint="Name a column that is different in every row, or make one where the source is written.",
             )
+
+
+def _refuse_lost_digits(column: pa.ChunkedArray, name: str, where: str) -> None:
+    """Refuse large floats as keys: an integer beyond 64 bits in a CSV file became one, without its end."""
+    large = column.filter(pc.greater_equal(pc.abs(column), _WHOLE))
+    if len(large):
+        raise InputError(
+            f"key column {name!r} holds floats too large to keep every digit: {example_values(large)}",
+            where=where,
+            hint="Write such keys as text, in Parquet.",
+        )
 
 
 def _fingerprints(column: pa.ChunkedArray) -> NDArray[np.int64]:

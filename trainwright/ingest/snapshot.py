@@ -7,14 +7,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import storage
-from trainwright.artifacts import Listing, Snapshot
+from trainwright.artifacts import UNASSIGNED, Listing, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.ingest.roles import KeyCheck, prepare_label, prepare_time
 from trainwright.ingest.sources import Sources
 from trainwright.ingest.splits import Splits
 from trainwright.report.markdown import escape, table
-from trainwright.tables import UNASSIGNED, SnapshotWriter, require_columns
+from trainwright.tables import SnapshotWriter, require_columns
 from trainwright.tracking import Stopwatch
 
 _LISTED = 20

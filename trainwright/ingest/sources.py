@@ -1,5 +1,6 @@
 """Source files as record batches of one schema: Parquet says its types, CSV's are found by reading it."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv
 from pyarrow import parquet as pq
 
@@ -24,8 +26,14 @@ from trainwright.tables import (
 _BLOCK = 8 << 20
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _CONVERSION = re.compile(
-    r"In CSV column #(\d+): (?:Row #[\d,]+: )?CSV conversion error to [^:]+: invalid value '(.*)'", re.DOTALL
+    r"In CSV column #(\d+): (?:Row #[\d,]+: )?CSV conversion error to [^:]+: (?:invalid value '(.*)')?",
+    re.DOTALL,
 )
+_SEVERAL_LINES = (
+    "a value goes over several lines: a quote may not be closed, which hides rows; "
+    "if the line break is meant, write Parquet"
+)
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class Sources:
@@ -56,23 +64,23 @@ class Sources:
     def _schema_of(self, uri: str) -> pa.Schema:
         with _naming(uri):
             if _is_csv(uri):
-                schema = _require_text(_infer(lambda types: self._open_csv(uri, types)), uri)
+                schema = _infer(lambda types: self._open_csv(uri, types), uri)
             else:
-                schema = _open_parquet(uri).schema_arrow
-            return plain(require_distinct(schema, uri).empty_table()).schema
+                schema = require_distinct(_open_parquet(uri).schema_arrow, uri)
+            return plain(schema.empty_table()).schema
 
     def _read(self, uri: str) -> Iterator[pa.Table]:
         if _is_csv(uri):
-            batches = self._open_csv(uri, dict(zip(self.schema.names, self.schema.types, strict=True)))
+            batches = self._open_csv(uri, _by_name(self.schema))
         else:
             batches = stream_batches(_open_parquet(uri), ROW_GROUP)
         for batch in batches:
-            table = plain(pa.Table.from_batches([batch])).select(self.schema.names)
+            table = plain(pa.Table.from_batches([batch]), uri).select(self.schema.names)
             yield table.cast(self.schema)
 
     def _open_csv(self, uri: str, types: Mapping[str, pa.DataType]) -> csv.CSVStreamingReader:
         path = local_path(uri)
-        codec = next((name for suffix, name in _CODECS.items() if uri.endswith(suffix)), None)
+        codec = next((name for suffix, name in _CODECS.items() if uri.lower().endswith(suffix)), None)
         stream = pa.input_stream(str(path) if path else open_file(uri), compression=codec)
         return csv.open_csv(
             stream,
@@ -99,32 +107,60 @@ def _open_parquet(uri: str) -> pq.ParquetFile:
     return pq.ParquetFile(path or open_file(uri), buffer_size=STREAM_BUFFER, page_checksum_verification=True)
 
 
-def _infer(opened: Callable[[Mapping[str, pa.DataType]], csv.CSVStreamingReader]) -> pa.Schema:
+def _infer(opened: Callable[[Mapping[str, pa.DataType]], csv.CSVStreamingReader], uri: str) -> pa.Schema:
     """Find types that hold for the whole file, not for its first block alone.
 
     Arrow guesses from the first block. Where a later value does not fit, that column's type is widened
     to one that takes both, and the file is read again.
     """
-    types: dict[str, pa.DataType] = {}
+    schema = _require_text(require_distinct(opened({}).schema, uri), uri)
     while True:
-        reader = opened(types)
         try:
-            for _ in reader:
-                pass
+            for batch in opened(_by_name(schema)):
+                _require_single_lines(batch, uri)
         except pa.ArrowInvalid as error:
-            found = _CONVERSION.search(str(error))
-            if not found:
-                raise
-            field = reader.schema.field(int(found.group(1)))
-            types[field.name] = _wider(field.type, _type_of(found.group(2)))
+            schema = _widened(schema, error)
         else:
-            return reader.schema
+            return schema
+
+
+def _by_name(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def _widened(schema: pa.Schema, error: pa.ArrowInvalid) -> pa.Schema:
+    """Return the schema with a wider type for the column that a value did not fit; text in the end."""
+    found = _CONVERSION.search(str(error))
+    place = int(found.group(1)) if found else 0
+    field = schema.field(place)
+    if not found or pa.types.is_string(field.type):
+        raise error
+    value = found.group(2)
+    wider = pa.string() if value is None else _wider(field.type, _type_of(value))
+    return schema.set(place, field.with_type(pa.string() if wider == field.type else wider))
+
+
+def _require_single_lines(batch: pa.RecordBatch, uri: str) -> None:
+    """Refuse a value over several lines: Arrow lets a quote that is not closed take in the rows after it."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_string(field.type):
+            broken = pc.or_(pc.match_substring(column, "\n"), pc.match_substring(column, "\r"))
+            if pc.any(broken).as_py():
+                value = column.filter(broken)[0].as_py()
+                raise InputError(f"{_SEVERAL_LINES} (column {field.name!r}: {value!r:.80})", where=uri)
 
 
 def _require_text(schema: pa.Schema, uri: str) -> pa.Schema:
-    """Refuse columns that Arrow could only take as bytes."""
+    """Refuse columns that Arrow could only take as bytes, and a file that commas do not part."""
     if raw := [field.name for field in schema if pa.types.is_binary(field.type)]:
         raise InputError(f"columns {raw} are not UTF-8 text", where=uri, hint="Write the file as UTF-8.")
+    for separator, name in _SEPARATORS.items():
+        if len(schema) == 1 and separator in schema.names[0]:
+            raise InputError(
+                f"its columns are parted by {name}, not commas: {schema.names[0]!r:.80}",
+                where=uri,
+                hint="Write the file with commas, or as Parquet.",
+            )
     return schema
 
 
@@ -196,11 +232,14 @@ def _plainly(uri: str, error: Exception) -> str:
     text = str(error)
     if "magic bytes not found" in text or "Parquet file size is" in text:
         return "Parquet footer missing: the file is incomplete, or not Parquet"
+    if "out of sync with chunker" in text:
+        return _SEVERAL_LINES
     kind = "CSV" if _is_csv(uri) else "Parquet"
     return f"the {kind} file cannot be read: {text:.300}"
 
 
 def example_values(column: Any, count: int = 3) -> str:
     """Show a few different values of a column, for an error."""
-    values = column.drop_null().slice(0, 1000).unique().slice(0, count).to_pylist()
-    return ", ".join(repr(value) if isinstance(value, str) else str(value) for value in values) or "no value"
+    values = column.drop_null().slice(0, 1000).to_pylist()
+    shown = dict.fromkeys(repr(value) if isinstance(value, str) else str(value) for value in values)
+    return ", ".join(itertools.islice(shown, count)) or "no value"

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from trainwright.artifacts import UNASSIGNED
 from trainwright.errors import DataRefused
 from trainwright.experiment import Window
-from trainwright.tables import UNASSIGNED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)

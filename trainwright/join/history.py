@@ -95,9 +95,7 @@ def _answer(service: Service, source: Source, asked: pa.Table, at: Ints, *, know
     frame = asked.select(asked.column_names[:-1]).append_column(_TIME, pa.array(at).cast(UTC_US)).to_pandas()
     frame[_ROW] = np.arange(len(frame))
     with tempfile.TemporaryDirectory(prefix="trainwright-join-") as folder:
-        view = (
-            _reachable(source, at, Path(folder) / "history.parquet") if source.view.ttl else source.view.feast
-        )
+        view = _reachable(source, at, Path(folder) / "history.parquet")
         answer = _ask(service, source.view, view, frame, known_only=known_only).sort_by(_ROW)
     if not np.array_equal(answer[_ROW].to_numpy(), np.arange(asked.num_rows)):
         raise InternalError(
@@ -107,9 +105,13 @@ def _answer(service: Service, source: Source, asked: pa.Table, at: Ints, *, know
 
 
 def _reachable(source: Source, at: Ints, path: Path) -> Any:
-    """Give Feast's view of only those rows of the history that some of the times can reach."""
-    oldest = at.min() - source.view.ttl // timedelta(microseconds=1)
-    within = (source.event >= oldest) & (source.event <= at.max())
+    """Give Feast's view of only those rows of the history that some of the times can reach.
+
+    They are one file whatever the source is: Feast itself cannot read a folder.
+    """
+    within = source.event <= at.max()
+    if source.view.ttl:
+        within &= source.event >= at.min() - source.view.ttl // timedelta(microseconds=1)
     pq.write_table(source.table.filter(pa.array(within)), path, compression="none")
     view = copy.copy(source.view.feast)
     view.batch_source = FileSource(

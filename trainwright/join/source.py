@@ -9,9 +9,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.errors import InputError
-from trainwright.featurestore import View
+from trainwright.featurestore import View, offline_file, offline_files
 from trainwright.join.asof import Found, History, Ints
-from trainwright.storage import list_files, open_file
 from trainwright.tables import plain
 
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -112,7 +111,11 @@ def _as_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) 
             f"view {view.name!r} joins by {name!r}, {column.type} in the rows but {kind} in its files",
             where=view.source,
         )
-    return column.cast(kind)
+    if column.type == kind:
+        return column
+    narrow = column.cast(kind, safe=False)  # a number that does not fit is a key that the files do not have
+    fits = pc.equal(narrow.cast(column.type, safe=False), column)
+    return pc.if_else(fits, narrow, pa.scalar(None, kind))
 
 
 def _read(view: View) -> pa.Table:
@@ -120,10 +123,10 @@ def _read(view: View) -> pa.Table:
     columns = {name: renamed.get(name, name) for name in view.features}
     columns |= {name: name for name in (*view.keys, view.time, view.created) if name}
     parts = []
-    for entry in list_files(view.source):
-        with open_file(entry.uri) as stream:
+    for uri in offline_files(view):
+        with offline_file(view, uri) as stream:
             parts.append(pq.read_table(stream, columns=list(dict.fromkeys(columns.values()))))
-    return plain(_rename(pa.concat_tables(parts), columns))
+    return plain(_rename(pa.concat_tables(parts), columns), view.source)
 
 
 def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:

@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Listing, Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features
 from trainwright.featurestore import Service, open_service
 from trainwright.join.asof import Ints
 from trainwright.join.audit import Audit, ViewAudit, single_column_scores
 from trainwright.join.columns import Plan, plan_columns
+from trainwright.join.coverage import require_covered
 from trainwright.join.history import joined_values
 from trainwright.join.source import Source, microseconds
 from trainwright.join.summary import headline, summary_of
@@ -51,13 +52,15 @@ def make_training_set(
 
     Raises:
         InputError: A column, the service or a file is missing or cannot be joined; a row has no key or time
-            of its own or is newer than the cutoff; or an input is not the one that was asked for.
+            of its own or is newer than the cutoff; an input is not the one that was asked for; or a change
+            of the features would go unseen.
         DataRefused: A joined value is not the one that was known at its row's time.
     """
     watch = Stopwatch()
     snapshot = tables.open_snapshot(entities, data_version)
-    _require_version(features.source, features_version)
+    listing = _require_version(features.source, features_version)
     service = open_service(features.repository, features.service)
+    require_covered(service, features, [entry.uri for entry in listing.files])
     _require_created(service, features)
     join = Join(snapshot, service, features)
     join.require_keys(entities)
@@ -198,14 +201,16 @@ def _pieces(folder: Path, snapshot: Snapshot, columns: tuple[str, ...]) -> Itera
             yield split, pa.Table.from_batches([batch])
 
 
-def _require_version(source: str, version: str) -> None:
-    found = take_listing(source)[0].content_digest
+def _require_version(source: str, version: str) -> Listing:
+    listing = take_listing(source)[0]
+    found = listing.content_digest
     if found != version:
         raise InputError(
             f"the features are {found[:12]}, expected {version[:12]}: they changed after they were looked at",
             where=source,
             hint="Run again: `resolve` looks at them first.",
         )
+    return listing
 
 
 def _require_created(service: Service, features: Features) -> None:

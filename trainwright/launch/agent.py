@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,11 @@ def _torchrun(folder: Path, arguments: list[str]) -> int:
         ChildFailedError,
     )
 
+    options = run.parse_args(arguments)  # type: ignore[no-untyped-call,unused-ignore]
     try:
-        run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call,unused-ignore]
+        run.run(options)  # type: ignore[no-untyped-call,unused-ignore]
     except ChildFailedError as failed:
-        for rank, failure in failed.failures.items():
+        for rank, failure in _causes(failed.failures, options.shutdown_timeout):
             RankError.of(_explain(rank, failure), rank, witnessed=True).save(folder)
         first = first_error(folder)
         return first.code if first else InternalError.code
@@ -51,18 +53,32 @@ def _torchrun(folder: Path, arguments: list[str]) -> int:
     return 0
 
 
+def _causes(failures: Mapping[int, Any], grace_s: float) -> Iterator[tuple[int, Any]]:
+    """Leave out the ranks that torchrun itself ended because another one had failed: it lists them too.
+
+    It sends them SIGTERM, and SIGKILL after its grace. The first of the list failed by itself, because
+    nothing is ended before.
+    """
+    first = next(iter(failures.values()))
+    for rank, failure in failures.items():
+        # Its times are whole seconds.
+        waited = failure.timestamp - first.timestamp >= max(1, grace_s - 1)
+        ended = failure.exitcode == -signal.SIGTERM or (failure.exitcode == -signal.SIGKILL and waited)
+        if failure is first or not ended:
+            yield rank, failure
+
+
 def _explain(rank: int, failure: Any) -> TrainwrightError:
     """Say in words how a process ended that could not say it itself."""
+    log = "Its last lines are in the log of the step."
     if failure.exitcode < 0:
-        return TransientError(
-            f"rank {rank} was killed by {failure.signal_name()}",
-            hint="SIGKILL mostly means that the machine ran out of memory: give the job more, "
-            "use fewer processes, or a smaller batch.",
+        memory = (
+            "This mostly means that the machine ran out of memory: give the job more, use fewer processes, "
+            "or a smaller batch."
         )
-    return InternalError(
-        f"rank {rank} ended with exit code {failure.exitcode} and left no error",
-        hint="Its last lines are in the log of the step.",
-    )
+        hint = memory if failure.exitcode == -signal.SIGKILL else log
+        return TransientError(f"rank {rank} was killed by {failure.signal_name()}", hint=hint)
+    return InternalError(f"rank {rank} ended with exit code {failure.exitcode} and left no error", hint=log)
 
 
 def _stop_when_untethered() -> None:

@@ -3,20 +3,19 @@
 import contextlib
 import errno
 import fcntl
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-_LOCK = "launcher.lock"
 
 
 @contextlib.contextmanager
 def fresh_folder(beside: Path) -> Iterator[Path]:
     """Give a fresh folder for one attempt, beside the output it is made for, and remove it afterwards.
 
-    A launcher that was killed cannot remove its folder; the next attempt at the same output does. A lock,
-    which the system releases when its holder is gone, tells such a folder from that of a living launcher.
+    A launcher that was killed cannot remove its folder; the next attempt at the same output does. A lock on
+    the folder, which the system releases when its holder is gone, tells it from that of a living launcher.
 
     Args:
         beside: The output, whose folder is on the same disk.
@@ -24,20 +23,44 @@ def fresh_folder(beside: Path) -> Iterator[Path]:
     beside.parent.mkdir(parents=True, exist_ok=True)
     for path in beside.parent.glob(f".{beside.name}.attempt-*"):
         _remove_if_abandoned(path)
-    folder = beside.with_name(f".{beside.name}.attempt-{secrets.token_hex(4)}").absolute()
-    folder.mkdir()
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    folder, lock = _made_and_locked(beside)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _made_and_locked(beside: Path) -> tuple[Path, int]:
+    """Make a folder and lock it; try again if another launcher took it for abandoned in between."""
+    while True:
+        folder = beside.with_name(f".{beside.name}.attempt-{secrets.token_hex(4)}").absolute()
+        folder.mkdir()
+        with contextlib.suppress(FileNotFoundError):
+            lock = _locked(folder)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _locked(folder: Path, *, wait: bool = True) -> int:
+    """Lock a folder for as long as the file descriptor that is returned is open."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    with contextlib.suppress(OSError), (folder / _LOCK).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        lock = _locked(folder, wait=False)
+    except OSError:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def shared_folder(mount: Path) -> Path:
@@ -62,11 +85,15 @@ def publish(source: Path, target: Path, *, keep: bool = False) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     waiting = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
-    if keep or not _moved(source, waiting):
-        shutil.copytree(source, waiting)
-    if target.exists():
-        shutil.rmtree(target)
-    waiting.replace(target)
+    try:
+        if keep or not _moved(source, waiting):
+            shutil.copytree(source, waiting)
+        if target.exists():
+            shutil.rmtree(target)
+        waiting.replace(target)
+    except BaseException:
+        shutil.rmtree(waiting, ignore_errors=True)
+        raise
 
 
 def _moved(source: Path, target: Path) -> bool:

@@ -73,10 +73,17 @@ class RankError(Document):
         return kind(self.what, where=place, hint=self.hint)
 
     def save(self, folder: Path) -> None:
-        """Write the error into an attempt's folder; the first one of a rank stays."""
+        """Write the error into an attempt's folder, if that still is there; the first one of a rank stays.
+
+        What cannot be written goes to the log: a full disk must not change the exit code.
+        """
         path = folder / _FOLDER / f"rank-{self.rank}.json"
-        if not path.exists():
-            self.write(path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                self.write(path)
+        except OSError as error:
+            sys.stderr.write(f"rank {self.rank}: {self.what} (could not be noted: {error})\n")
 
 
 def first_error(folder: Path) -> RankError | None:

@@ -6,6 +6,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -71,13 +72,18 @@ def _require_known(tracking_uri: str) -> None:
 
 
 def _require_database(path: Path) -> None:
-    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong."""
+    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong.
+
+    Raises:
+        TimeoutError: Another process keeps it locked, which passes: :func:`persist` tries again.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with sqlite3.connect(path, timeout=20) as connection:
+        with closing(sqlite3.connect(path, timeout=5)) as connection:
             connection.execute("PRAGMA schema_version")
-        connection.close()
     except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise TimeoutError(f"{path} is kept locked by another process") from None
         raise PermissionRefused(f"the registry's file cannot be opened: {error}", where=str(path)) from None
     except sqlite3.DatabaseError as error:
         raise InputError(f"this is no SQLite database: {error}", where=str(path)) from None
@@ -111,11 +117,11 @@ def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float) -> 
             wait = min(2.0**attempt, _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
             if time.monotonic() + wait > deadline:
                 raise DependencyError(
-                    f"MLflow did not answer in {attempt} attempts over {retry_s:g} s: {_first_line(error)}",
+                    f"MLflow did not answer in {attempt} attempts over {retry_s:g} s: {_shortened(error)}",
                     where=tracking_uri,
                     hint="The model is kept in this run: start the server, then run the register step alone.",
                 ) from error
-            _log.warning("attempt %d failed, again in %.0f s: %s", attempt, wait, _first_line(error))
+            _log.warning("attempt %d failed, again in %.0f s: %s", attempt, wait, _shortened(error))
             time.sleep(wait)
 
 
@@ -123,13 +129,14 @@ def _raise_if_refused(error: Exception, tracking_uri: str) -> None:
     code = getattr(error, "error_code", "")
     if code in _REFUSED or isinstance(error, PermissionError):
         raise PermissionRefused(
-            f"MLflow refused this identity: {_first_line(error)}", where=tracking_uri
+            f"MLflow refused this identity: {_shortened(error)}", where=tracking_uri
         ) from error
     if code and code not in _AWAY:
         raise InputError(
-            f"MLflow refused what was asked ({code}): {_first_line(error)}", where=tracking_uri
+            f"MLflow refused what was asked ({code}): {_shortened(error)}", where=tracking_uri
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+def _shortened(error: Exception) -> str:
+    """Return the first two lines: of an error of the database, the second has the reason."""
+    return " ".join(str(error).splitlines()[:2])[:300] or type(error).__name__

@@ -17,10 +17,12 @@ def resolve(source: str, folder: Path) -> Listing:
         folder: Where ``listing.json`` and the step's record are written.
 
     Returns:
-        The listing. Its ``content_digest`` changes with any byte of the source and with nothing else.
+        The listing. Its ``content_digest`` changes with any byte and any name of the files, and with
+        nothing else.
 
     Raises:
-        InputError: Nothing is there.
+        InputError: Nothing is there, or a link leads nowhere.
+        PermissionRefused: A folder or a file may not be read.
         DependencyError: The driver of the URI's scheme is not installed.
     """
     watch = Stopwatch()
@@ -47,7 +49,7 @@ def headline(listing: Listing) -> str:
 def readable_size(size: float) -> str:
     """Write a number of bytes for people, in decimal units."""
     for unit in ("bytes", "kB", "MB", "GB"):
-        if size < _KILO:
+        if round(size, 1) < _KILO:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= _KILO
     return f"{size:,.1f} TB"

@@ -138,7 +138,8 @@ def _decision(run: Run) -> str:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, object]]:
-    yield "state", run.ending.state.lower() or "not known"
+    if run.ending.state:
+        yield "state", run.ending.state.lower()
     if run.records:
         began = datetime.fromisoformat(min(record.started for record in run.records))
         yield "began", f"{began:%Y-%m-%d %H:%M} UTC"

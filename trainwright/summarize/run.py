@@ -18,12 +18,16 @@ TASKS = "tasks.json"
 """Written by the local runner beside the steps; on a cluster there is none."""
 
 
+STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED", "RUNNING": ""}
+"""What the 2.17 backend calls a state, and what kfp documents. A run that a gate has stopped is RUNNING."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """What Kubeflow says about the end of a run.
 
     Attributes:
-        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``.
+        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``; empty if Kubeflow cannot tell.
         job: Name of the pipeline's job.
         task: The task, or group of tasks, that this is the state of.
         error_code: Code of the error; 0 if there is none.
@@ -35,6 +39,10 @@ class Ending:
     task: str = ""
     error_code: int = 0
     error: str = ""
+
+    def __post_init__(self) -> None:
+        """Call the state what kfp documents."""
+        object.__setattr__(self, "state", STATES.get(self.state, self.state))
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,28 @@ class Run:
     @property
     def seconds(self) -> float:
         """From the start of the first step to the end of the last, without those reused from earlier runs."""
-        own = [step.record for step in self.steps if step.record and step.state != "cached"]
-        starts = [datetime.fromisoformat(record.started) for record in own]
-        ends = [begun + timedelta(seconds=record.seconds) for begun, record in zip(starts, own, strict=True)]
-        return (max(ends) - min(starts)).total_seconds() if own else 0.0
+        spans = [span(step.record) for step in self.steps if step.record and step.state != "cached"]
+        return (
+            (max(end for _, end in spans) - min(start for start, _ in spans)).total_seconds()
+            if spans
+            else 0.0
+        )
+
+
+def span(record: Record) -> tuple[datetime, datetime]:
+    """Return when a step began and when it ended.
+
+    Raises:
+        InputError: Its record does not say so.
+    """
+    try:
+        start = datetime.fromisoformat(record.started)
+        end = start + timedelta(seconds=record.seconds)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{record.started!r} and {record.seconds} s are no span of time: {error}") from None
+    if start.tzinfo is None:
+        raise InputError(f"{record.started!r} has no time zone")
+    return start, end
 
 
 def root_of(uri: str) -> str:
@@ -125,6 +151,7 @@ def _records(root: str, problems: list[str]) -> list[Record]:
         try:
             with open_file(uri) as stream:
                 record = Record.from_json(json.load(stream), uri)
+            span(record)
             if record.step != OWN:
                 found[record.digest] = record
         except Exception as error:
@@ -155,7 +182,9 @@ def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems:
         record = next((entry for entry in waiting if _is_of(entry, task)), None)
         if record:
             waiting.remove(record)
-        steps.append(Step(str(task["step"]), str(task["state"]), record, dict(task.get("error") or {})))
+        error = task.get("error") or {}
+        told = error if isinstance(error, dict) else {"what": str(error)}
+        steps.append(Step(str(task["step"]), str(task["state"]), record, told))
         if record is None and task["state"] in {"done", "cached"}:
             problems.append(f"{task['step']} is {task['state']}, but left no record")
     return steps + [Step(record.step, "done", record) for record in waiting]

@@ -8,12 +8,11 @@ Works with pyarrow 10 (the newest that TFDV takes) and later.
 
 from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
 from trainwright.tables.reading import STREAM_BUFFER, iter_batches, open_snapshot, read_split, stream_batches
-from trainwright.tables.writing import ROW_GROUP, UNASSIGNED, SnapshotWriter, write_snapshot
+from trainwright.tables.writing import ROW_GROUP, SnapshotWriter, write_snapshot
 
 __all__ = [
     "ROW_GROUP",
     "STREAM_BUFFER",
-    "UNASSIGNED",
     "SnapshotWriter",
     "iter_batches",
     "open_snapshot",

@@ -27,7 +27,7 @@ def require_columns(table: Any, names: Iterable[str], where: str) -> None:
         raise InputError(
             f"no column {'; no column '.join(_with_close(name, known) for name in missing)}",
             where=where,
-            hint=f"The {len(known)} columns are: {', '.join(known)}.",
+            hint=f"Its columns: {', '.join(known)}.",
         )
 
 
@@ -43,32 +43,67 @@ def _with_close(name: str, known: Sequence[str]) -> str:
     return f"{name!r} (close: {', '.join(close)})" if close else repr(name)
 
 
-def plain(table: pa.Table) -> pa.Table:
-    """Bring a table into the one form of its types that every supported pyarrow reads."""
+def plain(table: pa.Table, where: str = "") -> pa.Table:
+    """Bring a table into the one form of its types that every supported pyarrow reads.
+
+    Args:
+        table: Any table.
+        where: What it is, for the error.
+
+    Raises:
+        InputError: A column has values that this form cannot hold, such as a time in the year 300,000.
+    """
     schema = pa.schema([pa.field(field.name, _plain_type(field.type)) for field in table.schema])
     if table.schema.equals(schema, check_metadata=True):
         return table
     columns = [
-        column if column.type == field.type else column.cast(field.type, safe=False)
+        column if column.type == field.type else _cast(column, field, where)
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _cast(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    """Cut off what is finer than a microsecond; whatever else would be lost is an error."""
+    try:
+        return column.cast(field.type, safe="timestamp[ns" not in str(column.type))
+    except pa.ArrowException as error:
+        raise InputError(
+            f"column {field.name!r} is {column.type}, and cannot be stored as {field.type}: {error}",
+            where=where,
+        ) from None
+
+
+_PLAIN = {
+    "large_string": pa.string(),
+    "string_view": pa.string(),
+    "large_binary": pa.binary(),
+    "binary_view": pa.binary(),
+    "halffloat": pa.float32(),
+}
+
+
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC" if kind.tz else None)
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
-    if str(kind) in {"large_string", "string_view"}:
-        return pa.string()
-    if str(kind) in {"large_binary", "binary_view"}:
-        return pa.binary()
-    return kind
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        entries = kind.value_field.with_type(_plain_type(kind.value_type))
+        return pa.list_(entries) if pa.types.is_list(kind) else pa.large_list(entries)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if str(kind).startswith(("decimal32", "decimal64")):
+        return pa.decimal128(kind.precision, kind.scale)
+    return _PLAIN.get(str(kind), kind)
 
 
 def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:
-    """Return the schema, unless a column's name is there twice."""
+    """Return the schema, unless a column has no name, or one that is there twice."""
+    if unnamed := [place for place, name in enumerate(schema.names, 1) if not name.strip()]:
+        raise InputError(
+            f"columns have no name: {', '.join(map(str, unnamed))} of {len(schema.names)}",
+            where=where,
+            hint="Name them; pandas writes its index without a name unless it is told index=False.",
+        )
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise InputError(f"columns {twice} appear twice", where=where)
     return schema

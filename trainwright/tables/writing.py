@@ -17,9 +17,6 @@ from trainwright.documents import digest_file
 from trainwright.errors import InputError
 from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
 
-UNASSIGNED = "unassigned"
-"""The split of rows that belong to no other."""
-
 ROW_GROUP = 131_072
 """Rows a row group: what a reader holds in memory at once."""
 
@@ -66,7 +63,7 @@ class SnapshotWriter:
         Raises:
             InputError: The rows have other columns or types than those before them.
         """
-        table = plain(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
+        table = plain(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]), str(self.folder))
         if self._schema is None:
             self._schema = require_distinct(table.schema, str(self.folder))
         elif table.schema != self._schema:

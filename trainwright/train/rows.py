@@ -6,6 +6,7 @@ the machine maps, and that are unlinked as soon as all of them have.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,7 +227,9 @@ class _Shared:
         for path, (width, _) in self._parts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as stream:
-                stream.truncate(4 * self._rows * width)
+                if size := 4 * self._rows * width:
+                    # Where the disk has no room, this says so; writing to a mapped hole of a file kills.
+                    os.posix_fallocate(stream.fileno(), 0, size)
 
     def map(self) -> Rows:
         numeric, categories, label = (

@@ -5,7 +5,7 @@ The launcher checks here what can be checked before anything is started: it has 
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -91,7 +91,8 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
         splits: Every split that is learned from or scored; the first is learned from.
 
     Raises:
-        InputError: There is no label column, or it is of a wrong type; a split or every input is missing.
+        InputError: There is no label column, or it is of a wrong type; a split or every input is missing; a
+            split that is learned from is to be scored.
         DataRefused: A split is there and holds no rows.
     """
     types = {column.name: column.type for column in snapshot.columns}
@@ -110,7 +111,17 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
             where="training set",
             hint="Rename it where it is made.",
         )
-    counts = snapshot.splits
+    _check_splits(snapshot.splits, splits)
+    input_kinds(snapshot)
+
+
+def _check_splits(counts: Mapping[str, int], splits: Sequence[str]) -> None:
+    if splits[0] in splits[1:]:
+        raise InputError(
+            f"split {splits[0]!r} is learned from, so its scores would judge nothing",
+            where="training.predict",
+            hint="Score a split of its own.",
+        )
     known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in counts.items())
     if missing := [name for name in splits if name not in counts]:
         raise InputError(
@@ -118,7 +129,6 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
         )
     if empty := [name for name in splits if not counts[name]]:
         raise DataRefused(f"no rows in split {', '.join(map(repr, empty))}", where="training set")
-    input_kinds(snapshot)
 
 
 def check_batch(batch_size: int, processes: int) -> None:

@@ -18,6 +18,8 @@ from trainwright.validate.profile import Profile
 from trainwright.validate.schema import environment
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
 
+_DIGITS = 10
+
 MISSING = "missing share"
 """The measure of how many rows have no value."""
 
@@ -61,6 +63,16 @@ class Comparison:
     def moved(self) -> bool:
         """Whether it is further than accepted; equal passes."""
         return self.value > self.effective
+
+    def written(self, digits: int) -> tuple[str, str]:
+        """Write the value and the applied limit, with as many digits as it takes to tell them apart.
+
+        Args:
+            digits: Digits after the point, at least.
+        """
+        pairs = ((f"{self.value:.{n}f}", f"{self.effective:.{n}f}") for n in range(digits, _DIGITS))
+        exact = (repr(self.value), repr(self.effective))
+        return next((pair for pair in pairs if pair[0] != pair[1] or self.value == self.effective), exact)
 
     @property
     def ratio(self) -> float:

@@ -124,7 +124,8 @@ def _more(count: int) -> str:
 
 def _distance(entry: Comparison) -> str:
     name, sign = entry.name.replace(",", ""), ">" if entry.moved else "of"
-    return f"{name} {entry.value:.3f} {sign} {entry.effective:.3f}"
+    value, limit = entry.written(3)
+    return f"{name} {value} {sign} {limit}"
 
 
 def _anomaly_rule(anomaly: Anomaly) -> Rule:

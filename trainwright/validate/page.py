@@ -112,8 +112,9 @@ def _in_words(judgement: Judgement, entries: Sequence[Comparison]) -> Iterator[s
         shares = distribution(entry.column, current, previous).shares()
         name, now, before = max(shares, key=lambda item: (round(abs(item[1] - item[2]), 9), -item[2]))
         name = f"value {name}" if name.lstrip("-").isdecimal() else name
+        value, limit = entry.written(4)
         yield (
-            f"{entry.column} moved by {entry.value:.4f} ({entry.measure}), limit {entry.effective:.4f}. "
+            f"{entry.column} moved by {value} ({entry.measure}), limit {limit}. "
             f"The largest change is at {name}: {now:.1%} of rows, {before:.1%} before."
         )
     if noisy := [entry for entry in entries if entry.limit < entry.value <= entry.floor]:
@@ -139,8 +140,8 @@ def _distributions(judgement: Judgement) -> Section:
 def _figure(entry: Comparison, current: Profile, previous: Profile) -> Figure:
     names = (current.split, previous.split)
     rows = distribution(entry.column, current, previous).drawn(_CATEGORIES)
-    caption = f"{entry.column}: {entry.measure} {entry.value:.4f} {'>' if entry.moved else 'of'} "
-    caption += f"{entry.effective:.4f}."
+    value, limit = entry.written(4)
+    caption = f"{entry.column}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."
     if not rows.bounds:
         return Figure(charts.paired_bars(rows.values, rows.current, rows.previous, names=names), caption)
     mean, before = (by_column(x.statistics)[entry.column].num_stats.mean for x in (current, previous))

@@ -25,7 +25,7 @@ def write_summary(judgement: Judgement, path: Path) -> Path:
         "",
     ]
     rows = [
-        (entry.name, entry.measure, f"{entry.value:.4f}", f"{entry.effective:.4f}", "moved" * entry.moved)
+        (entry.name, entry.measure, *entry.written(4), "moved" * entry.moved)
         for entry in judgement.ranked[:_SHOWN]
     ]
     if rows:
