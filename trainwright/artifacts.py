@@ -244,18 +244,3 @@ class Progress(Document):
     time: str
     checkpoint_step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure(Document):
-    """Why a job failed."""
-
-    FILE: ClassVar[str] = "failure.json"
-    failure_class: str
-    retryable: bool
-    pod: str
-    rank: int
-    exit_code: int
-    evidence: tuple[str, ...]
-    advice: str
-    lost_gpu_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Files by URI: list, digest, open, find, publish.
+"""Files by URI: list, digest, open, find.
 
 A local path, a ``file://`` URI and a mounted volume are one thing and need nothing installed. Other schemes
 go through fsspec and the driver that fsspec wants for them, which are imported only when such a URI is met.
@@ -9,7 +9,6 @@ import glob
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,48 +123,6 @@ def find(root: str, name: str) -> Iterator[str]:
     for found in sorted(filesystem.find(root)) if filesystem.isdir(root) else []:
         if found.rsplit("/", 1)[-1] == name:
             yield cast(str, filesystem.unstrip_protocol(found))
-
-
-def publish(folder: Path, destination: Path, manifest: str) -> None:
-    """Copy a finished folder to its place: every file first, the manifest last, and only if none is there.
-
-    Readers believe manifests only, so a reader sees nothing or everything. Publishing the same again does
-    nothing, so a step that was killed can be run again.
-
-    Args:
-        folder: What is published; holds the manifest.
-        destination: Where to; made if it is not there.
-        manifest: The manifest's file name.
-
-    Raises:
-        InputError: Another manifest is there already: nothing is ever overwritten.
-    """
-    content = (folder / manifest).read_bytes()
-    if not _same_or_absent(destination / manifest, content):
-        raise InputError(
-            f"another {manifest} is here already; nothing is overwritten", where=str(destination)
-        )
-    if (destination / manifest).exists():
-        return
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / manifest:
-            target = destination / path.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    destination.mkdir(parents=True, exist_ok=True)
-    attempt = destination / f".{manifest}.{os.getpid()}"
-    attempt.write_bytes(content)
-    try:
-        os.link(attempt, destination / manifest)
-    except FileExistsError:
-        if not _same_or_absent(destination / manifest, content):
-            raise InputError(f"another {manifest} was published meanwhile", where=str(destination)) from None
-    finally:
-        attempt.unlink()
-
-
-def _same_or_absent(path: Path, content: bytes) -> bool:
-    return not path.exists() or path.read_bytes() == content
 
 
 def local_path(uri: str) -> Path | None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.tables.kills import kill_everywhere
 from trainwright import storage
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 
@@ -168,46 +167,3 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:
 def test_find_gives_nothing_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert list(storage.find(str(tmp_path / "no"), "record.json")) == []
     assert list(storage.find("memory://no/such", "record.json")) == []
-
-
-def made(folder: Path, text: str) -> Path:
-    (folder / "data").mkdir(parents=True)
-    (folder / "data" / "rows").write_text(text)
-    (folder / "manifest.json").write_text(f"manifest of {text}")
-    return folder
-
-
-def test_publishing_twice_is_publishing_once_and_another_manifest_is_refused(tmp_path: Path) -> None:
-    first, second = made(tmp_path / "first", "one"), made(tmp_path / "second", "two")
-    storage.publish(first, tmp_path / "out", "manifest.json")
-    storage.publish(first, tmp_path / "out", "manifest.json")
-    with pytest.raises(InputError, match="nothing is overwritten"):
-        storage.publish(second, tmp_path / "out", "manifest.json")
-    assert (tmp_path / "out" / "data" / "rows").read_text() == "one"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["data", "manifest.json"]
-
-
-KILLED = """
-from trainwright import storage
-
-def before(folder):
-    pass
-
-def act(folder):
-    storage.publish(Path(ARGUMENTS[0]), folder / "out", "manifest.json")
-"""
-
-
-def test_a_kill_at_any_file_operation_publishes_everything_or_nothing(tmp_path: Path) -> None:
-    source = made(tmp_path / "source", "one")
-    published = set()
-    for folder in kill_everywhere(KILLED, tmp_path / "runs", str(source)):
-        out = folder / "out"
-        published.add((out / "manifest.json").exists())
-        if (out / "manifest.json").exists():
-            assert (out / "manifest.json").read_text() == "manifest of one"
-            assert (out / "data" / "rows").read_text() == "one"
-        storage.publish(source, out, "manifest.json")
-        assert (out / "data" / "rows").read_text() == "one"
-    assert published == {True, False}
-    assert sorted(path.name for path in out.iterdir()) == ["data", "manifest.json"]

@@ -2,7 +2,7 @@
 
 import os
 import signal
-import subprocess  # nosec B404 - starts one program of ours, without a shell
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def _started(python: Path, job: Job, grace_s: int) -> Iterator[subprocess.Popen[
 
     The pipe to its standard input is the tether: it closes even when this process is killed.
     """
-    process = subprocess.Popen(  # noqa: S603 # nosec B603 - our own interpreter and module
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
         _command(python, job, grace_s), env=_environment(job), stdin=subprocess.PIPE, start_new_session=True
     )
     try:

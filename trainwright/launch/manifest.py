@@ -85,7 +85,7 @@ def _template(job: Job) -> k8s.V1PodTemplateSpec:
     if job.gpus:
         # What NCCL shares between processes; the default of 64 MiB is too small. Counts as memory.
         volumes.append(k8s.V1Volume(name="shm", empty_dir=k8s.V1EmptyDirVolumeSource(medium="Memory")))
-        mounts.append(k8s.V1VolumeMount(name="shm", mount_path="/dev/shm"))  # noqa: S108 # nosec B108 - a mount
+        mounts.append(k8s.V1VolumeMount(name="shm", mount_path="/dev/shm"))  # noqa: S108  # nosec B108
     return k8s.V1PodTemplateSpec(
         metadata=k8s.V1ObjectMeta(annotations={"sidecar.istio.io/inject": "false"}),
         spec=k8s.V1PodSpec(

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright.validate.tfdv import array_util, schema_pb2, statistics_pb2, stats_impl, tfdv
+from trainwright.validate.tfdv import array_util, schema_pb2, stats_impl, tfdv
 
 VALUES_KEPT = 10_000
 """Distinct values of a column that are counted exactly. TFDV keeps 1,000 and drops the rest in silence."""
@@ -88,11 +88,6 @@ def describe(batches: Iterable[pa.RecordBatch], schema: Any, uncounted: Iterable
 def by_column(statistics: Any) -> dict[str, Any]:
     """Return the statistics of each top-level column (``FeatureNameStatistics``) by its name."""
     return {feature.path.step[0]: feature for feature in statistics.datasets[0].features}
-
-
-def read_statistics(content: bytes) -> Any:
-    """Read statistics from the binary form in which they are stored."""
-    return statistics_pb2.DatasetFeatureStatisticsList.FromString(content)
 
 
 def listed(batch: pa.RecordBatch) -> pa.RecordBatch:
