@@ -165,6 +165,7 @@ class Features(Section):
     service: Name = Field(description="Feast feature service to join.")
     request: tuple[Name, ...] = Field((), description="Columns known when the prediction is made.")
     known_after: tuple[Name, ...] = Field((), description="Columns known only afterwards; never features.")
+    needed: tuple[Name, ...] = Field((), description="Columns there must be; a run adds its slices.")
     cutoff: Time | None = Field(None, description="Rows from this time on are refused; absent: none are.")
     allow_backfill_leak: Name | None = Field(None, description="Why views may lack a created timestamp.")
 

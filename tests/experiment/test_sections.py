@@ -4,7 +4,7 @@ import pytest
 
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment, Window
+from trainwright.experiment import Data, Experiment, Features, Window
 
 GOOD = """
 schema_version: 1
@@ -42,6 +42,11 @@ def test_a_good_file_becomes_arguments_with_absolute_paths_and_texts(tmp_path: P
     assert given["commit"] == "none"
     assert f"sqlite:///{tmp_path}/mlflow.db" in given["registry"]
     assert Data.parse(given["data"], "data").splits["train"].start.isoformat() == "2013-01-01T00:00:00+00:00"
+
+
+def test_what_the_evaluation_slices_by_is_asked_of_the_training_set(tmp_path: Path) -> None:
+    given = arguments.read(written(tmp_path, GOOD + "evaluation: {slices: [origin, carrier]}\n"))
+    assert Features.parse(given["features"], "features").needed == ("origin", "carrier")
 
 
 def test_all_errors_are_reported_at_once_with_their_full_path(tmp_path: Path) -> None:

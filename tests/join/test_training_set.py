@@ -293,6 +293,14 @@ def test_all_wrong_column_names_are_reported_at_once(join: Join, tmp_path: Path)
     assert "features.known_after: no column 'refunds'; did you mean refund?" in raised.value.what
 
 
+def test_a_column_that_a_later_step_needs_is_missed_before_the_join(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    made, _, _, _ = join(repository, {"train": [sale("a", 1)]}, needed=["shop", "currency", "returned"])
+    assert made.rows == 1
+    with pytest.raises(InputError, match="no column 'curency'; did you mean currency"):
+        join(repository, {"train": [sale("a", 1)]}, needed=["curency"])
+
+
 def test_a_view_that_joins_by_what_is_known_only_afterwards_is_refused(join: Join, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo", [PRICES])
     with pytest.raises(InputError, match="joins by 'product', which is known only afterwards"):

@@ -9,8 +9,8 @@ import pytest
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
-from trainwright.summarize.page import draw_page, duration, line_back, outcome, summarize
-from trainwright.summarize.run import Ending, read_run
+from trainwright.summarize.page import draw_page, duration, headline, line_back, outcome, summarize
+from trainwright.summarize.run import Ending, Run, Step, read_run
 
 DONE = Ending("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
 
@@ -218,6 +218,12 @@ def test_an_error_of_a_task_that_is_only_a_text_is_shown(tmp_path: Path) -> None
     (tmp_path / "tasks.json").write_text(json.dumps(told))
     summarize(str(tmp_path), DONE, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
     assert "train: no memory" in (tmp_path / "summary.md").read_text()
+
+
+def test_the_line_on_the_screen_is_one_line_whatever_the_error_says(tmp_path: Path) -> None:
+    error = {"what": "these columns cannot be joined\n  no column 'carier'"}
+    run = Run("r", str(tmp_path), DONE, [Step("join", "failed", None, error)], [], [])
+    assert headline(run) == "Failed in join: these columns cannot be joined; no column 'carier'"
 
 
 def test_a_step_that_is_done_but_left_no_record_is_named(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def read(path: Path) -> dict[str, Any]:
         update={
             "repository": _absolute(experiment.features.repository, folder),
             "source": _absolute(experiment.features.source, folder),
+            # A slice that is not there would otherwise be found only after the training.
+            "needed": tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.slices])),
         }
     )
     registry = experiment.registry.model_copy(

@@ -65,6 +65,8 @@ def _problems(snapshot: Snapshot, service: Service, features: Features) -> Itera
     yield from (f"the rows have no {role} column" for role in ("key", "time") if role not in snapshot.roles)
     yield from _missing("features.request", features.request, known)
     yield from _missing("features.known_after", features.known_after, known)
+    there = [*snapshot.roles.values(), *features.request, *service.features]
+    yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
     label = snapshot.roles.get("label", "")
     if label in features.request:
         yield f"features.request holds the label {label!r}"

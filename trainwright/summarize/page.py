@@ -100,7 +100,7 @@ def headline(run: Run) -> str:
     """Say in one line where the registered model came from, or how else the run ended."""
     entry = next((record for record in reversed(run.records) if record.step == "register"), None)
     if entry is None:
-        return outcome(run)
+        return "; ".join(line.strip() for line in outcome(run).splitlines())
     name = entry.headline.partition(",")[0].partition(" (")[0]
     made = _made(run.lineage)
     came = [f"{what} {made[what][:6]}" for what in ("model", "data", "source") if what in made]
