@@ -145,17 +145,17 @@ class Cache:
             Broken: There is a result and it is not whole; it has been removed.
         """
         place = self._place(key)
-        number = _inode(place)
-        if not number:
+        manifest = _manifest(place)
+        if not manifest and not place.exists():
             return None
         attempt = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            entry = self._read(place)
+            entry = _read(manifest, place)
             self._fill(entry, place / "files", attempt)
             attempt.replace(folder)
         except (OSError, Broken, InputError, ValueError) as error:
             shutil.rmtree(attempt, ignore_errors=True)
-            if _inode(place) != number:  # another run has just replaced it
+            if _manifest(place) != manifest:  # another run has just replaced it
                 return self.restore(key, folder, run)
             self._remove(place)
             raise Broken(f"cache entry {key[:12]} is not whole and was removed: {error}") from None
@@ -170,7 +170,7 @@ class Cache:
             empty = tuple(str(path.relative_to(folder)) for path in folder.rglob("*") if _is_empty(path))
             relocated = moved(output, str(run), HERE)
             entry = Entry(step=folder.name, made=run.name, files=files, folders=empty, output=relocated)
-            body = {"sha256": entry.digest, "entry": entry.to_json()}
+            body = {"sha256": entry.digest, "attempt": attempt.name, "entry": entry.to_json()}
             (attempt / Entry.FILE).write_text(json.dumps(body, indent=1))
             place = self._place(key)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -183,13 +183,6 @@ class Cache:
 
     def _place(self, key: str) -> Path:
         return self._root / key[:2] / key
-
-    def _read(self, place: Path) -> Entry:
-        body = json.loads((place / Entry.FILE).read_text())
-        entry = Entry.from_json(body["entry"], where=str(place))
-        if entry.digest != body["sha256"]:
-            raise Broken("its manifest was changed")
-        return entry
 
     def _fill(self, entry: Entry, source: Path, target: Path) -> None:
         target.mkdir(parents=True)
@@ -229,12 +222,20 @@ class Cache:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _inode(path: Path) -> int:
-    """Return the number of a folder, which a new one at the same path does not have; 0 if there is none."""
+def _manifest(place: Path) -> str:
+    """Return the text of an entry's manifest, which names its attempt and so is no other's; empty if none."""
     try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0
+        return (place / Entry.FILE).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _read(manifest: str, place: Path) -> Entry:
+    body = json.loads(manifest)
+    entry = Entry.from_json(body["entry"], where=str(place))
+    if entry.digest != body["sha256"]:
+        raise Broken("its manifest was changed")
+    return entry
 
 
 def _is_empty(path: Path) -> bool:
