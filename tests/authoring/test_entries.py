@@ -87,7 +87,7 @@ def test_two_runs_may_keep_and_reuse_the_same_result_at_once(tmp_path: Path, ste
         own = tmp_path / "runs" / f"run{number}"
         own.mkdir()
         try:
-            for turn in range(20):
+            for turn in range(150):
                 cache.store("k" * 64, step, step.parent, {})
                 if cache.restore("k" * 64, own / f"step{turn}", own) is not None:
                     assert (own / f"step{turn}" / "data" / "rows").read_text() == "original"

@@ -145,20 +145,23 @@ class Cache:
             Broken: There is a result and it is not whole; it has been removed.
         """
         place = self._place(key)
-        manifest = _manifest(place)
-        if not manifest and not place.exists():
+        try:
+            held = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
             return None
         attempt = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            entry = _read(manifest, place)
+            entry = _read(place)
             self._fill(entry, place / "files", attempt)
             attempt.replace(folder)
         except (OSError, Broken, InputError, ValueError) as error:
             shutil.rmtree(attempt, ignore_errors=True)
-            if _manifest(place) != manifest:  # another run has just replaced it
+            if not _is_still(held, place):  # another run has just replaced it
                 return self.restore(key, folder, run)
             self._remove(place)
             raise Broken(f"cache entry {key[:12]} is not whole and was removed: {error}") from None
+        finally:
+            os.close(held)
         result: dict[str, Any] = moved(entry.output, HERE, str(run))
         return result
 
@@ -170,7 +173,7 @@ class Cache:
             empty = tuple(str(path.relative_to(folder)) for path in folder.rglob("*") if _is_empty(path))
             relocated = moved(output, str(run), HERE)
             entry = Entry(step=folder.name, made=run.name, files=files, folders=empty, output=relocated)
-            body = {"sha256": entry.digest, "attempt": attempt.name, "entry": entry.to_json()}
+            body = {"sha256": entry.digest, "entry": entry.to_json()}
             (attempt / Entry.FILE).write_text(json.dumps(body, indent=1))
             place = self._place(key)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -222,16 +225,16 @@ class Cache:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _manifest(place: Path) -> str:
-    """Return the text of an entry's manifest, which names its attempt and so is no other's; empty if none."""
+def _is_still(held: int, place: Path) -> bool:
+    """Tell whether an open folder is still the one at its place; while it is open, no other has its inode."""
     try:
-        return (place / Entry.FILE).read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
+        return os.path.samestat(os.fstat(held), place.stat())
+    except FileNotFoundError:
+        return False
 
 
-def _read(manifest: str, place: Path) -> Entry:
-    body = json.loads(manifest)
+def _read(place: Path) -> Entry:
+    body = json.loads((place / Entry.FILE).read_text())
     entry = Entry.from_json(body["entry"], where=str(place))
     if entry.digest != body["sha256"]:
         raise Broken("its manifest was changed")
