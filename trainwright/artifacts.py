@@ -6,13 +6,17 @@ its identity; a reader refuses a field or a version it does not know. Only the s
 
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from trainwright.documents import Document, canonical, digest_text
-from trainwright.errors import InternalError
+from trainwright.errors import InputError, InternalError
 
 DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
 """What a judging step can decide. Only PASS is a pass."""
+
+RUN_AGAIN = "Run the step that wrote it again, with caching off for it."
+"""What to do about an input that is gone or was changed."""
 
 UNASSIGNED = "unassigned"
 """The split of a snapshot that holds the rows of no other."""
@@ -86,6 +90,28 @@ class Snapshot(Document):
     parents: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, data_version: str) -> Self:
+        """Read the manifest in a folder, and check that it is the one that was asked for.
+
+        Args:
+            folder: The snapshot's folder.
+            data_version: The digest that the step was given.
+
+        Raises:
+            InputError: The manifest is missing, or its digest is another.
+        """
+        if not (folder / cls.FILE).exists():
+            raise InputError(f"cached input is gone: no {cls.FILE}", where=str(folder), hint=RUN_AGAIN)
+        snapshot = cls.read(folder)
+        if snapshot.digest != data_version:
+            raise InputError(
+                f"cached input changed: data version {snapshot.digest[:12]}, expected {data_version[:12]}",
+                where=str(folder),
+                hint=RUN_AGAIN,
+            )
+        return snapshot
 
     @property
     def rows(self) -> int:

@@ -169,7 +169,7 @@ def test_an_index_that_does_not_answer_is_an_error_that_says_so(
     locks: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, offline: str
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", offline)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     next(wheels.glob("pebble*")).unlink()
     with pytest.raises(DependencyError, match="pebble") as caught:

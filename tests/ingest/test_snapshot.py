@@ -302,7 +302,7 @@ def test_a_kill_anywhere_leaves_no_snapshot_or_a_whole_one_and_the_next_run_comp
         there = (folder / "snapshot" / "manifest.json").exists()
         states.add(there)
         if there:
-            found = tables.open_snapshot(folder / "snapshot", whole.digest)
+            found = Snapshot.open(folder / "snapshot", whole.digest)
             batches = tables.iter_batches(folder / "snapshot", found, list(found.splits))
             assert sum(batch.num_rows for batch in batches) == 400
         again = ingest(str(source), version, data(), folder / "snapshot", folder / "summary.md")

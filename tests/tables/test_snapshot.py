@@ -171,12 +171,12 @@ def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
 
 def test_a_snapshot_with_another_digest_than_asked_for_is_refused(tmp_path: Path) -> None:
     snapshot = write(tmp_path, train=[rows(0, 3)])
-    assert tables.open_snapshot(tmp_path, snapshot.digest) == snapshot
+    assert Snapshot.open(tmp_path, snapshot.digest) == snapshot
     with pytest.raises(InputError, match="cached input changed"):
-        tables.open_snapshot(tmp_path, "0" * 64)
+        Snapshot.open(tmp_path, "0" * 64)
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(InputError, match="cached input is gone"):
-        tables.open_snapshot(tmp_path, snapshot.digest)
+        Snapshot.open(tmp_path, snapshot.digest)
 
 
 def test_pages_carry_checksums_where_this_pyarrow_writes_them(tmp_path: Path) -> None:

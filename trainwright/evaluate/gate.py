@@ -11,7 +11,6 @@ from trainwright.evaluate.scores import read_scores
 from trainwright.evaluate.summary import summarize
 from trainwright.experiment import Evaluation
 from trainwright.report.page import write_page
-from trainwright.tables import open_snapshot
 from trainwright.tracking import Stopwatch
 
 
@@ -54,7 +53,7 @@ def judge_predictions(
             :func:`trainwright.evaluate.scores.read_scores`.
     """
     watch = Stopwatch()
-    snapshot = open_snapshot(predictions, version)
+    snapshot = Snapshot.open(predictions, version)
     scores = read_scores(predictions, snapshot, evaluation.split, evaluation.slices)
     findings = examine(scores, evaluation)
     document = decide(findings, snapshot)

@@ -57,7 +57,7 @@ def make_training_set(
         DataRefused: A joined value is not the one that was known at its row's time.
     """
     watch = Stopwatch()
-    snapshot = tables.open_snapshot(entities, data_version)
+    snapshot = Snapshot.open(entities, data_version)
     listing = _require_version(features.source, features_version)
     service = open_service(features.repository, features.service)
     require_covered(service, features, [entry.uri for entry in listing.files])

@@ -7,7 +7,7 @@ Works with pyarrow 10 (the newest that TFDV takes) and later.
 """
 
 from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
-from trainwright.tables.reading import STREAM_BUFFER, iter_batches, open_snapshot, read_split, stream_batches
+from trainwright.tables.reading import STREAM_BUFFER, iter_batches, read_split, stream_batches
 from trainwright.tables.writing import ROW_GROUP, SnapshotWriter, write_snapshot
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "STREAM_BUFFER",
     "SnapshotWriter",
     "iter_batches",
-    "open_snapshot",
     "plain",
     "read_split",
     "require_columns",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Snapshot, SnapshotFile
+from trainwright.artifacts import RUN_AGAIN, Snapshot, SnapshotFile
 from trainwright.documents import digest_file
 from trainwright.errors import InputError
 from trainwright.tables.columns import require_columns
@@ -15,30 +15,6 @@ from trainwright.tables.writing import ROW_GROUP
 
 STREAM_BUFFER = 1 << 18
 """Bytes of a column that are read at a time."""
-
-_GONE = "Run the step that wrote it again, with caching off for it."
-
-
-def open_snapshot(folder: Path, data_version: str) -> Snapshot:
-    """Read a snapshot's manifest and check that it is the one that was asked for.
-
-    Args:
-        folder: The snapshot's folder.
-        data_version: The digest that the step was given.
-
-    Raises:
-        InputError: The manifest is missing, or its digest is another.
-    """
-    if not (folder / Snapshot.FILE).exists():
-        raise InputError(f"cached input is gone: no {Snapshot.FILE}", where=str(folder), hint=_GONE)
-    snapshot = Snapshot.read(folder)
-    if snapshot.digest != data_version:
-        raise InputError(
-            f"cached input changed: data version {snapshot.digest[:12]}, expected {data_version[:12]}",
-            where=str(folder),
-            hint=_GONE,
-        )
-    return snapshot
 
 
 def read_split(
@@ -126,7 +102,7 @@ def _verified(folder: Path, entry: SnapshotFile) -> Path:
     if not (Path(entry.uri).is_absolute() or path.resolve().is_relative_to(folder.resolve())):
         raise InputError(f"the manifest names a file outside its folder: {entry.uri}", where=str(folder))
     if not path.is_file():
-        raise InputError(f"cached input is gone: no {entry.uri}", where=str(folder), hint=_GONE)
+        raise InputError(f"cached input is gone: no {entry.uri}", where=str(folder), hint=RUN_AGAIN)
     state = path.stat()
     if state.st_size != entry.size:
         found, expected = f"{state.st_size:,} bytes", f"{entry.size:,}"
@@ -138,7 +114,7 @@ def _verified(folder: Path, entry: SnapshotFile) -> Path:
     raise InputError(
         f"cached input changed: {entry.uri} has {found}, the manifest says {expected}",
         where=str(folder),
-        hint=_GONE,
+        hint=RUN_AGAIN,
     )
 
 

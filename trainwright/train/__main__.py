@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from trainwright import tables
-from trainwright.artifacts import Record
+from trainwright.artifacts import Record, Snapshot
 from trainwright.experiment import Network, Training
 from trainwright.launch.job import Completion
 from trainwright.launch.ranks import reported_rank
@@ -32,7 +31,7 @@ def main(path: Path) -> None:
     network = Network.check(specification.network, "network")
     training = Training.check(specification.training, "training")
     folder = Path(specification.training_set)
-    snapshot = tables.open_snapshot(folder, specification.data_version)
+    snapshot = Snapshot.open(folder, specification.data_version)
     source = Source(folder, snapshot, training.split, input_kinds(snapshot))
     torch.use_deterministic_algorithms(mode=True)
     with joined(specification.gpus) as group:

@@ -18,8 +18,6 @@ from trainwright.launch.job import FOLDER, Job, Launcher, Result
 from trainwright.report import markdown
 from trainwright.train.specification import Specification, check_batch, check_snapshot
 
-_AGAIN = "Run the step that wrote it again, with caching off for it."
-
 
 @dataclass(frozen=True)
 class Request:
@@ -131,16 +129,7 @@ def _section(kind: type[_SectionT], text: str, wrong: list[str]) -> _SectionT | 
 def _check(plan: _Plan) -> None:
     """Check everything that can be checked without reading rows."""
     check_batch(plan.training.batch_size, plan.processes)
-    folder, expected = plan.request.training_set, plan.request.data_version
-    if not (folder / Snapshot.FILE).exists():
-        raise InputError(f"cached input is gone: no {Snapshot.FILE}", where=str(folder), hint=_AGAIN)
-    snapshot = Snapshot.read(folder)
-    if snapshot.digest != expected:
-        raise InputError(
-            f"cached input changed: data version {snapshot.digest[:12]}, expected {expected[:12]}",
-            where=str(folder),
-            hint=_AGAIN,
-        )
+    snapshot = Snapshot.open(plan.request.training_set, plan.request.data_version)
     check_snapshot(snapshot, [plan.training.split, *plan.training.predict])
 
 

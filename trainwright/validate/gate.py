@@ -9,7 +9,6 @@ from typing import Any
 from trainwright.artifacts import NotJudged, Snapshot, Verdict
 from trainwright.documents import digest_file, digest_text
 from trainwright.experiment import Validation
-from trainwright.tables import open_snapshot
 from trainwright.tracking import Stopwatch
 from trainwright.validate.anomalies import check, merged, missing_columns, missing_rows, nested_columns
 from trainwright.validate.drift import Drift, measure, measure_missing
@@ -62,7 +61,7 @@ def judge_snapshot(
         InputError: The snapshot is gone or changed, or the schema or the section is wrong.
     """
     watch = Stopwatch()
-    snapshot = open_snapshot(folder, data_version)
+    snapshot = Snapshot.open(folder, data_version)
     schema = parse_schema(schema_text, where="parameter schema")
     limits = plan(schema, validation, snapshot.roles)
     judgement, accounts = judge(folder, snapshot, schema, limits, validation)
