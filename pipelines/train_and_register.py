@@ -48,6 +48,7 @@ def train_and_register(
     registry: str,
     claim: str,
     commit: str,
+    date: str = "",
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
 
@@ -68,17 +69,20 @@ def train_and_register(
         registry: Section ``registry``, as JSON.
         claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
         commit: Git commit of the experiment, for the record.
+        date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for today.
     """
     finish = summarize()
     _set(finish, cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
         # What is outside may have changed since the last run, so these two always look.
-        source_now = resolve(source=source)
+        source_now = resolve(source=source, data=data, date=date)
         _set(source_now, cpu="1", memory="1G", cached=False)
         features_now = resolve(source=feature_source).set_display_name("resolve-features")
         _set(features_now, cpu="1", memory="1G", cached=False)
 
-        ingested = ingest(source=source, source_version=source_now.outputs["Output"], data=data)
+        ingested = ingest(
+            source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
+        )
         _set(ingested, cpu="2", memory="4G")
         snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
 
@@ -92,7 +96,7 @@ def train_and_register(
                 entities=snapshot,
                 data_version=data_version,
                 features=features,
-                features_version=features_now.outputs["Output"],
+                features_version=features_now.outputs["version"],
             )
             _set(joined, cpu="2", memory="8G")
 

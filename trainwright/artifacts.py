@@ -24,44 +24,75 @@ UNASSIGNED = "unassigned"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One object of a source, as it was when it was listed."""
+    """One object of a source, as it was when it was listed.
+
+    Attributes:
+        uri: Its absolute path or its URI, without a version.
+        size: Bytes.
+        checksum: The strongest that is to be had without reading twice, as ``kind:digits``: ``md5`` from
+            every store that keeps it and from a disk, ``crc32c`` of a composed object, ``etag`` of an S3
+            object that was uploaded in parts, ``sha256`` of what we wrote ourselves.
+        version: What pins these very bytes in their store: generation, version id or ETag; empty on a disk.
+        written: When it was last written, ISO 8601 in UTC; empty if the store does not say.
+    """
 
     uri: str
     size: int
-    sha256: str
+    checksum: str
+    version: str = ""
+    written: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(Document):
-    """What a source held when ``resolve`` looked: the ground of ``data_version``."""
+    """What a source held when ``resolve`` looked: the ground of ``data_version``.
+
+    Attributes:
+        source: What was listed: a path, a URI or a glob, with nothing left to be filled in.
+        files: Its objects, sorted by URI; for a database or a table format, one entry that stands for it.
+        protection: Whether what is pinned can still be read later: ``versioned``, ``soft_delete``,
+            ``retention`` or ``pinned_unprotected``; empty for a disk.
+    """
 
     FILE: ClassVar[str] = "listing.json"
     source: str
     files: tuple[SourceFile, ...]
+    protection: str = ""
 
     @property
     def content_digest(self) -> str:
         """The SHA-256 over names, sizes and checksums: equal wherever the same bytes lie.
 
-        Names are relative to the deepest folder that all files share, so a copied source has the same one.
+        Names are relative to the deepest folder that all files share, so a copied source has the same one;
+        places, versions and times are left out.
         """
         paths = [(entry.uri.partition("://")[2] or entry.uri).split("/") for entry in self.files]
         levels = zip(*(path[:-1] for path in paths), strict=False)
         shared = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
         pairs = zip(paths, self.files, strict=True)
-        rows = sorted(["/".join(path[shared:]), entry.size, entry.sha256] for path, entry in pairs)
+        rows = sorted(["/".join(path[shared:]), entry.size, entry.checksum] for path, entry in pairs)
         return digest_text(canonical(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFile:
-    """One Parquet file of a snapshot. ``uri`` is relative to the manifest's folder, or absolute."""
+    """One Parquet file of a snapshot.
+
+    Attributes:
+        uri: Where it lies: relative to the manifest's folder, an absolute path, or a URI.
+        size: Bytes.
+        checksum: ``kind:digits``, as in :class:`SourceFile`.
+        rows: Rows in it.
+        split: The split that all of them belong to.
+        version: Pins the very bytes in an object store; empty on a disk.
+    """
 
     uri: str
     size: int
-    sha256: str
+    checksum: str
     rows: int
     split: str
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +107,17 @@ class Column:
 class Snapshot(Document):
     """The manifest of an immutable dataset; its digest is the data version.
 
+    The digest is taken of the content alone: columns, roles, and every file's split, rows, size and checksum
+    in order. Where the files lie, what they were made from and the figures about them are no part of it, so
+    equal bytes have one data version wherever they lie.
+
     Attributes:
         files: Every file, in the order in which rows are read.
         columns: The columns that every file has, in order.
         parents: Digests of what it was made from, by name.
         roles: Column names by role: ``key``, ``time``, ``label``. A role that is absent has no column.
         quality: Figures by name, such as ``nulls.arr_delay`` (rows without a value).
+        protection: Whether pinned objects can still be read later, as in :class:`Listing`.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -90,6 +126,14 @@ class Snapshot(Document):
     parents: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
+    protection: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The data version: the SHA-256 over the content, and nothing else."""
+        files = [[entry.split, entry.rows, entry.size, entry.checksum] for entry in self.files]
+        columns = [[column.name, column.type] for column in self.columns]
+        return digest_text(canonical({"columns": columns, "files": files, "roles": self.roles}))
 
     @classmethod
     def open(cls, folder: Path, data_version: str) -> Self:

@@ -212,7 +212,7 @@ def _keys(feast: Any, use: Any) -> dict[str, str]:
 
 def _content(name: str, uri: str) -> str:
     try:
-        return take_listing(uri)[0].content_digest
+        return take_listing(uri).content_digest
     except InputError as error:
         raise InputError(
             f"the offline file of view {name!r} is not there: {error.what}", where=uri, hint=error.hint

@@ -1,11 +1,11 @@
-"""The ``ingest`` component: a source becomes an immutable snapshot, split by time."""
+"""The ``ingest`` component: a source becomes an immutable snapshot, divided into splits."""
 
 from kfp import dsl
 
 from trainwright.authoring import images
 
 
-@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+@dsl.component(base_image=images.INGEST, install_kfp_package=False)
 def ingest(
     source: str,
     source_version: str,
@@ -13,14 +13,14 @@ def ingest(
     snapshot: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
-    """Read a source, check it, split it by time and write it as a snapshot.
+    """Read a source, check it, divide it into splits and write it, or pin it, as a snapshot.
 
     Args:
-        source: A Parquet or CSV file, a folder of them, or a glob; a path or a URI.
+        source: What ``resolve`` found: a file, a folder, a glob, a table or a database; a path or a URI.
         source_version: The content digest that ``resolve`` found; other content is refused.
-        data: JSON: roles of columns, windows of the splits, least rows a split (the section ``data``).
-        snapshot: Parquet by split, and the manifest that names every file.
-        summary: Rows by split and values missing by column.
+        data: JSON: roles of columns, splits, limits, where the shards go (the section ``data``).
+        snapshot: The manifest that names every file; and the Parquet files, unless they lie in a store.
+        summary: Rows by split, and what the columns hold.
 
     Returns:
         The data version: the digest of the manifest.

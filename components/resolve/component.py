@@ -1,22 +1,33 @@
 """The ``resolve`` component: which bytes a source holds now."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from trainwright.authoring import images
 
 
-@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
-def resolve(source: str, listing: dsl.Output[dsl.Artifact]) -> str:
+@dsl.component(base_image=images.INGEST, install_kfp_package=False)
+def resolve(
+    source: str,
+    listing: dsl.Output[dsl.Artifact],
+    data: str = "",
+    date: str = "",
+) -> NamedTuple("Resolved", [("version", str), ("source", str), ("newest_since", str)]):  # type: ignore[valid-type]
     """List a source and digest its content, so that everything after it can be cached on the digest.
 
     Never cache this step itself: the cache key of Kubeflow knows nothing of content.
 
     Args:
-        source: A Parquet or CSV file, a folder of them, or a glob; a path or a URI.
-        listing: Every file with its size and checksum.
+        source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
+        listing: Every file with its size, checksum and version.
+        data: JSON: how the source is read, how fresh it must be (the section ``data``); '' for files.
+        date: The run's date, as 2026-01-31; '' for today. Schedules pass ``[[ScheduledTime.2006-01-02]]``.
 
     Returns:
-        The content digest: any changed byte or file name changes it, and nothing else does.
+        version: The content digest, which any changed byte or file name changes, and nothing else. source: With
+        its date filled in, and pinned to what was seen where it can be. newest_since: The time that the newest
+        row must reach (ISO 8601), if ``data.quality`` asks for fresh rows; else ''.
     """
     from pathlib import Path
 
@@ -24,5 +35,5 @@ def resolve(source: str, listing: dsl.Output[dsl.Artifact]) -> str:
     from trainwright.resolve.source import resolve as look
 
     with reported("resolve"):
-        found = look(source, Path(listing.path))
-    return found.content_digest
+        found = look(source, Path(listing.path), data, date)
+    return (found.content_digest, found.source, "")

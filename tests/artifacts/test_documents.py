@@ -17,7 +17,7 @@ from trainwright.artifacts import (
 )
 from trainwright.errors import InputError, InternalError
 
-FILE = SnapshotFile(uri="data/train/part-00000.parquet", size=10, sha256="ab", rows=3, split="train")
+FILE = SnapshotFile(uri="data/train/part-00000.parquet", size=10, checksum="ab", rows=3, split="train")
 SNAPSHOT = Snapshot(files=(FILE,), columns=(Column(name="x", type="int64"),), roles={"key": "x"})
 
 
@@ -41,7 +41,7 @@ def test_a_document_has_the_same_digest_before_it_is_written_and_after_it_is_rea
 
 
 def test_rows_are_counted_by_split() -> None:
-    second = SnapshotFile(uri="b", size=1, sha256="", rows=4, split="evaluate")
+    second = SnapshotFile(uri="b", size=1, checksum="", rows=4, split="evaluate")
     snapshot = Snapshot(files=(FILE, second, FILE), columns=())
     assert (snapshot.rows, snapshot.splits) == (10, {"train": 6, "evaluate": 4})
 
@@ -52,7 +52,7 @@ def test_rows_are_counted_by_split() -> None:
         ({"schema_version": 2}, "schema_version 2; this library reads 1"),
         ({"surprise": 1}, "unknown fields ['surprise']"),
         ({"files": "no list"}, "expected list, got 'no list'"),
-        ({"files": [{"uri": "a"}]}, "missing fields ['rows', 'sha256', 'size', 'split']"),
+        ({"files": [{"uri": "a"}]}, "missing fields ['checksum', 'rows', 'size', 'split']"),
         ({"columns": [{"name": "x", "type": 3}]}, "expected str, got 3"),
         ({"quality": {"rows": True}}, "expected float, got True"),
     ],
@@ -91,9 +91,9 @@ def test_a_document_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_a_listing_of_a_copied_source_has_the_same_content_digest() -> None:
-    def listing(folder: str, sha256: str = "aa") -> Listing:
+    def listing(folder: str, checksum: str = "aa") -> Listing:
         names = ("a.parquet", "deep/b.parquet")
-        files = tuple(SourceFile(uri=f"{folder}/{name}", size=3, sha256=sha256) for name in names)
+        files = tuple(SourceFile(uri=f"{folder}/{name}", size=3, checksum=checksum) for name in names)
         return Listing(source=folder, files=files)
 
     here, there = listing("/data/flights"), listing("gs://bucket/of/ours")

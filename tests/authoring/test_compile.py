@@ -287,7 +287,7 @@ def test_a_new_component_passes_its_own_test_and_compiles(repository: Path, make
         ("tidy", "class", "tabular", "noun 'class' is not a Python name"),
         ("tidy", "tidy", "tabular", "noun 'tidy' is taken"),
         ("tidy", "report", "table", "image 'table' is none of"),
-        ("storage", "report", "tabular", "trainwright/storage.py is there already"),
+        ("storage", "report", "tabular", "trainwright/storage is there already"),
     ],
 )
 def test_a_name_that_cannot_be_used_writes_nothing(

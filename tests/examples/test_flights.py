@@ -256,7 +256,7 @@ def test_the_features_of_some_flights_are_what_was_known_when_they_were_due(
         "source": str(FLIGHTS / experiment.features.source),
     }
     features = experiment.features.model_copy(update=places)
-    version = take_listing(features.source)[0].content_digest
+    version = take_listing(features.source).content_digest
     made = make_training_set(
         tmp_path / "rows", snapshot.digest, features, version, tmp_path / "set", tmp_path / "s.md"
     )

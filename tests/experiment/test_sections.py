@@ -142,7 +142,7 @@ def test_a_time_keeps_its_moment_whatever_its_zone_and_is_utc_without_one() -> N
 
 def test_a_split_with_the_name_that_rows_of_no_window_get_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path, GOOD.replace("    evaluate: {", "    unassigned: {"))
-    assert "split unassigned is where rows of no window go" in message
+    assert "split unassigned is where rows of no split go" in message
 
 
 def test_one_column_cannot_have_two_roles(tmp_path: Path) -> None:

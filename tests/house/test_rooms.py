@@ -16,7 +16,7 @@ PLANTED = {
         "pipelines stand on components",
     ),
     "a shared room that imports a verb": (
-        "trainwright/storage.py",
+        "trainwright/storage/files.py",
         "import trainwright.ingest",
         "arrows point down",
     ),

@@ -137,7 +137,7 @@ def test_record_and_summary_lead_back_to_the_bytes_of_the_source(tmp_path: Path)
     listing = Listing.read(tmp_path / "out" / "snapshot")
     assert record.inputs == {
         "source": listing.content_digest,
-        f"file {source}": listing.files[0].sha256,
+        f"file {source}": listing.files[0].checksum,
     }
     assert record.outputs == {"data": snapshot.digest}
     summary = (tmp_path / "out" / "summary.md").read_text()
@@ -189,7 +189,7 @@ def test_a_time_in_another_zone_is_the_same_moment(tmp_path: Path) -> None:
     zoned = flights()["at"].cast(pa.timestamp("us", tz="America/New_York"))
     plain = take(put(tmp_path / "a.parquet", flights()), tmp_path / "1")
     moved = take(put(tmp_path / "b.parquet", flights(at=zoned)), tmp_path / "2")
-    assert [entry.sha256 for entry in plain.files] == [entry.sha256 for entry in moved.files]
+    assert [entry.checksum for entry in plain.files] == [entry.checksum for entry in moved.files]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_label_of_floats_with_nan_is_zeros_ones_and_nothing(tmp_path: Path) ->
     values = [float("nan") if n % 10 == 0 else float(n % 3 == 0) for n in range(400)]
     floats = take(put(tmp_path / "a.parquet", flights(late=values)), tmp_path / "1")
     truths = take(put(tmp_path / "b.parquet", flights()), tmp_path / "2")
-    assert [entry.sha256 for entry in floats.files] == [entry.sha256 for entry in truths.files]
+    assert [entry.checksum for entry in floats.files] == [entry.checksum for entry in truths.files]
 
 
 def test_a_label_of_lists_is_refused_with_examples(tmp_path: Path) -> None:

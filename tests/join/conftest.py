@@ -59,7 +59,7 @@ def join(tmp_path: Path) -> Callable[..., Joined]:
         roles = changes.pop("roles", ROLES)
         sales = write_sales(tmp_path / "sales", splits, roles=roles)
         features = features_of(repository, **changes)
-        version = take_listing(features.source)[0].content_digest
+        version = take_listing(features.source).content_digest
         made = make_training_set(
             tmp_path / "sales", sales.digest, features, version, tmp_path / "set", tmp_path / "summary.md"
         )

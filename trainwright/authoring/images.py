@@ -11,6 +11,9 @@ def name(toolchain: str) -> str:
     return f"trainwright/{toolchain}:{__version__}"
 
 
+INGEST = name("ingest")
+"""Sources: object stores, databases, table formats; Beam past one machine."""
+
 TABULAR = name("tabular")
 """Rows, figures and reports: pyarrow, numpy, scipy."""
 

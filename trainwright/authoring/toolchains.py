@@ -12,7 +12,7 @@ import trainwright
 from trainwright.errors import InputError
 from trainwright.tracking import ENVIRONMENT_FILE
 
-TOOLCHAINS = ("tfdv", "torch", "feast", "tabular", "mlflow", "launcher")
+TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher")
 """The toolchains that components run in, the largest first: two are made at a time."""
 
 LIBRARY = Path(trainwright.__file__).resolve().parent

@@ -202,7 +202,7 @@ def _pieces(folder: Path, snapshot: Snapshot, columns: tuple[str, ...]) -> Itera
 
 
 def _require_version(source: str, version: str) -> Listing:
-    listing = take_listing(source)[0]
+    listing = take_listing(source)
     found = listing.content_digest
     if found != version:
         raise InputError(

@@ -9,11 +9,13 @@ from trainwright.tracking import Stopwatch
 _KILO = 1000
 
 
-def resolve(source: str, folder: Path) -> Listing:
+def resolve(source: str, folder: Path, data: str = "", date: str = "") -> Listing:  # noqa: ARG001
     """List a source and digest its content.
 
     Args:
         source: A Parquet or CSV file, a folder of them, or a glob; a path or a URI.
+        data: Section ``data``, as JSON; empty for plain files.
+        date: The run's date.
         folder: Where ``listing.json`` and the step's record are written.
 
     Returns:
@@ -26,7 +28,7 @@ def resolve(source: str, folder: Path) -> Listing:
         DependencyError: The driver of the URI's scheme is not installed.
     """
     watch = Stopwatch()
-    listing, _ = take_listing(source)
+    listing = take_listing(source)
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     watch.record(

@@ -107,10 +107,10 @@ def _verified(folder: Path, entry: SnapshotFile) -> Path:
     if state.st_size != entry.size:
         found, expected = f"{state.st_size:,} bytes", f"{entry.size:,}"
     else:
-        digest = _digest_of(path, state.st_size, state.st_mtime_ns)
-        if digest == entry.sha256:
+        digest = f"sha256:{_digest_of(path, state.st_size, state.st_mtime_ns)}"
+        if digest == entry.checksum:
             return path
-        found, expected = f"SHA-256 {digest[:12]}", entry.sha256[:12]
+        found, expected = digest[:19], entry.checksum[:19]
     raise InputError(
         f"cached input changed: {entry.uri} has {found}, the manifest says {expected}",
         where=str(folder),

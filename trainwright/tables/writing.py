@@ -180,7 +180,7 @@ class _SplitWriter:
             SnapshotFile(
                 uri=self._path.relative_to(self._root).as_posix(),
                 size=self._path.stat().st_size,
-                sha256=digest_file(self._path),
+                checksum=f"sha256:{digest_file(self._path)}",
                 rows=self._rows,
                 split=self._split,
             )

@@ -10,7 +10,8 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -28,40 +29,24 @@ _WILD = re.compile(r"[*?\[]")
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One file as a listing shows it.
-
-    Attributes:
-        uri: Its absolute path, or its URI.
-        size: Bytes.
-        state: What changes when the file is written again: time of change, generation or ETag.
-    """
-
-    uri: str
-    size: int
-    state: str
-
-
-def take_listing(source: str) -> tuple[Listing, list[Entry]]:
+def take_listing(source: str) -> Listing:
     """List the table files of a source and read each once for its checksum.
 
     Args:
         source: As :func:`list_files` takes it.
 
     Returns:
-        The listing, whose content digest is equal wherever the same bytes lie, and the entries it was
-        made from: list again and compare to see whether anything was written meanwhile.
+        The listing, whose content digest is equal wherever the same bytes lie. List again and compare to
+        see whether anything was written meanwhile.
 
     Raises:
         InputError: Nothing is there.
         DependencyError: The scheme's driver is not installed.
     """
-    entries = list_files(source, TABLE_SUFFIXES)
-    return Listing(source=source, files=tuple(digest(entry) for entry in entries)), entries
+    return Listing(source=source, files=tuple(digest(file) for file in list_files(source, TABLE_SUFFIXES)))
 
 
-def list_files(source: str, suffixes: tuple[str, ...] = ()) -> list[Entry]:
+def list_files(source: str, suffixes: tuple[str, ...] = ()) -> list[SourceFile]:
     """List what a source holds now, sorted by URI.
 
     Args:
@@ -82,18 +67,18 @@ def list_files(source: str, suffixes: tuple[str, ...] = ()) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.uri)
 
 
-def digest(entry: Entry) -> SourceFile:
+def digest(entry: SourceFile) -> SourceFile:
     """Read a file once and return its checksum; memory stays flat.
 
     Raises:
         InputError: There is no such file any more.
         PermissionRefused: It may not be read.
     """
-    total = hashlib.sha256()
+    total = hashlib.md5(usedforsecurity=False)
     with open_file(entry.uri) as stream:
         while piece := stream.read(_PIECE):
             total.update(piece)
-    return SourceFile(uri=entry.uri, size=entry.size, sha256=total.hexdigest())
+    return replace(entry, checksum=f"md5:{total.hexdigest()}")
 
 
 def open_file(uri: str) -> BinaryIO:
@@ -164,7 +149,7 @@ def _filesystem(uri: str) -> Any:
         ) from None
 
 
-def _list_local(path: Path, suffixes: tuple[str, ...]) -> list[Entry]:
+def _list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:
     try:
         if path.is_file():
             return [_local_entry(path)]
@@ -189,12 +174,17 @@ def _below(folder: Path, suffixes: tuple[str, ...], above: tuple[Path, ...]) -> 
             yield path
 
 
-def _local_entry(path: Path) -> Entry:
+def _local_entry(path: Path) -> SourceFile:
     try:
         state = path.stat()
     except FileNotFoundError:
         raise InputError("a link to a file that is not there, or one just removed", where=str(path)) from None
-    return Entry(str(path), state.st_size, str(state.st_mtime_ns))
+    return SourceFile(uri=str(path), size=state.st_size, checksum="", written=_moment(state.st_mtime_ns))
+
+
+def _moment(nanoseconds: int) -> str:
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def _counts(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -202,7 +192,7 @@ def _counts(name: str, suffixes: tuple[str, ...]) -> bool:
     return not hidden and (not suffixes or name.lower().endswith(suffixes))
 
 
-def _list_remote(source: str, suffixes: tuple[str, ...]) -> list[Entry]:
+def _list_remote(source: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
     filesystem = _filesystem(source)
     root = cast(str, filesystem._strip_protocol(source)).rstrip("/")
     try:
@@ -216,7 +206,12 @@ def _list_remote(source: str, suffixes: tuple[str, ...]) -> list[Entry]:
     except PermissionError as error:
         raise PermissionRefused(f"listing was refused: {error}", where=source) from None
     return [
-        Entry(filesystem.unstrip_protocol(name), int(info["size"] or 0), _state(info))
+        SourceFile(
+            uri=filesystem.unstrip_protocol(name),
+            size=int(info["size"] or 0),
+            checksum="",
+            version=_state(info),
+        )
         for name, info in found.items()
         if info["type"] == "file"
     ]

@@ -1,0 +1,112 @@
+"""What every section of an experiment file has in common: frozen, validated, all its errors at once."""
+
+import difflib
+import json
+import typing
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from trainwright.errors import InputError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
+
+
+def _moment(value: object) -> datetime:
+    """Read a time as it is written out, in UTC if no zone is; pydantic takes 2013 for seconds since 1970."""
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("a time is written as 2013-01-31 or 2013-01-31T05:00:00Z") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+Time = Annotated[datetime, BeforeValidator(_moment)]
+
+
+class Section(BaseModel):
+    """A part of the experiment file: unknown keys are refused, values are never changed afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Read a section from the JSON string that a component was given.
+
+        Raises:
+            InputError: The text is not JSON, or has any wrong key or value; all are named.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {error}", where=where) from None
+        return cls.check(data, where)
+
+    @classmethod
+    def check(cls, data: object, where: str) -> Self:
+        """Validate plain data, and name everything that is wrong with it in one error.
+
+        Raises:
+            InputError: Any key is unknown or missing, or any value is not allowed.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            problems = list(_problems(cls, error))
+            count = "1 thing is" if len(problems) == 1 else f"{len(problems)} things are"
+            raise InputError(
+                f"{count} wrong\n" + "\n".join(f"  {line}" for line in problems), where=where
+            ) from None
+
+    def to_json(self) -> str:
+        """Write the section as one canonical JSON string: the form in which components take it."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    """One line for each problem: the key's full path, what was got, what is allowed."""
+    for problem in error.errors():
+        place = problem["loc"]
+        path = ".".join(str(part) for part in place if not _names_a_kind(part)) or "(the whole file)"
+        if problem["type"] == "extra_forbidden":
+            known = _keys_at(model, place[:-1])
+            close = difflib.get_close_matches(str(place[-1]), known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            yield f"{path}: unknown key; {advice}"
+        elif problem["type"] == "missing":
+            yield f"{path}: missing"
+        else:
+            yield f"{path}: {problem['msg'].removeprefix('Value error, ')}; got {problem['input']!r:.80}"
+
+
+def kind_of(name: str) -> str:
+    """Return the tag of one kind among several that a key may hold; pydantic puts it into the path."""
+    return f"({name})"
+
+
+def _names_a_kind(part: int | str) -> bool:
+    return isinstance(part, str) and part.startswith("(") and part.endswith(")")
+
+
+def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed at a place of the file."""
+    found: Any = model
+    for part in place:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(str(part))
+            found = field.annotation if field else None
+        elif _names_a_kind(part):
+            found = next((kind for kind in _models_in(found) if kind_of(kind.__name__) == part), None)
+        else:  # an entry of a mapping or of a list
+            found = typing.get_args(found)[-1] if typing.get_args(found) else None
+    return [key for kind in _models_in(found) for key in kind.model_fields]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections that a key may hold: one, several, or none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
