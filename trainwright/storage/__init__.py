@@ -1,16 +1,32 @@
-"""Files by URI: list, digest, open, find, publish.
+"""Files by URI: list, digest, open, write once.
 
-A local path, a ``file://`` URI and a mounted volume are one thing and need nothing installed.
+A local path, a ``file://`` URI and a mounted volume are one thing and need nothing installed. ``gs://``,
+``s3://`` and ``https://`` each have their own driver, imported only when such a URI is met.
 """
 
-from trainwright.storage.files import (
-    TABLE_SUFFIXES,
-    digest,
-    find,
-    list_files,
-    local_path,
-    open_file,
-    take_listing,
-)
+from trainwright.storage.access import Access
+from trainwright.storage.commit import create, publish, remove
+from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
+from trainwright.storage.opening import fetch, head, open_file, read_bytes
+from trainwright.storage.store import AlreadyThere, Moved
+from trainwright.storage.uris import join, local_path, redacted
 
-__all__ = ["TABLE_SUFFIXES", "digest", "find", "list_files", "local_path", "open_file", "take_listing"]
+__all__ = [
+    "TABLE_SUFFIXES",
+    "Access",
+    "AlreadyThere",
+    "Moved",
+    "create",
+    "fetch",
+    "find",
+    "head",
+    "join",
+    "list_files",
+    "local_path",
+    "open_file",
+    "publish",
+    "read_bytes",
+    "redacted",
+    "remove",
+    "take_listing",
+]

@@ -1,0 +1,248 @@
+"""What passes is tried again, what broke is resumed, and what is given up says so."""
+
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import Bucket
+from tests.storage.faults import Answer, Damaged, Longer, LostReply, Reset, ResetUpload, Short, Slow
+from trainwright import storage
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
+from trainwright.storage import Access
+
+SOON = Access(patience_s=0.5)
+RANGE = re.compile(r"bytes=(\d+)-")
+
+
+def body(scheme: str, code: str) -> bytes:
+    """What the store itself says with a failure."""
+    if scheme == "gs":
+        return b'{"error": {"code": 500, "message": "%s"}}' % code.encode()
+    return b"<Error><Code>%s</Code><Message>no</Message></Error>" % code.encode()
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        *(("list", status) for status in (408, 429, 500, 502, 503, 504)),
+        ("read", 503),
+        ("create", 503),
+        ("remove", 503),
+    ],
+)
+def test_what_passes_is_tried_again_and_counted(
+    bucket: Bucket, status: int, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.put("a.csv", b"one")
+    calls: dict[str, Callable[[], object]] = {
+        "list": lambda: storage.list_files(bucket.uri),
+        "read": lambda: storage.read_bytes(f"{bucket.uri}/a.csv"),
+        "create": lambda: storage.create(f"{bucket.uri}/b.csv", b"two"),
+        "remove": lambda: storage.remove([f"{bucket.uri}/a.csv"]),
+    }
+    bucket.proxy.plan(Answer(status, {}, body(bucket.scheme, "SlowDown")), times=2)
+    with caplog.at_level(logging.WARNING, "trainwright.storage"):
+        calls[call]()
+    assert bucket.proxy.unused() == []
+    assert any("tries" in line and f"{bucket.uri}" in line for line in caplog.messages)
+
+
+def test_an_answer_that_says_when_to_come_back_is_obeyed(bucket: Bucket) -> None:
+    bucket.put("a.csv", b"one")
+    bucket.proxy.plan(Answer(429, {"Retry-After": "1"}, body(bucket.scheme, "SlowDown")))
+    start = time.monotonic()
+    storage.read_bytes(f"{bucket.uri}/a.csv")
+    assert time.monotonic() - start >= 1
+
+
+def test_a_store_that_asks_for_more_time_than_there_is_is_given_up_at_once(bucket: Bucket) -> None:
+    bucket.proxy.plan(Answer(503, {"Retry-After": "3600"}, body(bucket.scheme, "SlowDown")))
+    start = time.monotonic()
+    with pytest.raises(TransientError, match="failed 1 times") as caught:
+        storage.list_files(bucket.uri, access=SOON)
+    assert time.monotonic() - start < 5
+    assert caught.value.code == 20
+    assert "503" in caught.value.what
+
+
+def test_patience_ends_with_an_error_that_may_be_retried_and_names_the_place(bucket: Bucket) -> None:
+    bucket.proxy.plan(Answer(503, {}, body(bucket.scheme, "SlowDown")), times=1000)
+    start = time.monotonic()
+    with pytest.raises(TransientError) as caught:
+        storage.read_bytes(f"{bucket.uri}/a.csv", access=SOON)
+    assert time.monotonic() - start < 10
+    assert caught.value.where == f"{bucket.uri}/a.csv"
+    assert caught.value.retryable
+
+
+def test_a_third_of_all_calls_may_fail_and_all_of_them_succeed(bucket: Bucket, tmp_path: Path) -> None:
+    content = os.urandom(3 << 20)
+    (tmp_path / "here.bin").write_bytes(content)
+    broken = Answer(503, {}, body(bucket.scheme, "SlowDown")), Answer(429), Reset(100), LostReply(), Short(7)
+    with bucket.proxy.storm(0.3, *broken):
+        for number in range(6):
+            uri = f"{bucket.uri}/{number}.bin"
+            made = storage.publish(tmp_path / "here.bin", uri)
+            assert storage.read_bytes(uri, made.version) == content
+        assert len(storage.list_files(bucket.uri)) == 6
+
+
+@pytest.mark.parametrize("fault", [Reset(5_000_000), Short(1000), Reset(0)])
+def test_a_read_that_broke_goes_on_where_it_broke(
+    bucket: Bucket, fault: Reset | Short, tmp_path: Path
+) -> None:
+    content = os.urandom(6_000_000)
+    bucket.put("a.bin", content)
+    (entry,) = storage.list_files(bucket.uri)
+    bucket.proxy.clear()
+    bucket.proxy.plan(fault, "GET", "a.bin" if bucket.scheme == "s3" else "alt=media")
+    storage.fetch(entry, tmp_path / "a.bin")
+    assert (tmp_path / "a.bin").read_bytes() == content
+    asked = [
+        headers.get("Range", headers.get("range"))
+        for _, path, headers in bucket.proxy.seen
+        if "a.bin" in path
+    ]
+    starts = [int(text.partition("=")[2].partition("-")[0]) for text in asked if text]
+    assert starts[0] == 0
+    assert len(starts) == 2
+    if fault != Reset(0):
+        assert starts[1] > 0  # a reset also takes what had come and was not yet read
+
+
+def test_a_whole_read_is_checked_against_the_stores_checksum(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("a.bin", b"x" * 1000)
+    (entry,) = storage.list_files(bucket.uri)
+    for read in (
+        lambda: storage.read_bytes(entry.uri, entry.version),
+        lambda: storage.fetch(entry, tmp_path / "a.bin"),
+    ):
+        bucket.proxy.plan(Damaged(500), "GET", "a.bin" if bucket.scheme == "s3" else "alt=media")
+        if bucket.scheme == "s3":  # its library checks too, so that it is read again
+            assert read() in {None, b"x" * 1000}
+            continue
+        with pytest.raises(TransientError, match="damaged on the way"):
+            read()
+        assert list(tmp_path.iterdir()) == []
+    if bucket.scheme == "s3":
+        assert (tmp_path / "a.bin").read_bytes() == b"x" * 1000
+
+
+def test_a_server_that_sends_another_range_is_not_believed(bucket: Bucket) -> None:
+    bucket.put("a.bin", b"0123456789" * 100)
+    bucket.proxy.plan(Longer(), "GET", "a.bin" if bucket.scheme == "s3" else "alt=media")
+    assert storage.read_bytes(f"{bucket.uri}/a.bin") == b"0123456789" * 100
+
+
+def test_a_reply_lost_after_the_commit_is_recognised_as_ours(bucket: Bucket) -> None:
+    bucket.proxy.plan(LostReply(), "PUT" if bucket.scheme == "s3" else "POST")
+    made = storage.create(f"{bucket.uri}/manifest.json", b"ours")
+    assert bucket.proxy.unused() == []
+    assert made == storage.head(made.uri) or made.checksum == f"sha256:{hashlib.sha256(b'ours').hexdigest()}"
+    with pytest.raises(storage.AlreadyThere):
+        storage.create(f"{bucket.uri}/manifest.json", b"ours")
+
+
+def test_a_commit_of_another_is_not_taken_for_ours_when_our_own_try_broke(bucket: Bucket) -> None:
+    """Our request never arrives; before the next try, another commits."""
+    bucket.put("manifest.json", b"theirs")
+    bucket.proxy.plan(Reset(0), "PUT" if bucket.scheme == "s3" else "POST")
+    with pytest.raises(storage.AlreadyThere):
+        storage.create(f"{bucket.uri}/manifest.json", b"our's!")
+
+
+def test_a_large_upload_whose_last_reply_was_lost_is_known_by_its_bytes(
+    s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("s3", "parts"):
+        monkeypatch.setattr(f"trainwright.storage.{module}.PART", 5 << 20)
+    (tmp_path / "large.bin").write_bytes(os.urandom(12 << 20))
+    s3.proxy.plan(LostReply(), "POST", "uploadId=")
+    made = storage.publish(tmp_path / "large.bin", f"{s3.uri}/large.bin")
+    assert s3.proxy.unused() == []
+    assert made.size == 12 << 20
+    assert storage.head(made.uri).checksum.endswith("-3")
+
+
+@pytest.mark.parametrize("size", [1 << 20, 33 << 20])
+def test_an_upload_that_dies_leaves_nothing_and_is_sent_again(
+    bucket: Bucket, tmp_path: Path, size: int
+) -> None:
+    content = os.urandom(size)
+    (tmp_path / "here.bin").write_bytes(content)
+    bucket.proxy.plan(ResetUpload(100_000), "PUT" if bucket.scheme == "s3" or size > 8 << 20 else "POST")
+    made = storage.publish(tmp_path / "here.bin", f"{bucket.uri}/there.bin")
+    assert bucket.proxy.unused() == []
+    assert storage.read_bytes(made.uri, made.version) == content
+
+
+def test_what_arrives_damaged_at_the_store_is_not_committed(bucket: Bucket) -> None:
+    """The store says that MD5 and content do not agree, once; it is sent again."""
+    said = b'{"error": {"code": 400, "message": "Provided MD5 hash does not match"}}'
+    answer = said if bucket.scheme == "gs" else body("s3", "BadDigest")
+    bucket.proxy.plan(Answer(400, {"Content-Type": "application/json"}, answer))
+    made = storage.create(f"{bucket.uri}/a.csv", b"one")
+    assert storage.read_bytes(made.uri) == b"one"
+
+
+def test_a_slow_answer_is_waited_for(bucket: Bucket) -> None:
+    bucket.put("a.csv", b"one")
+    bucket.proxy.plan(Slow(0.5))
+    assert storage.read_bytes(f"{bucket.uri}/a.csv") == b"one"
+    assert bucket.proxy.unused() == []
+
+
+def test_nothing_that_answers_is_a_dependency_that_is_down(
+    gs: Bucket, s3: Bucket, environment: pytest.MonkeyPatch
+) -> None:
+    from trainwright.storage import gs as google
+    from trainwright.storage import s3 as amazon
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
+        patch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+        google._client.cache_clear()
+        amazon._client.cache_clear()
+        for bucket in (gs, s3):
+            with pytest.raises(DependencyError, match="nothing answers there") as caught:
+                storage.list_files(bucket.uri, access=SOON)
+            assert caught.value.code == 21
+    google._client.cache_clear()
+    amazon._client.cache_clear()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_is_not_tried_again_and_names_who_needs_what(bucket: Bucket, status: int) -> None:
+    said = b'{"error": {"code": 403, "message": "ann@example.iam does not have storage.objects.list access"}}'
+    answer = said if bucket.scheme == "gs" else body("s3", "AccessDenied")
+    listing = "/o?" if bucket.scheme == "gs" else "list-type"
+    bucket.proxy.plan(Answer(status, {"Content-Type": "application/json"}, answer), "GET", listing, times=3)
+    with pytest.raises(PermissionRefused, match="refused") as caught:
+        storage.list_files(bucket.uri)
+    assert [planned.left for planned in bucket.proxy.unused()] == [2]
+    wanted = "roles/storage.objectViewer" if bucket.scheme == "gs" else "access key ends in 1234"
+    assert wanted in caught.value.hint
+    assert caught.value.code == 50
+    if bucket.scheme == "gs" and status == 403:
+        assert "ann@example.iam" in caught.value.what
+
+
+def test_a_bucket_whose_protection_may_not_be_seen_counts_as_unprotected(bucket: Bucket) -> None:
+    bucket.put("a.csv", b"one")
+    part = f"/b/{bucket.name}?" if bucket.scheme == "gs" else "versioning"
+    bucket.proxy.plan(Answer(403, {}, body(bucket.scheme, "AccessDenied")), "GET", part, times=5)
+    assert storage.take_listing(bucket.uri).protection == "pinned_unprotected"
+    assert len(bucket.proxy.unused()) == 1
+
+
+def test_a_request_that_the_store_does_not_understand_is_ours_and_not_tried_again(bucket: Bucket) -> None:
+    bucket.proxy.plan(Answer(400, {}, body(bucket.scheme, "InvalidArgument")), times=3)
+    with pytest.raises(InputError, match="the store refused the request"):
+        storage.list_files(bucket.uri)
+    assert [planned.left for planned in bucket.proxy.unused()] == [2]

@@ -1,0 +1,225 @@
+"""``gs://`` by google-cloud-storage: pinned by generation, written only where nothing is.
+
+Every call is one try with the library's own retries off; the one policy is in
+:mod:`trainwright.storage.retries`. Endpoint and credentials are the library's own configuration.
+"""
+
+import base64
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import requests
+import urllib3
+from google.api_core import exceptions as google_errors
+from google.auth import exceptions as auth_errors
+from google.cloud import storage as google  # type: ignore[import-untyped]
+
+from trainwright.artifacts import SourceFile
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.storage.access import Access
+from trainwright.storage.retries import PASSING_STATUS, wait_asked
+from trainwright.storage.store import Absent, Passing, Sink, Taken
+from trainwright.storage.uris import redacted
+
+TIMEOUT_S = (10, 60)
+"""To connect, and for a server that has gone silent."""
+
+_PAGE = 1000
+_FIELDS = "items(name,generation,size,md5Hash,crc32c,updated),nextPageToken"
+_READ, _WRITE, _REMOVE = (
+    "roles/storage.objectViewer",
+    "roles/storage.objectCreator",
+    "roles/storage.objectUser",
+)
+_log = logging.getLogger("trainwright.storage")
+
+
+class Bucket:
+    """One bucket. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
+
+    def __init__(self, name: str, access: Access) -> None:
+        self.name, self.access = name, access
+
+    def head(self, name: str, version: str = "") -> SourceFile:
+        """Return an object as it is now, or one generation of it."""
+        blob = self._blob(name, version)
+        with self._told(name, _READ):
+            blob.reload(projection="noAcl", timeout=TIMEOUT_S, retry=None)
+        return self._entry(blob)
+
+    def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
+        """List one page of objects whose names start with a prefix."""
+        with self._told(prefix, _READ):
+            found = self._bucket.client.list_blobs(
+                self.name,
+                prefix=prefix or None,
+                page_token=after or None,
+                page_size=_PAGE,
+                fields=_FIELDS,
+                timeout=TIMEOUT_S,
+                retry=None,
+            )
+            blobs = list(next(found.pages, ()))
+        return [self._entry(blob) for blob in blobs], found.next_page_token or ""
+
+    def children(self, prefix: str) -> list[str]:
+        """Name what lies directly below a prefix."""
+        with self._told(prefix, _READ):
+            found = self._bucket.client.list_blobs(
+                self.name, prefix=prefix, delimiter="/", max_results=_PAGE, timeout=TIMEOUT_S, retry=None
+            )
+            names = [blob.name for blob in found]
+        return [name.removeprefix(prefix).rstrip("/") for name in (*names, *found.prefixes) if name != prefix]
+
+    def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
+        """Send bytes ``[start, stop)`` of one generation into the sink."""
+        with self._told(name, _READ):
+            self._blob(name, version).download_to_file(
+                _Taking(sink),
+                start=start,
+                end=stop - 1,
+                raw_download=True,
+                checksum=None,
+                timeout=TIMEOUT_S,
+                retry=None,
+            )
+
+    def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
+        """Write an object that must not exist yet; the store compares what it got with size and MD5."""
+        blob = self._blob(name)
+        blob.md5_hash = base64.b64encode(md5).decode()
+        with self._told(name, _WRITE):
+            blob.upload_from_file(
+                content,
+                size=size,
+                content_type="application/octet-stream",
+                if_generation_match=0,
+                checksum=None,
+                timeout=TIMEOUT_S,
+                retry=None,
+            )
+        return self._entry(blob)
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        with self._told(name, _REMOVE):
+            self._blob(name).delete(timeout=TIMEOUT_S, retry=None)
+
+    def protection(self) -> str:
+        """Say whether a generation can still be had back once it was replaced or removed."""
+        bucket = self._bucket
+        try:
+            with self._told("", "roles/storage.legacyBucketReader"):
+                bucket.reload(timeout=TIMEOUT_S, retry=None)
+        except PermissionRefused:
+            _log.warning(
+                "gs://%s may be protected, but this identity may not look: it counts as not", self.name
+            )
+            return "pinned_unprotected"
+        if bucket.versioning_enabled:
+            return "versioned"
+        if bucket.retention_period:
+            return "retention"
+        soft = bucket.soft_delete_policy.retention_duration_seconds
+        return "soft_delete" if soft else "pinned_unprotected"
+
+    @property
+    def _bucket(self) -> Any:
+        with self._told("", _READ):
+            return _client(os.getpid()).bucket(self.name)
+
+    def _blob(self, name: str, version: str = "") -> Any:
+        if version and not version.isdigit():
+            raise InputError(f"{version!r} is no generation", where=f"gs://{self.name}/{name}")
+        return self._bucket.blob(name, generation=int(version) if version else None)
+
+    def _entry(self, blob: Any) -> SourceFile:
+        md5, crc32c = blob.md5_hash, blob.crc32c
+        kind, digest = ("md5", md5) if md5 else ("crc32c", crc32c)  # a composed object has no MD5
+        return SourceFile(
+            uri=f"gs://{self.name}/{blob.name}",
+            size=int(blob.size or 0),
+            checksum=f"{kind}:{base64.b64decode(digest).hex()}",
+            version=str(blob.generation),
+            written=f"{blob.updated:%Y-%m-%dT%H:%M:%S.%fZ}" if blob.updated else "",
+        )
+
+    @contextmanager
+    def _told(self, name: str, role: str) -> Iterator[None]:
+        """Turn what the library raises into what every store raises."""
+        try:
+            yield
+        except google_errors.GoogleAPICallError as error:
+            raise self._answer(error, name, role) from None
+        except (auth_errors.TransportError, requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=_answered(error)) from None
+        except ConnectionError as error:
+            raise Passing(f"{type(error).__name__}: {error}") from None
+        except auth_errors.GoogleAuthError as error:
+            if error.retryable:
+                raise Passing(f"credentials: {type(error).__name__}", answered=False) from None
+            raise self._refused(name, role, f"there are no credentials that work: {error}") from None
+
+    def _answer(self, error: google_errors.GoogleAPICallError, name: str, role: str) -> Exception:
+        status, said = int(error.code or 0), redacted(error.message or "")
+        if status == requests.codes.not_found:
+            return Absent(said)
+        if status == requests.codes.precondition_failed:
+            return Taken(said)
+        if status in {requests.codes.unauthorized, requests.codes.forbidden}:
+            return self._refused(name, role, said)
+        if status in PASSING_STATUS or "hash" in said:  # 400: what arrived was not what was sent
+            headers = getattr(error.response, "headers", {})
+            return Passing(f"{status} {said[:200]}", wait_asked(headers.get("Retry-After")))
+        return InputError(
+            f"the store refused the request: {status} {said[:200]}", where=f"gs://{self.name}/{name}"
+        )
+
+    def _refused(self, name: str, role: str, said: str) -> PermissionRefused:
+        return PermissionRefused(
+            f"Google Cloud Storage refused: {redacted(said)[:300]}",
+            where=f"gs://{self.name}/{name}",
+            hint=f"Give {_principal()} the role {role} on bucket {self.name}.",
+        )
+
+
+class _Taking:
+    """The part of a file that a download writes to."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, piece: bytes) -> int:
+        self._sink(piece)
+        return len(piece)
+
+
+@lru_cache(maxsize=1)
+def _client(process: int) -> google.Client:  # noqa: ARG001 - a forked process must not share connections
+    client = google.Client(project=None)
+    client._bucket_metadata_cache = None  # for traces, it asks once more for each bucket
+    return client
+
+
+def _principal() -> str:
+    try:
+        credentials = _client(os.getpid())._credentials  # it has no public name
+    except auth_errors.GoogleAuthError:
+        return "the identity that the step runs under"
+    return getattr(credentials, "service_account_email", None) or "the identity that the step runs under"
+
+
+def _answered(error: Exception) -> bool:
+    connecting = (
+        requests.ConnectTimeout,
+        urllib3.exceptions.NewConnectionError,
+        urllib3.exceptions.MaxRetryError,
+    )
+    cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
+    return not isinstance(error, (*connecting, auth_errors.TransportError)) and not isinstance(
+        cause, connecting
+    )

@@ -1,0 +1,219 @@
+"""``s3://`` by boto3: pinned by version id where the bucket keeps versions, else by ETag.
+
+Every call is one try with the library's own retries off; the one policy is in
+:mod:`trainwright.storage.retries`. Endpoint, region and credentials are the library's own configuration.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property, lru_cache
+from typing import Any, BinaryIO
+
+import boto3  # type: ignore[import-untyped]
+from botocore import exceptions as boto_errors  # type: ignore[import-untyped]
+from botocore.config import Config  # type: ignore[import-untyped]
+
+from trainwright.artifacts import SourceFile
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.storage.access import Access
+from trainwright.storage.parts import PART, Parts
+from trainwright.storage.retries import PASSING_STATUS, wait_asked
+from trainwright.storage.store import Absent, Passing, Sink, Taken
+from trainwright.storage.uris import redacted
+
+_PAGE, _PIECE = 1000, 1 << 16
+_PASSING_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "Throttling", "BadDigest"})
+_REFUSED_CODES = frozenset({"ExpiredToken", "InvalidToken", "AccessDenied"})
+_NO_CREDENTIALS = (boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError)
+_BROKEN = (
+    boto_errors.HTTPClientError,
+    boto_errors.ConnectionError,
+    boto_errors.IncompleteReadError,
+    boto_errors.ResponseStreamingError,
+    boto_errors.FlexibleChecksumError,
+    ConnectionError,
+)
+_UNANSWERED = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError)
+_MD5 = 32
+_FORBIDDEN, _ABSENT, _CONFLICT, _FAILED, _ELSEWHERE = 403, 404, 409, 412, 301
+
+
+class Bucket:
+    """One bucket. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
+
+    def __init__(self, name: str, access: Access) -> None:
+        self.name, self.access = name, access
+        self._seal: bool | None = None
+
+    def head(self, name: str, version: str = "") -> SourceFile:
+        """Return an object as it is now, or the version that is pinned."""
+        with self._told(name, "s3:GetObject"):
+            found = self._client.head_object(Bucket=self.name, Key=name, **_pin(version))
+        sealed = str(found.get("ServerSideEncryption", "")).startswith("aws:")
+        return self._entry(name, found["ContentLength"], found, sealed=sealed)
+
+    def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
+        """List one page of objects whose names start with a prefix."""
+        if self._versioned:
+            rows, following = self._page_of_versions(prefix, after)
+        else:
+            rows, following = self._page_of_objects(prefix, after)
+        sealed = bool(rows) and self._sealed(rows)
+        return [self._entry(row["Key"], row["Size"], row, sealed=sealed) for row in rows], following
+
+    def children(self, prefix: str) -> list[str]:
+        """Name what lies directly below a prefix."""
+        with self._told(prefix, "s3:ListBucket"):
+            found = self._client.list_objects_v2(
+                Bucket=self.name, Prefix=prefix, Delimiter="/", MaxKeys=_PAGE
+            )
+        names = [row["Key"] for row in found.get("Contents", ())]
+        names += [row["Prefix"] for row in found.get("CommonPrefixes", ())]
+        return [name.removeprefix(prefix).rstrip("/") for name in names if name != prefix]
+
+    def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
+        """Send bytes ``[start, stop)`` of the pinned version into the sink."""
+        with self._told(name, "s3:GetObject" if not version or version[0] == '"' else "s3:GetObjectVersion"):
+            wanted = {"Bucket": self.name, "Key": name, "Range": f"bytes={start}-{stop - 1}", **_pin(version)}
+            with closing(self._client.get_object(**wanted)["Body"]) as body:
+                for piece in body.iter_chunks(_PIECE):
+                    sink(piece)
+
+    def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
+        """Write an object that must not exist yet; the store compares what it got with its MD5."""
+        if size > PART:
+            Parts(self._client, self.name, name, self._told, self.access.patience_s).push(content, size)
+            return self.head(name)
+        with self._told(name, "s3:PutObject"):
+            done = self._client.put_object(
+                Bucket=self.name,
+                Key=name,
+                Body=content,
+                ContentLength=size,
+                ContentMD5=base64.b64encode(md5).decode(),
+                IfNoneMatch="*",
+            )
+        return SourceFile(
+            uri=f"s3://{self.name}/{name}",
+            size=size,
+            checksum=f"md5:{md5.hex()}",
+            version=done.get("VersionId") or done["ETag"],
+        )
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        with self._told(name, "s3:DeleteObject"):
+            self._client.delete_object(Bucket=self.name, Key=name)
+
+    def protection(self) -> str:
+        """Say whether a version can still be read once it was replaced or removed."""
+        return "versioned" if self._versioned else "pinned_unprotected"
+
+    @property
+    def _client(self) -> Any:
+        return _client(os.getpid())
+
+    @cached_property
+    def _versioned(self) -> bool:
+        try:
+            with self._told("", "s3:GetBucketVersioning"):
+                found = self._client.get_bucket_versioning(Bucket=self.name)
+        except PermissionRefused:
+            return False  # then it is pinned by ETag, and counts as not protected
+        return str(found.get("Status", "")) == "Enabled"
+
+    def _sealed(self, rows: list[dict[str, Any]]) -> bool:
+        """Tell whether a bucket's ETags are no MD5s, as where a key service encrypts: one object shows it."""
+        if self._seal is None:
+            whole = [row["Key"] for row in rows if len(row["ETag"].strip('"')) == _MD5]
+            self._seal = self.head(whole[0]).checksum.startswith("etag:") if whole else None
+        return bool(self._seal)
+
+    def _page_of_objects(self, prefix: str, after: str) -> tuple[list[dict[str, Any]], str]:
+        more = {"ContinuationToken": after} if after else {}
+        with self._told(prefix, "s3:ListBucket"):
+            found = self._client.list_objects_v2(Bucket=self.name, Prefix=prefix, MaxKeys=_PAGE, **more)
+        return found.get("Contents", []), found.get("NextContinuationToken", "")
+
+    def _page_of_versions(self, prefix: str, after: str) -> tuple[list[dict[str, Any]], str]:
+        more = json.loads(after) if after else {}
+        with self._told(prefix, "s3:ListBucketVersions"):
+            found = self._client.list_object_versions(Bucket=self.name, Prefix=prefix, MaxKeys=_PAGE, **more)
+        marks = {"KeyMarker": found.get("NextKeyMarker"), "VersionIdMarker": found.get("NextVersionIdMarker")}
+        rows = [row for row in found.get("Versions", ()) if row["IsLatest"]]
+        return rows, json.dumps({key: mark for key, mark in marks.items() if mark}) if found[
+            "IsTruncated"
+        ] else ""
+
+    def _entry(self, name: str, size: int, row: dict[str, Any], *, sealed: bool) -> SourceFile:
+        digits = row["ETag"].strip('"')
+        kind = "md5" if len(digits) == _MD5 and not sealed else "etag"
+        return SourceFile(
+            uri=f"s3://{self.name}/{name}",
+            size=int(size),
+            checksum=f"{kind}:{digits}",
+            version=row.get("VersionId") or f'"{digits}"',
+            written=f"{row['LastModified']:%Y-%m-%dT%H:%M:%S.%fZ}",
+        )
+
+    @contextmanager
+    def _told(self, name: str, action: str) -> Iterator[None]:
+        """Turn what the library raises into what every store raises."""
+        where = f"s3://{self.name}/{name}"
+        try:
+            yield
+        except boto_errors.ClientError as error:
+            raise self._answer(error, where, action) from None
+        except _NO_CREDENTIALS as error:
+            raise _refused(f"there are no credentials: {error}", where, action) from None
+        except _BROKEN as error:
+            answered = not isinstance(error, _UNANSWERED)
+            raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=answered) from None
+        except (boto_errors.BotoCoreError, ValueError) as error:
+            raise InputError(f"the request cannot be made: {redacted(str(error))}", where=where) from None
+
+    def _answer(self, error: boto_errors.ClientError, where: str, action: str) -> Exception:
+        answer, said = error.response.get("ResponseMetadata", {}), redacted(str(error))[:300]
+        status, code = int(answer.get("HTTPStatusCode", 0)), error.response.get("Error", {}).get("Code", "")
+        if status == _ABSENT:
+            return Absent(said)
+        if status == _FAILED:
+            return Taken(said)
+        if status == _FORBIDDEN or code in _REFUSED_CODES:
+            return _refused(said, where, action)
+        if status in PASSING_STATUS or status == _CONFLICT or code in _PASSING_CODES:
+            return Passing(f"{status} {code}", wait_asked(answer.get("HTTPHeaders", {}).get("retry-after")))
+        hint = (
+            "The bucket lies in another region: set it where the SDK looks." if status == _ELSEWHERE else ""
+        )
+        return InputError(f"the store refused the request: {said}", where=where, hint=hint)
+
+
+def _pin(version: str) -> dict[str, str]:
+    if not version:
+        return {}
+    return {"IfMatch": version} if version.startswith('"') else {"VersionId": version}
+
+
+def _refused(said: str, where: str, action: str) -> PermissionRefused:
+    credentials = boto3.session.Session().get_credentials()
+    ending = credentials.access_key[-4:] if credentials and credentials.access_key else "none"
+    return PermissionRefused(
+        f"the store refused: {said}",
+        where=where,
+        hint=f"Allow {action} on it to the identity of the step, whose access key ends in {ending}.",
+    )
+
+
+@lru_cache(maxsize=1)
+def _client(process: int) -> Any:  # noqa: ARG001 - a forked process must not share connections
+    settings = Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=10,
+        read_timeout=60,
+        max_pool_connections=16,
+    )
+    return boto3.session.Session().client("s3", config=settings)
