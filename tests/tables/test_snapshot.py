@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tables.kills import kill_everywhere
+from tests.tables.manifests import MODERN
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
@@ -77,6 +78,7 @@ def test_types_are_stored_in_their_one_plain_form(tmp_path: Path) -> None:
     assert snapshot.quality == {"nulls.id": 0, "nulls.word": 1, "nulls.long": 0, "nulls.at": 0}
 
 
+@pytest.mark.skipif(not MODERN, reason="an older pyarrow does not write half floats, either")
 def test_types_that_an_older_pyarrow_does_not_read_become_the_next_wider_one() -> None:
     table = pa.table(
         {
@@ -144,7 +146,7 @@ def test_a_flipped_bit_is_found_before_its_rows_are_believed(tmp_path: Path) -> 
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"cached input changed: .*part-00000\.parquet has SHA-256"):
+    with pytest.raises(InputError, match=r"cached input changed: .*part-00000\.parquet has sha256:"):
         tables.read_split(tmp_path, snapshot, "train")
 
 
@@ -179,9 +181,8 @@ def test_a_snapshot_with_another_digest_than_asked_for_is_refused(tmp_path: Path
         Snapshot.open(tmp_path, snapshot.digest)
 
 
+@pytest.mark.skipif(not MODERN, reason="this pyarrow does not know the checksums of pages")
 def test_pages_carry_checksums_where_this_pyarrow_writes_them(tmp_path: Path) -> None:
-    if int(pa.__version__.split(".")[0]) < 14:
-        pytest.skip("this pyarrow writes no page checksums")
     snapshot = write(tmp_path, train=[rows(0, 5000)])
     path = tmp_path / snapshot.files[0].uri
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Columns: are they there, of what type, and in which one form are they stored."""
+"""Columns: are they there, are their names good, and how do two sets of them differ."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ def require_columns(table: Any, names: Iterable[str], where: str) -> None:
     """Check that columns exist.
 
     Args:
-        table: A table, a record batch or a schema of Arrow, or a :class:`Snapshot`.
+        table: A table, a record batch or a schema of Arrow, a :class:`Snapshot`, or its columns.
         names: The columns that are needed.
         where: What the table is, for the error.
 
@@ -33,7 +33,9 @@ def require_columns(table: Any, names: Iterable[str], where: str) -> None:
 
 def _column_names(table: Any) -> list[str]:
     if isinstance(table, Snapshot):
-        return [column.name for column in table.columns]
+        table = table.columns
+    if isinstance(table, tuple | list):
+        return [column.name for column in table]
     schema = table if isinstance(table, pa.Schema) else table.schema
     return list(schema.names)
 
@@ -41,59 +43,6 @@ def _column_names(table: Any) -> list[str]:
 def _with_close(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3)
     return f"{name!r} (close: {', '.join(close)})" if close else repr(name)
-
-
-def plain(table: pa.Table, where: str = "") -> pa.Table:
-    """Bring a table into the one form of its types that every supported pyarrow reads.
-
-    Args:
-        table: Any table.
-        where: What it is, for the error.
-
-    Raises:
-        InputError: A column has values that this form cannot hold, such as a time in the year 300,000.
-    """
-    schema = pa.schema([pa.field(field.name, _plain_type(field.type)) for field in table.schema])
-    if table.schema.equals(schema, check_metadata=True):
-        return table
-    columns = [
-        column if column.type == field.type else _cast(column, field, where)
-        for column, field in zip(table.columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
-    """Cut off what is finer than a microsecond; whatever else would be lost is an error."""
-    try:
-        return column.cast(field.type, safe="timestamp[ns" not in str(column.type))
-    except pa.ArrowException as error:
-        raise InputError(
-            f"column {field.name!r} is {column.type}, and cannot be stored as {field.type}: {error}",
-            where=where,
-        ) from None
-
-
-_PLAIN = {
-    "large_string": pa.string(),
-    "string_view": pa.string(),
-    "large_binary": pa.binary(),
-    "binary_view": pa.binary(),
-    "halffloat": pa.float32(),
-}
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        entries = kind.value_field.with_type(_plain_type(kind.value_type))
-        return pa.list_(entries) if pa.types.is_list(kind) else pa.large_list(entries)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if str(kind).startswith(("decimal32", "decimal64")):
-        return pa.decimal128(kind.precision, kind.scale)
-    return _PLAIN.get(str(kind), kind)
 
 
 def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:

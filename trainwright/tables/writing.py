@@ -1,24 +1,19 @@
 """Writing a snapshot: data first, manifest last, the same bytes for the same rows."""
 
-import inspect
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Column, Snapshot, SnapshotFile
-from trainwright.documents import digest_file
 from trainwright.errors import InputError
-from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
-
-ROW_GROUP = 131_072
-"""Rows a row group: what a reader holds in memory at once."""
+from trainwright.tables.columns import require_columns, require_distinct, schema_difference
+from trainwright.tables.files import FileWriter
+from trainwright.tables.plain import plain
 
 
 class SnapshotWriter:
@@ -126,76 +121,54 @@ def _require_folder_name(split: str, folder: Path) -> None:
 
 
 class _SplitWriter:
-    """Writes the files of one split, in row groups whose size does not depend on how rows arrive."""
+    """Writes the files of one split, each of the same number of rows however they arrive."""
 
     def __init__(self, root: Path, split: str, rows_per_file: int) -> None:
         self._root, self._split, self._rows_per_file = root, split, rows_per_file
-        self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
-        self._writer: pq.ParquetWriter | None = None
-        self._path = root
-        self._rows = 0
+        self._writer: FileWriter | None = None
         self._done: list[SnapshotFile] = []
 
     def append(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        while self._waiting_rows >= (size := min(ROW_GROUP, self._rows_per_file - self._rows)):
-            self._write(size)
+        """Add rows, and begin another file where one is full. A split without rows has one empty file."""
+        if self._done and not table.num_rows:
+            return
+        while True:
+            self._writer = self._writer or self._begin_file()
+            room = self._rows_per_file - self._writer.rows
+            self._writer.append(table.slice(0, room))
+            if self._writer.rows == self._rows_per_file:
+                self._end_file()
+            table = table.slice(room)
+            if not table.num_rows:
+                return
 
     def finish(self) -> list[SnapshotFile]:
-        if self._waiting and (self._waiting_rows or not (self._done or self._rows)):
-            self._write(self._waiting_rows)
+        """End the last file, and return all."""
         self._end_file()
         return self._done
 
     def close(self) -> None:
+        """Give up what is not finished."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.abandon()
             self._writer = None
 
-    def _write(self, size: int) -> None:
-        waiting = pa.concat_tables(self._waiting)
-        group = waiting.slice(0, size).combine_chunks()
-        if self._writer is None:
-            self._begin_file(group.schema)
-        assert self._writer is not None  # noqa: S101 - begun above
-        self._writer.write_table(group, row_group_size=max(size, 1))
-        self._rows += size
-        self._waiting = [waiting.slice(size)]
-        self._waiting_rows -= size
-        if self._rows >= self._rows_per_file:
-            self._end_file()
-
-    def _begin_file(self, schema: pa.Schema) -> None:
-        self._path = self._root / "data" / self._split / f"part-{len(self._done):05d}.parquet"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._path, schema, compression="zstd", **_checksum_option())
+    def _begin_file(self) -> FileWriter:
+        return FileWriter(self._root / "data" / self._split / f"part-{len(self._done):05d}.parquet")
 
     def _end_file(self) -> None:
         if self._writer is None:
             return
-        self.close()
+        written, self._writer = self._writer.finish(), None
         self._done.append(
             SnapshotFile(
-                uri=self._path.relative_to(self._root).as_posix(),
-                size=self._path.stat().st_size,
-                checksum=f"sha256:{digest_file(self._path)}",
-                rows=self._rows,
+                uri=written.path.relative_to(self._root).as_posix(),
+                size=written.size,
+                checksum=written.checksum,
+                rows=written.rows,
                 split=self._split,
             )
         )
-        self._rows = 0
-
-
-@cache
-def _checksum_option() -> dict[str, bool]:
-    """Ask for page checksums where this pyarrow writes them (not yet in 10, which TFDV needs).
-
-    Our own readers check the whole file against the manifest; page checksums are for others' readers.
-    """
-    known = inspect.signature(pq.write_table).parameters
-    return {"write_page_checksum": True} if "write_page_checksum" in known else {}
 
 
 def write_snapshot(

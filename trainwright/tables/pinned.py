@@ -1,0 +1,190 @@
+"""A file of a manifest, opened only after it is known to hold the bytes that the manifest names."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from trainwright.artifacts import RUN_AGAIN, SnapshotFile
+from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.tables.streams import open_parquet
+
+_BLOCK = 1 << 20
+
+
+@contextmanager
+def open_pinned(folder: Path, entry: SnapshotFile, *, footer_only: bool = False) -> Iterator[pq.ParquetFile]:
+    """Open a file of a manifest; what Arrow says about it while it is open names the file.
+
+    A file on a disk is checked by its size and checksum, once a process; Parquet itself returns wrong values
+    after a bit flip. An object in a store is read in the version that the manifest pins, and its pages are
+    checked where it carries their checksums.
+
+    Args:
+        folder: The manifest's folder.
+        entry: The file.
+        footer_only: No rows are read of it, so its size is checked, and its checksum left to who does.
+
+    Raises:
+        InputError: The file is gone, is not the one that the manifest names, or lies outside its folder.
+        PermissionRefused: It may not be read.
+    """
+    path = local_place(folder, entry)
+    if path is not None:
+        state = _require_size(path, entry, folder)
+        if not footer_only:
+            _require_checksum(path, entry, folder, state)
+        with _naming(entry), open_parquet(path, check_pages=False) as file:
+            _require_rows(file, entry)
+            yield file
+        return
+    with _pinned_stream(entry) as stream, _naming(entry):
+        file = open_parquet(stream)
+        _require_rows(file, entry)
+        yield file
+
+
+def local_place(folder: Path, entry: SnapshotFile) -> Path | None:
+    """Return where on a disk a file lies, or None for an object in a store.
+
+    Raises:
+        InputError: A relative name leads out of the manifest's folder.
+    """
+    if "://" in entry.uri:
+        from trainwright.storage import local_path
+
+        return local_path(entry.uri)
+    path = folder.absolute() / entry.uri
+    if not (Path(entry.uri).is_absolute() or path.resolve().is_relative_to(folder.resolve())):
+        raise InputError(f"the manifest names a file outside its folder: {entry.uri}", where=str(folder))
+    return path
+
+
+def _require_size(path: Path, entry: SnapshotFile, folder: Path) -> os.stat_result:
+    try:
+        state = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise gone(entry, str(folder)) from None
+    except PermissionError:
+        raise PermissionRefused("this file may not be read by this process", where=str(path)) from None
+    if not stat.S_ISREG(state.st_mode):
+        raise gone(entry, str(folder))
+    if state.st_size != entry.size:
+        raise changed(entry, f"{state.st_size:,} bytes", f"{entry.size:,}", str(folder))
+    return state
+
+
+def _require_checksum(path: Path, entry: SnapshotFile, folder: Path, state: os.stat_result) -> None:
+    kind, _, expected = entry.checksum.partition(":")
+    if kind not in _DIGESTS:
+        known = ", ".join(_DIGESTS)
+        raise InputError(
+            f"{entry.uri} has a checksum of kind {kind!r}; a file on a disk is checked by {known}",
+            where=str(folder),
+        )
+    found = _digest_of(path, kind, state.st_size, state.st_mtime_ns)
+    if found != expected:
+        raise changed(entry, f"{kind}:{found[:12]}", f"{kind}:{expected[:12]}", str(folder))
+
+
+@cache
+def _digest_of(path: Path, kind: str, size: int, mtime_ns: int) -> str:  # noqa: ARG001 - the cache's key
+    """Digest a file once a process, and the processes forked from it, as long as nobody writes to it."""
+    digest = _DIGESTS[kind]()
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    except PermissionError:
+        raise PermissionRefused("this file may not be read by this process", where=str(path)) from None
+    return str(digest.hexdigest())
+
+
+class _Crc32c:
+    def __init__(self) -> None:
+        try:
+            from google_crc32c import Checksum
+        except ImportError as error:
+            raise DependencyError(f"a crc32c cannot be checked here: {error}", where="checksum") from None
+        make: Callable[[], Any] = Checksum
+        self._checksum = make()
+
+    def update(self, data: bytes) -> None:
+        self._checksum.update(data)
+
+    def hexdigest(self) -> str:
+        digits: bytes = self._checksum.digest()
+        return digits.hex()
+
+
+_DIGESTS: dict[str, Callable[[], Any]] = {
+    "sha256": hashlib.sha256,
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+    "crc32c": _Crc32c,
+}
+
+
+@contextmanager
+def _pinned_stream(entry: SnapshotFile) -> Iterator[BinaryIO]:
+    """Open an object in its pinned version; whenever that is found to be gone, say so."""
+    from trainwright import storage
+
+    if not entry.version:
+        raise InputError(
+            "an object in a store is not pinned by a version in the manifest", where=entry.uri, hint=RUN_AGAIN
+        )
+    try:
+        with storage.open_file(entry.uri, entry.version) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if size != entry.size:
+                raise changed(entry, f"{size:,} bytes", f"{entry.size:,}", entry.uri)
+            stream.seek(0)
+            yield stream
+    except storage.Moved:
+        raise _gone_or_changed(entry) from None
+
+
+def _gone_or_changed(entry: SnapshotFile) -> InputError:
+    from trainwright import storage
+
+    try:
+        now = storage.head(entry.uri)
+    except InputError:
+        return gone(entry, entry.uri)
+    return changed(entry, f"version {now.version}", entry.version, entry.uri)
+
+
+def _require_rows(file: pq.ParquetFile, entry: SnapshotFile) -> None:
+    if file.metadata.num_rows != entry.rows:
+        raise changed(entry, f"{file.metadata.num_rows:,} rows", f"{entry.rows:,}", entry.uri)
+
+
+def gone(entry: SnapshotFile, where: str) -> InputError:
+    """Say that a file of a manifest is not there any more."""
+    return InputError(f"cached input is gone: no {entry.uri}", where=where, hint=RUN_AGAIN)
+
+
+def changed(entry: SnapshotFile, found: str, expected: str, where: str) -> InputError:
+    """Say that a file of a manifest is another one now."""
+    return InputError(
+        f"cached input changed: {entry.uri} has {found}, the manifest says {expected}",
+        where=where,
+        hint=RUN_AGAIN,
+    )
+
+
+@contextmanager
+def _naming(entry: SnapshotFile) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # the disk's own, which errors.in_our_words knows
+        raise InputError(f"the Parquet file cannot be read: {error!s:.300}", where=entry.uri) from None
