@@ -25,9 +25,10 @@ def resolve(
         date: The run's date, as 2026-01-31; '' for today. Schedules pass ``[[ScheduledTime.2006-01-02]]``.
 
     Returns:
-        version: The content digest, which any changed byte or file name changes, and nothing else. source: With
-        its date filled in, and pinned to what was seen where it can be. newest_since: The time that the newest
-        row must reach (ISO 8601), if ``data.quality`` asks for fresh rows; else ''.
+        version: The content digest, which any changed byte or file name changes, and nothing else; '' if
+        there is no source. source: With its date filled in, and pinned to what was seen where a pin exists.
+        newest_since: The time that the newest row must reach (ISO 8601), if ``data.quality``
+        asks for fresh rows; else ''.
     """
     from pathlib import Path
 
@@ -36,4 +37,4 @@ def resolve(
 
     with reported("resolve"):
         found = look(source, Path(listing.path), data, date)
-    return (found.content_digest, found.source, "")
+    return (found.version, found.source, found.newest_since)

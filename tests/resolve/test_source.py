@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from trainwright.artifacts import Listing, Record
 from trainwright.errors import InputError
-from trainwright.resolve.source import readable_size, resolve
+from trainwright.resolve.sizes import readable_size
+from trainwright.resolve.source import resolve
 
 
 @pytest.fixture
@@ -24,26 +25,26 @@ def source(tmp_path: Path) -> Path:
 def test_the_digest_is_that_of_names_sizes_and_checksums(source: Path, tmp_path: Path) -> None:
     """Recomputed by hand, from the files."""
     rows = [
-        [name, len(content), hashlib.sha256(content).hexdigest()]
+        [name, len(content), f"md5:{hashlib.md5(content, usedforsecurity=False).hexdigest()}"]
         for name in ("b.csv", "day=1/a.csv")
         for content in [(source / name).read_bytes()]
     ]
     found = resolve(str(source), tmp_path / "listing")
-    names = [entry.uri for entry in found.files]
+    names = [entry.uri for entry in found.listing.files]
     assert names == [f"{source}/b.csv", f"{source}/day=1/a.csv"]
-    assert [[entry.size, entry.checksum] for entry in found.files] == [row[1:] for row in rows]
+    assert [[entry.size, entry.checksum] for entry in found.listing.files] == [row[1:] for row in rows]
     expected = json.dumps([[name.removeprefix("/"), *rest] for name, *rest in rows], separators=(",", ":"))
     slashed = json.dumps([["/" + name, *rest] for name, *rest in rows], separators=(",", ":"))
     digests = {hashlib.sha256(text.encode()).hexdigest() for text in (expected, slashed)}
-    assert found.content_digest in digests
+    assert found.version in digests
+    assert found.source == str(source)
+    assert found.newest_since == ""
 
 
 def test_a_copied_source_has_the_same_digest(source: Path, tmp_path: Path) -> None:
     first = resolve(str(source), tmp_path / "1")
     shutil.copytree(source, tmp_path / "elsewhere" / "deep")
-    assert (
-        resolve(str(tmp_path / "elsewhere" / "deep"), tmp_path / "2").content_digest == first.content_digest
-    )
+    assert resolve(str(tmp_path / "elsewhere" / "deep"), tmp_path / "2").version == first.version
 
 
 def test_a_relative_path_has_the_digest_of_the_absolute_one(
@@ -51,7 +52,7 @@ def test_a_relative_path_has_the_digest_of_the_absolute_one(
 ) -> None:
     monkeypatch.chdir(source)
     relative, absolute = resolve("b.csv", tmp_path / "1"), resolve(str(source / "b.csv"), tmp_path / "2")
-    assert relative.content_digest == absolute.content_digest
+    assert relative.version == absolute.version
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -59,28 +60,28 @@ def test_a_relative_path_has_the_digest_of_the_absolute_one(
 def test_any_changed_bit_changes_the_digest(source: Path, tmp_path: Path, place: int, bit: int) -> None:
     path = source / "b.csv"
     path.write_bytes(b"id\n2\n")
-    before = resolve(str(source), tmp_path / "listing").content_digest
+    before = resolve(str(source), tmp_path / "listing").version
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << bit
     path.write_bytes(content)
-    assert resolve(str(source), tmp_path / "listing").content_digest != before
+    assert resolve(str(source), tmp_path / "listing").version != before
 
 
 def test_an_added_and_a_removed_file_change_the_digest(source: Path, tmp_path: Path) -> None:
-    before = resolve(str(source), tmp_path / "1").content_digest
+    before = resolve(str(source), tmp_path / "1").version
     (source / "c.csv").write_text("id\n3\n")
-    more = resolve(str(source), tmp_path / "2").content_digest
+    more = resolve(str(source), tmp_path / "2").version
     (source / "b.csv").unlink()
-    less = resolve(str(source), tmp_path / "3").content_digest
+    less = resolve(str(source), tmp_path / "3").version
     assert len({before, more, less}) == 3
 
 
 def test_listing_and_record_are_written_and_the_headline_says_how_much(source: Path, tmp_path: Path) -> None:
     found = resolve(str(source), tmp_path / "listing")
-    assert Listing.read(tmp_path / "listing") == found
+    assert Listing.read(tmp_path / "listing") == found.listing
     record = Record.read(tmp_path / "listing")
-    assert record.headline == f"2 files, 10 bytes, source {found.content_digest[:6]}…"
-    assert record.outputs["source"] == found.content_digest
+    assert record.headline == f"2 files, 10 bytes, source {found.version[:6]}…"
+    assert record.outputs["source"] == found.version
 
 
 def test_a_source_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,57 +1,117 @@
-"""The listing of a source: which files, how large, and what is in them."""
+"""What a source holds now: which files, rows or version, how large, how old, and what is in them."""
 
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 from trainwright.artifacts import Listing
-from trainwright.storage import take_listing
+from trainwright.errors import InputError
+from trainwright.experiment import Data
+from trainwright.resolve.dates import fill_in, run_date
+from trainwright.resolve.freshness import newest_since, require_limits
+from trainwright.resolve.sizes import readable_size
+from trainwright.sources import list_source
+from trainwright.storage import Access, take_listing
 from trainwright.tracking import Stopwatch
 
-_KILO = 1000
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What ``resolve`` found.
+
+    Attributes:
+        listing: Every file; for a database, one entry that stands for it.
+        version: The content digest, which changes with any byte and any name of the files, and with nothing
+            else; empty if there is no source.
+        newest_since: The time that the newest row must reach, ISO 8601; empty if no limit is set.
+    """
+
+    listing: Listing
+    version: str
+    newest_since: str = ""
+
+    @property
+    def source(self) -> str:
+        """The source with its date filled in, and pinned to what was seen where a pin exists."""
+        return self.listing.source
 
 
-def resolve(source: str, folder: Path, data: str = "", date: str = "") -> Listing:  # noqa: ARG001
+def resolve(
+    source: str,
+    folder: Path,
+    data: str = "",
+    date: str = "",
+    *,
+    access: Access | None = None,
+    now: datetime | None = None,
+) -> Resolved:
     """List a source and digest its content.
 
     Args:
-        source: A Parquet or CSV file, a folder of them, or a glob; a path or a URI.
-        data: Section ``data``, as JSON; empty for plain files.
-        date: The run's date.
+        source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` stands for the
+            run's date. Empty for an optional source that is absent: an empty listing.
         folder: Where ``listing.json`` and the step's record are written.
-
-    Returns:
-        The listing. Its ``content_digest`` changes with any byte and any name of the files, and with
-        nothing else.
+        data: Section ``data``, as JSON; empty for plain files without limits.
+        date: The run's date, as 2026-01-31; empty for today, in UTC.
+        access: What may be reached; the hosts of ``data`` if absent.
+        now: The present, for the age of objects; the clock's if absent.
 
     Raises:
-        InputError: Nothing is there, or a link leads nowhere.
-        PermissionRefused: A folder or a file may not be read.
-        DependencyError: The driver of the URI's scheme is not installed.
+        InputError: Nothing is there, ``data`` is not as it should be, or a placeholder is left over.
+        DataRefused: The source is larger or older than ``data.quality`` allows.
+        PermissionRefused: Something may not be read or reached.
+        TransientError: A store or a database kept failing.
+        DependencyError: Nothing answers there, or a driver is not installed.
     """
-    watch = Stopwatch()
-    listing = take_listing(source)
+    watch, present = Stopwatch(), now or datetime.now(UTC)
+    section = Data.parse(data, "parameter data") if data else None
+    day = run_date(date, present)
+    listing, since = _look(fill_in(source, day), section, day, access, present)
+    version = listing.content_digest if source else ""
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     watch.record(
         folder,
         "resolve",
-        headline(listing),
-        config={"source": source},
-        outputs={"source": listing.content_digest, "listing": listing.digest},
+        headline(listing, version),
+        config={"source": source, "date": day.isoformat()} if "{date" in source else {"source": source},
+        outputs={"source": version, "listing": listing.digest},
     )
-    return listing
+    return Resolved(listing=listing, version=version, newest_since=since)
 
 
-def headline(listing: Listing) -> str:
+def _look(
+    source: str, data: Data | None, day: date, access: Access | None, now: datetime
+) -> tuple[Listing, str]:
+    """List a source and check its limits, before anything of it is read wherever that is possible."""
+    if not source:
+        return Listing(source="", files=()), ""
+    if data is None:
+        return take_listing(source, access or Access()), ""
+    allowed = access or Access(hosts=data.hosts)
+    limited = data.quality.max_bytes is not None or data.quality.fresh_within_s is not None
+    if limited:
+        _refuse_limits_of_database(data)
+    require = partial(require_limits, quality=data.quality, source=source, now=now) if limited else None
+    return list_source(source, data, allowed, require), newest_since(data.quality, day)
+
+
+def _refuse_limits_of_database(data: Data) -> None:
+    limits = data.quality.model_dump(include={"max_bytes", "fresh_within_s"}, exclude_none=True)
+    if data.format == "sql":
+        raise InputError(
+            f"{', '.join(limits)}: a database says neither size nor age before it is read",
+            where="data.quality",
+            hint="Limit the rows in data.sql.select; fresh_rows_within_s looks at the newest row.",
+        )
+
+
+def headline(listing: Listing, version: str) -> str:
     """Say how much there is: ``1 file, 5.4 MB, source 3f9a1c…``."""
-    count = len(listing.files)
-    size = readable_size(sum(entry.size for entry in listing.files))
-    return f"{count:,} {'file' if count == 1 else 'files'}, {size}, source {listing.content_digest[:6]}…"
-
-
-def readable_size(size: float) -> str:
-    """Write a number of bytes for people, in decimal units."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if round(size, 1) < _KILO:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= _KILO
-    return f"{size:,.1f} TB"
+    if not version:
+        return "no source"
+    count, size = len(listing.files), sum(entry.size for entry in listing.files)
+    if listing.source.startswith(("postgresql://", "sqlite://")):
+        return f"1 query, source {version[:6]}…"
+    return f"{count:,} {'file' if count == 1 else 'files'}, {readable_size(size)}, source {version[:6]}…"
