@@ -1,1 +1,1 @@
-"""The step that turns a source into an immutable snapshot, split by time."""
+"""The step that turns a source into an immutable snapshot: read in shards, checked, split, committed."""

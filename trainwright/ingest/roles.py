@@ -1,15 +1,11 @@
 """The columns with a role: a key that identifies each row, a time that places it, a label of 0 and 1."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 
 from trainwright.errors import InputError
-from trainwright.ingest.sources import example_values
+from trainwright.sources import example_values
 
 TIME = pa.timestamp("us", tz="UTC")
 """How the time column is stored."""
@@ -80,6 +76,27 @@ def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedA
     return column.cast(pa.int64())
 
 
+def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
+    """Refuse a column that shall name rows, or groups of them, and cannot: the key, and ``data.split_by``.
+
+    Args:
+        column: Its values.
+        role: What it is for: ``key`` or ``split_by``.
+        name: Its name.
+        where: The file it is from.
+        start: Rows before it in that file.
+
+    Raises:
+        InputError: A value is missing, they are lists or structures, or floats too large to be told apart.
+    """
+    if pa.types.is_nested(column.type):
+        raise InputError(f"{role} column {name!r} holds {column.type}, not single values", where=where)
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        _refuse_lost_digits(column, role, name, where)
+    _refuse_nulls(column, role, name, where, start)
+
+
 def _refuse_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
     if column.null_count:
         row = start + int(np.argmax(column.is_null().to_numpy())) + 1
@@ -91,78 +108,12 @@ def _refuse_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, sta
         )
 
 
-class KeyCheck:
-    """Checks that no key is missing and none is there twice; keeps 16 bytes a row.
-
-    Integers are compared as they are. Other keys are compared by a 64-bit hash first; only where two
-    hashes are equal are the keys themselves looked at again.
-
-    Args:
-        name: The key column.
-        where: The source, for errors.
-    """
-
-    def __init__(self, name: str, where: str) -> None:
-        self._name, self._where = name, where
-        self._seen: list[NDArray[np.int64]] = []
-
-    def add(self, column: pa.ChunkedArray, where: str, start: int) -> None:
-        """Take the keys of more rows.
-
-        Raises:
-            InputError: One is missing, they are lists or structures, or floats too large to be told apart.
-        """
-        if pa.types.is_nested(column.type):
-            raise InputError(f"key column {self._name!r} holds {column.type}, not single values", where=where)
-        _refuse_nulls(column, "key", self._name, where, start)
-        if pa.types.is_floating(column.type):
-            _refuse_lost_digits(column, self._name, where)
-        self._seen.append(_fingerprints(column))
-
-    def finish(self, again: Callable[[], Iterable[pa.ChunkedArray]]) -> None:
-        """Compare all keys.
-
-        Args:
-            again: Reads the key column of all rows once more; called only if two fingerprints are equal.
-
-        Raises:
-            InputError: A key is there more than once.
-        """
-        total = np.concatenate(self._seen) if self._seen else np.empty(0, np.int64)
-        total.sort()
-        twice = np.unique(total[1:][total[1:] == total[:-1]])
-        if len(twice) and (counts := _counts_among(twice, again())):
-            shown = ", ".join(f"{key!r} in {count:,} rows" for key, count in list(counts.items())[:3])
-            raise InputError(
-                f"key column {self._name!r} does not identify a row: of {len(total):,} rows, "
-                f"{len(counts):,} keys are there more than once: {shown}",
-                where=self._where,
-                hint="Name a column that is different in every row, or make one where the source is written.",
-            )
-
-
-def _refuse_lost_digits(column: pa.ChunkedArray, name: str, where: str) -> None:
-    """Refuse large floats as keys: an integer beyond 64 bits in a CSV file became one, without its end."""
+def _refuse_lost_digits(column: pa.ChunkedArray, role: str, name: str, where: str) -> None:
+    """Refuse large floats as names: an integer beyond 64 bits in a CSV file became one, without its end."""
     large = column.filter(pc.greater_equal(pc.abs(column), _WHOLE))
     if len(large):
         raise InputError(
-            f"key column {name!r} holds floats too large to keep every digit: {example_values(large)}",
+            f"{role} column {name!r} holds floats too large to keep every digit: {example_values(large)}",
             where=where,
-            hint="Write such keys as text, in Parquet.",
+            hint="Write such values as text, in Parquet.",
         )
-
-
-def _fingerprints(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    if pa.types.is_integer(column.type):
-        whole: NDArray[np.int64] = column.to_numpy().astype(np.int64, casting="unsafe")
-        return whole
-    return np.fromiter(map(hash, column.to_pylist()), np.int64, len(column))
-
-
-def _counts_among(wanted: NDArray[np.int64], columns: Iterable[pa.ChunkedArray]) -> dict[Any, int]:
-    """Count the keys whose fingerprint is wanted, and return those that are there more than once."""
-    counts: dict[Any, int] = {}
-    for column in columns:
-        for key in column.filter(pa.array(np.isin(_fingerprints(column), wanted))).to_pylist():
-            counts[key] = counts.get(key, 0) + 1
-    return {key: count for key, count in counts.items() if count > 1}

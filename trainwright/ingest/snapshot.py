@@ -1,39 +1,52 @@
-"""A snapshot of a source: read once, checked, split by time, written with its manifest last."""
+"""A snapshot of a source: read in shards, checked, divided into splits, committed with its manifest last."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright import storage
-from trainwright.artifacts import UNASSIGNED, Listing, Snapshot
-from trainwright.errors import InputError
+from trainwright.artifacts import Listing, Snapshot
+from trainwright.errors import DataRefused, DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Data
-from trainwright.ingest.roles import KeyCheck, prepare_label, prepare_time
-from trainwright.ingest.sources import Sources
-from trainwright.ingest.splits import Splits
-from trainwright.report.markdown import escape, table
-from trainwright.tables import SnapshotWriter, require_columns
+from trainwright.ingest.assembly import assemble, judge_values, judged_values
+from trainwright.ingest.commit import Commit, OwnFolder, Store
+from trainwright.ingest.quality import Judged, judge, judge_size, read_previous, refuse
+from trainwright.ingest.reference import require_referable
+from trainwright.ingest.reports import ShardReport, Totals, add_up
+from trainwright.ingest.request import Request
+from trainwright.ingest.runner import make
+from trainwright.ingest.shards import Plan, cut
+from trainwright.ingest.splits import division
+from trainwright.ingest.summary import Page
+from trainwright.sources import open_source
+from trainwright.storage import Access, Moved
+from trainwright.tables import require_columns
 from trainwright.tracking import Stopwatch
 
 _LISTED = 20
 """A source of at most this many files has each of them, with its checksum, in the step's record."""
 
+_TURNS = 3
+"""How often a source is begun with that is written again, with the same bytes, while it is read."""
 
-def ingest(source: str, source_version: str, data: Data, folder: Path, summary: Path) -> Snapshot:
-    """Read a source and write it as a snapshot.
 
-    Rows keep the order of the source within each split; rows in no window go to ``unassigned``. The time
+def ingest(
+    source: str, source_version: str, data: Data, folder: Path, summary: Path, access: Access | None = None
+) -> Snapshot:
+    """Read a source and write it, or pin it, as a snapshot.
+
+    Rows keep the order of the source within each split; rows in no split go to ``unassigned``. The time
     column is stored in UTC and the label as int64 of 0, 1 and null; other columns as they are.
 
     Args:
-        source: A Parquet or CSV file, a folder of them, or a glob.
-        source_version: The content digest that ``resolve`` found.
-        data: Roles of columns, windows of splits, limits.
-        folder: The snapshot's folder.
-        summary: Markdown file: rows and values missing.
+        source: What ``resolve`` found: files, a table or a database.
+        source_version: The content digest that it found.
+        data: Roles of columns, splits, limits, where the shards go and on what they are made.
+        folder: The artifact's folder, for the manifest, the listing and the record; and the shards, unless
+            they go to ``data.store``.
+        summary: Markdown file: limits and figures, rows by split, what the columns hold. It is written
+            before anything is refused.
+        access: What may be reached; absent: the hosts of ``data``.
 
     Returns:
         The manifest; its digest is the data version.
@@ -41,42 +54,35 @@ def ingest(source: str, source_version: str, data: Data, folder: Path, summary: 
     Raises:
         InputError: The source changed since it was resolved, a file is broken, files differ, or a column
             with a role is missing or holds what it must not.
-        DataRefused: There are no rows, or a split has fewer than ``data.min_rows``.
+        DataRefused: There are no rows, a key is there twice, a value of a disjoint column is in two splits,
+            or a limit of ``data`` does not hold; all of these at once.
+        DependencyError: The source kept being written while it was read.
+        TransientError: A worker died; run again, and with a store it goes on where it was.
     """
     watch = Stopwatch()
-    listing = storage.take_listing(source)
-    if listing.content_digest != source_version:
-        raise _changed(source, f"{listing.content_digest[:12]}, expected {source_version[:12]}")
-    sources = Sources([entry.uri for entry in listing.files], data.missing)
-    splits = Splits(data.splits)
-    with SnapshotWriter(folder, [*splits.names, UNASSIGNED]) as writer:
-        quality = _copy(sources, data, splits, source, writer)
-        if [replace(file, checksum="") for file in listing.files] != storage.list_files(
-            source, storage.TABLE_SUFFIXES
-        ):
-            raise _changed(source, "a file was written while it was read")
-        roles = {"key": data.key, "time": data.time, "label": data.label}
-        snapshot = writer.commit(parents={"source": source_version}, roles=roles, quality=quality)
-    listing.write(folder)
+    request = Request(
+        source=source, version=source_version, data=data, access=access or Access(hosts=data.hosts)
+    )
+    listing = request.listed()
+    sizes = judge_size(listing, data)
+    if any(one.refusal for one in sizes):
+        Page(source=source, judged=sizes).write(summary)
+        refuse(sizes)
+    commit = Store(data.store, request, listing) if data.store else OwnFolder(folder)
+    step = _Step(request, listing, commit, folder, summary)
+    snapshot = step.adopt() or step.make()
+    folder.mkdir(parents=True, exist_ok=True)
+    snapshot.write(folder)
+    step.listing.write(folder)
     watch.record(
         folder,
         "ingest",
         f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
         config=data.model_dump(mode="json") | {"source": source},
-        inputs={"source": source_version} | _files_by_name(listing),
+        inputs={"source": source_version} | _files_by_name(step.listing),
         outputs={"data": snapshot.digest},
     )
-    summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summary(source, snapshot))
     return snapshot
-
-
-def _changed(source: str, how: str) -> InputError:
-    return InputError(
-        f"the source changed since it was resolved: {how}",
-        where=source,
-        hint="Run the pipeline again: resolve looks at the source anew.",
-    )
 
 
 def _files_by_name(listing: Listing) -> dict[str, str]:
@@ -85,61 +91,127 @@ def _files_by_name(listing: Listing) -> dict[str, str]:
     return {f"file {entry.uri}": entry.checksum for entry in listing.files}
 
 
-def _copy(
-    sources: Sources, data: Data, splits: Splits, source: str, writer: SnapshotWriter
-) -> dict[str, float]:
-    """Read every row once: check it, divide it, write it. Returns labels counted by split."""
-    require_columns(sources.schema, (data.key, data.time, data.label), where=source)
-    keys = KeyCheck(data.key, source)
-    quality: dict[str, float] = {}
-    for uri, start, rows in sources.batches():
-        keys.add(rows[data.key], uri, start)
-        time = prepare_time(rows[data.time], data.time, uri, start)
-        ready = _with(
-            _with(rows, data.time, time), data.label, prepare_label(rows[data.label], data.label, uri)
+class _Step:
+    """One run of the step: adopt what is committed already, or make it.
+
+    Attributes:
+        listing: The source's files, as they were read.
+    """
+
+    def __init__(
+        self, request: Request, listing: Listing, commit: Commit, folder: Path, summary: Path
+    ) -> None:
+        self.listing = listing
+        self._request, self._commit = request, commit
+        self._folder, self._summary = folder, summary
+        self._sizes = judge_size(listing, request.data)
+        self._previous = read_previous(request.data, request.access)
+
+    def adopt(self) -> Snapshot | None:
+        """Return the snapshot that another attempt at the same request committed, if it is whole.
+
+        Raises:
+            DataRefused: It does not reach its limits any more: the previous snapshot is another one.
+        """
+        snapshot = self._commit.committed()
+        if snapshot is None:
+            return None
+        totals = add_up(self._commit.reports(), division(self._request.data).names)
+        if totals.all_rows != snapshot.rows:
+            return None
+        judged = [*self._sizes, *judge(totals, self._request.data, self._request.source, self._previous)]
+        judged += judged_values(self._request.data)
+        self._tell(snapshot, totals, judged)
+        refuse(judged)
+        return snapshot
+
+    def make(self) -> Snapshot:
+        """Make the shards that are not there yet, judge them all, and commit.
+
+        Raises:
+            As :func:`ingest`.
+        """
+        try:
+            snapshot = self._commit.publish(self._judged())
+        except BaseException as error:
+            if not isinstance(error, DataRefused) and (committed := self._committed_meanwhile(error)):
+                return committed
+            final = (DataRefused, InputError, PermissionRefused)
+            self._commit.give_up(for_good=isinstance(error, final))
+            raise
+        self._commit.tidy()
+        return snapshot
+
+    def _committed_meanwhile(self, error: BaseException) -> Snapshot | None:
+        """Return what a concurrent attempt committed: it may have tidied up under this one."""
+        return self.adopt() if isinstance(error, Exception) else None
+
+    def _judged(self) -> Snapshot:
+        request = self._request
+        reports, schema = self._shards()
+        totals = add_up(reports, division(request.data).names)
+        snapshot = assemble(request, self.listing, reports, schema, totals)
+        judged = [*self._sizes, *judge(totals, request.data, request.source, self._previous)]
+        if totals.all_rows:
+            judged += judge_values(
+                request.data, request.source, reports, snapshot, self._folder, request.access
+            )
+        self._tell(snapshot, totals, judged)
+        refuse(judged)
+        return snapshot
+
+    def _shards(self) -> tuple[list[ShardReport], pa.Schema]:
+        """Make all shards from one content, though its files may be written anew with the same bytes."""
+        for _ in range(_TURNS):
+            try:
+                return self._try()
+            except (InputError, Moved) as error:
+                self.listing = self._request.listed_again(self.listing, error)
+        raise DependencyError(
+            f"the source was written {_TURNS} times while it was read",
+            where=self._request.source,
+            hint="Run again when nobody writes to it.",
         )
-        for split, part in splits.divide(ready, time):
-            writer.append(split, part)
-            _count_labels(quality, split, part[data.label])
-    splits.require(data.min_rows, source)
-    keys.finish(lambda: (rows[data.key] for _, _, rows in sources.batches()))
-    return quality
+
+    def _try(self) -> tuple[list[ShardReport], pa.Schema]:
+        request, listing = self._request, self.listing
+        sources = open_source(listing, request.data, request.access)
+        _require_readable(sources.schema, listing, request)
+        shards = cut(
+            sources.parts(), {entry.uri: entry.size for entry in listing.files}, request.data.shard_rows
+        )
+        kept = self._commit.kept()
+        plan = Plan(
+            sources=sources,
+            listing=listing,
+            data=request.data,
+            place=self._commit.place,
+            access=request.access,
+        )
+        made = make(plan, [shard for shard in shards if shard.index not in kept])
+        reports = kept | {report.shard: report for report in made}
+        return [reports[shard.index] for shard in shards], sources.schema
+
+    def _tell(self, snapshot: Snapshot, totals: Totals, judged: Sequence[Judged]) -> None:
+        refused = any(one.refusal for one in judged)
+        Page(
+            source=self._request.source,
+            judged=judged,
+            totals=totals,
+            types={column.name: column.type for column in snapshot.columns},
+            roles=snapshot.roles,
+            digest="" if refused else snapshot.digest,
+        ).write(self._summary)
 
 
-def _with(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
-    return rows.set_column(rows.schema.get_field_index(name), name, column)
-
-
-def _count_labels(quality: dict[str, float], split: str, label: pa.ChunkedArray) -> None:
-    for figure, count in (
-        ("labels", len(label) - label.null_count),
-        ("positives", pc.sum(label).as_py() or 0),
-    ):
-        quality[f"{figure}.{split}"] = quality.get(f"{figure}.{split}", 0.0) + count
-
-
-def _summary(source: str, snapshot: Snapshot) -> str:
-    """Say in Markdown what the snapshot holds."""
-    return "\n".join(
-        [
-            f"**{snapshot.rows:,} rows, {len(snapshot.columns)} columns** from {escape(source)}\n",
-            f"Data version `{snapshot.digest}`\n",
-            table(("split", "rows", "with label", "positive"), list(_split_rows(snapshot)), (1, 2, 3)),
-            table(("column", "type", "missing"), list(_column_rows(snapshot)), (2,)),
-        ]
-    )
-
-
-def _split_rows(snapshot: Snapshot) -> Iterator[tuple[str, str, str, str]]:
-    for split, rows in snapshot.splits.items():
-        labels, positives = (snapshot.quality[f"{figure}.{split}"] for figure in ("labels", "positives"))
-        share = f"{positives / labels:.1%}" if labels else "-"
-        yield split, f"{rows:,}", f"{labels:,.0f}", share
-
-
-def _column_rows(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
-    role_of = {name: role for role, name in snapshot.roles.items()}
-    for column in snapshot.columns:
-        nulls = snapshot.quality[f"nulls.{column.name}"]
-        name = f"{column.name} ({role_of[column.name]})" if column.name in role_of else column.name
-        yield name, column.type, f"{nulls:,.0f} ({nulls / snapshot.rows:.1%})" if nulls else "0"
+def _require_readable(schema: pa.Schema, listing: Listing, request: Request) -> None:
+    """Refuse a section that names columns which are not there, or cannot do what they shall."""
+    data = request.data
+    named = [data.key, data.time, data.label, *data.disjoint, *data.quality.max_missing]
+    require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=request.source)
+    if nested := [name for name in data.disjoint if pa.types.is_nested(schema.field(name).type)]:
+        raise InputError(
+            f"disjoint columns {nested} hold lists or structures, not single values", where="data.disjoint"
+        )
+    if data.mode == "reference":
+        require_referable(listing, schema, data)

@@ -1,81 +1,123 @@
-"""Splits by time: which window each row falls into, and whether every window has enough rows."""
+"""Which split each row belongs to: windows of time, or shares by a hash of a column."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.artifacts import UNASSIGNED
-from trainwright.errors import DataRefused
-from trainwright.experiment import Window
+from trainwright.experiment import Data, Share, Window
+from trainwright.tables import fingerprints
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+"""Times are whole ticks from the epoch."""
+
+_ALL = 1 << 64
+_NEARLY_ALL = 1 - Fraction(1, 10**9)
+"""Shares that sum to this or more are taken to sum to 1: decimal fractions need not add up exactly."""
 
 
-class Splits:
-    """Windows of time by name, half-open: ``start <= t < end``. They do not overlap.
-
-    Args:
-        windows: The windows, already checked to be disjoint.
+class Division(ABC):
+    """Divides rows into splits, the same way in every process.
 
     Attributes:
-        names: Their names in the order of time, which does not depend on the order in a file.
+        names: The splits in the order in which a manifest lists them, which does not depend on their order
+            in the experiment file; the last is the one of rows that are in no other.
     """
 
-    def __init__(self, windows: Mapping[str, Window]) -> None:
-        self._windows = windows
-        ordered = sorted(windows.items(), key=lambda item: item[1].start)
-        self.names = [name for name, _ in ordered]
-        self._starts = np.array([(window.start - _EPOCH) // _TICK for _, window in ordered])
-        self._ends = np.array([(window.end - _EPOCH) // _TICK for _, window in ordered])
-        self._rows = dict.fromkeys(windows, 0)
-        self._span: tuple[int, int] | None = None
+    names: tuple[str, ...]
 
-    def divide(self, table: pa.Table, time: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
+    @abstractmethod
+    def places(self, rows: pa.Table) -> NDArray[np.intp]:
+        """Return each row's split as an index into ``names``, shape (rows,)."""
+
+    def divide(self, rows: pa.Table, places: NDArray[np.intp]) -> Iterator[tuple[str, pa.Table]]:
         """Give the rows of each split, in the order in which they came.
 
         Args:
-            table: Some rows.
-            time: Their times, ``timestamp[us, tz=UTC]`` without nulls.
+            rows: Some rows.
+            places: What :meth:`places` says of them.
         """
-        if not table.num_rows:
-            return
-        moments: NDArray[np.int64] = time.cast(pa.int64()).to_numpy()
-        first, last = self._span or (moments[0], moments[0])
-        self._span = (min(first, moments.min()), max(last, moments.max()))
+        for place in np.unique(places):
+            chosen = np.flatnonzero(places == place)
+            first, count = int(chosen[0]), len(chosen)
+            whole = int(chosen[-1]) - first + 1 == count
+            part = rows.slice(first, count) if whole else rows.take(pa.array(chosen))
+            yield self.names[place], part
+
+
+def division(data: Data) -> Division:
+    """Return how a section ``data`` divides rows."""
+    return Shares(data.shares, data.split_by or data.key, data.split_seed) if data.shares else Windows(data)
+
+
+class Windows(Division):
+    """Half-open windows of time that do not overlap, in the order of time.
+
+    Args:
+        data: The windows, and the column of times: ``timestamp[us, tz=UTC]`` without nulls.
+    """
+
+    def __init__(self, data: Data) -> None:
+        ordered = sorted(data.windows.items(), key=lambda item: item[1].start)
+        self._time = data.time
+        self.names = (*(name for name, _ in ordered), UNASSIGNED)
+        self._starts = np.array([ticks(window.start) for _, window in ordered])
+        self._ends = np.array([ticks(window.end) for _, window in ordered])
+
+    def places(self, rows: pa.Table) -> NDArray[np.intp]:
+        """Return each row's window: the last that has begun, unless it has ended, too."""
+        moments: NDArray[np.int64] = rows[self._time].cast(pa.int64()).to_numpy()
         place = np.searchsorted(self._starts, moments, side="right") - 1
-        place[(place >= 0) & (moments >= self._ends[place])] = -1
-        for index in np.unique(place):
-            name = self.names[index] if index >= 0 else UNASSIGNED
-            chosen = place == index
-            self._rows[name] = self._rows.get(name, 0) + int(chosen.sum())
-            yield name, table if chosen.all() else table.filter(pa.array(chosen))
-
-    def require(self, min_rows: int, source: str) -> None:
-        """Refuse splits with too few rows, all at once.
-
-        Raises:
-            DataRefused: There is no row at all, or a split has fewer than ``min_rows``.
-        """
-        if self._span is None:
-            raise DataRefused(f"0 rows in {source}", where="data.source")
-        few = [
-            f"{self._rows[name]:,} rows in split {name!r} of {source}; "
-            f"min_rows is {min_rows:,}, the window is {_written(window.start)} to {_written(window.end)}"
-            for name, window in self._windows.items()
-            if self._rows[name] < min_rows
-        ]
-        if few:
-            first, last = (_written(_EPOCH + int(moment) * _TICK) for moment in self._span)
-            raise DataRefused(
-                "\n".join(few),
-                where="data.splits",
-                hint=f"The rows go from {first} to {last}: move the windows, or wait for more rows.",
-            )
+        place[(place < 0) | (moments >= self._ends[place])] = len(self._starts)
+        return place
 
 
-def _written(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%SZ}"
+class Shares(Division):
+    """Shares of the values of a column, by the 64-bit fingerprint of each: equal values fall together.
+
+    The names in alphabetical order get consecutive ranges of the numbers below ``2**64``, each as long as its
+    share of them: the range of the k-th ends at ``floor(2**64 * (f_1 + … + f_k))``, in exact arithmetic on
+    the fractions as they are written. A row belongs to the range that its fingerprint lies in.
+
+    Args:
+        shares: Fractions by name, which sum to at most 1.
+        column: Whose fingerprint decides.
+        seed: Another seed gives an independent division.
+    """
+
+    def __init__(self, shares: Mapping[str, Share], column: str, seed: int) -> None:
+        self._column, self._seed = column, seed
+        ordered = sorted(shares)
+        self.names = (*ordered, UNASSIGNED)
+        ends, total = [], Fraction(0)
+        for name in ordered:
+            total += Fraction(str(shares[name].fraction))
+            ends.append(int(total * _ALL))
+        if total >= _NEARLY_ALL:
+            ends.pop()  # the last share goes to the end of all numbers
+        self._ends = np.array(ends, dtype=np.uint64)
+
+    def places(self, rows: pa.Table) -> NDArray[np.intp]:
+        """Return each row's share: the first whose range ends above the fingerprint."""
+        return np.searchsorted(self._ends, fingerprints(rows[self._column], self._seed), side="right")
+
+
+def ticks(moment: datetime) -> int:
+    """Return a time as microseconds from 1970 on."""
+    return (moment - EPOCH) // TICK
+
+
+def written(moment: int) -> str:
+    """Write a time that is given in microseconds from 1970 on."""
+    return f"{EPOCH + moment * TICK:%Y-%m-%d %H:%M:%SZ}"
+
+
+def window_of(window: Window) -> str:
+    """Write a window for people."""
+    return f"{written(ticks(window.start))} to {written(ticks(window.end))}"

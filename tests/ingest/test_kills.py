@@ -1,0 +1,87 @@
+"""A process that is killed before each of its operations on files in turn, and what readers find then."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.ingest.taking import data, flights, put, take, version_of, whole
+from tests.tables.kills import kill_everywhere
+from trainwright.artifacts import Snapshot
+from trainwright.ingest.snapshot import ingest
+
+BEFORE = """
+from trainwright.experiment import Data
+from trainwright.ingest.snapshot import ingest
+import trainwright.sources.files
+
+def run(folder, source, version, section):
+    data = Data.parse(section, "test")
+    if data.store:
+        data = data.model_copy(update={"store": str(folder / "store")})
+    ingest(source, version, data, folder / "snapshot", folder / "summary.md")
+
+def before(folder):
+    if ARGUMENTS[4:]:
+        run(folder, *ARGUMENTS[4:6], ARGUMENTS[2])
+
+def act(folder):
+    run(folder, *ARGUMENTS[:3])
+"""
+
+SPLITS = {"all": {"fraction": 1}}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two shards of 200 rows."""
+    return put(tmp_path / "new" / "in.parquet", flights(), row_group_size=100)
+
+
+def test_readers_of_the_folder_find_the_old_snapshot_or_the_new_one_at_every_moment(
+    tmp_path: Path, source: Path
+) -> None:
+    old_source = put(tmp_path / "old" / "in.parquet", flights(300), row_group_size=100)
+    section = data(splits=SPLITS, shard_rows=200, runner={"workers": 1})
+    old, new = take(old_source, tmp_path / "1", section), take(source, tmp_path / "2", section)
+    arguments = (str(source), version_of(source), section.to_json(), "")
+    runs = kill_everywhere(BEFORE, tmp_path / "runs", *arguments, str(old_source), version_of(old_source))
+    states = [whole(folder / "snapshot").digest for folder in runs]
+    assert set(states) == {old.digest, new.digest}
+    assert states == sorted(states, key=[old.digest, new.digest].index), "once new, never old again"
+    for folder in runs:
+        again = ingest(str(source), version_of(source), section, folder / "snapshot", folder / "summary.md")
+        assert again.digest == new.digest == whole(folder / "snapshot").digest
+        there = {str(path.relative_to(folder / "snapshot")) for path in (folder / "snapshot").rglob("*.*")}
+        assert there == {entry.uri for entry in again.files} | {
+            "manifest.json",
+            "listing.json",
+            "record.json",
+        }
+
+
+def test_readers_of_a_store_find_no_manifest_or_a_whole_one_and_the_next_run_goes_on(
+    tmp_path: Path, source: Path
+) -> None:
+    section = data(splits=SPLITS, shard_rows=200, runner={"workers": 1}, store=str(tmp_path / "store"))
+    expected = take(source, tmp_path / "whole", section)
+    arguments = (str(source), version_of(source), section.to_json(), "")
+    states, reused = [], []
+    for folder in kill_everywhere(BEFORE, tmp_path / "runs", *arguments):
+        store = folder / "store"
+        manifests = list(store.glob("*/manifest.json"))
+        states.append(len(manifests))
+        for path in manifests:
+            there = Snapshot.from_json(json.loads(path.read_text()))
+            assert there.digest == expected.digest
+            assert all(Path(entry.uri).stat().st_size == entry.size for entry in there.files)
+        kept = {path: path.stat().st_ino for path in store.glob("*/shards/*.json")}
+        reused.append(len(kept))
+        own = section.model_copy(update={"store": str(store)})
+        again = ingest(str(source), version_of(source), own, folder / "snapshot", folder / "summary.md")
+        assert again.digest == expected.digest == whole(folder / "snapshot").digest
+        assert {path: path.stat().st_ino for path in kept} == kept, "what was committed is used again"
+        names = {str(path) for path in store.rglob("*.parquet")}
+        assert names == {entry.uri for entry in again.files}, "and what was not is cleaned up"
+    assert set(states) == {0, 1}
+    assert set(reused) == {0, 1, 2}

@@ -1,0 +1,210 @@
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ingest import workers
+from tests.ingest.taking import data, flights, put, take, version_of, whole
+from trainwright.artifacts import Listing
+from trainwright.errors import DependencyError, InputError, TransientError
+from trainwright.experiment import Data
+from trainwright.ingest.places import Place
+from trainwright.ingest.processes import run_in_processes
+from trainwright.ingest.shards import Plan, Shard
+from trainwright.ingest.snapshot import ingest
+from trainwright.sources import open_source
+from trainwright.storage import Access
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Six shards of 500 rows, from two files."""
+    table = flights(3000)
+    put(tmp_path / "in" / "a.parquet", table.slice(0, 1000), row_group_size=250)
+    put(tmp_path / "in" / "b.parquet", table.slice(1000), row_group_size=250)
+    return tmp_path / "in"
+
+
+def plan(source: Path, section: Data, folder: Path) -> Plan:
+    listing = Listing(source=str(source), files=())
+    put(folder / "one.parquet", flights(3))
+    opened = Listing.read(_listed(folder / "one.parquet", folder))
+    place = Place(files="", named="", spills="", reports="", shared=False)
+    return Plan(
+        sources=open_source(opened, section, Access()),
+        listing=listing,
+        data=section,
+        place=place,
+        access=Access(),
+    )
+
+
+def _listed(path: Path, folder: Path) -> Path:
+    from trainwright.sources import list_source
+
+    return list_source(str(path), data(), Access()).write(folder / "listing.json")
+
+
+SHARDS = [Shard(index=index, parts=()) for index in range(8)]
+SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
+
+
+def test_one_process_several_and_beam_make_the_same_bytes(tmp_path: Path, source: Path) -> None:
+    runners: dict[str, dict[str, object]] = {
+        "one": {"workers": 1},
+        "two": {"workers": 2},
+        "more": {"workers": 5},
+        "beam": {"engine": "beam"},
+        "beam here": {"engine": "beam", "options": ["--runner=DirectRunner", "--direct_num_workers=2"]},
+    }
+    made = {
+        name: take(source, tmp_path / name, data(shard_rows=500, splits=SPLITS, runner=runner))
+        for name, runner in runners.items()
+    }
+    first = made.pop("one")
+    assert len(first.files) == 12
+    for name, snapshot in made.items():
+        assert snapshot.digest == first.digest, name
+        assert [entry.checksum for entry in snapshot.files] == [entry.checksum for entry in first.files]
+        assert snapshot.quality == first.quality
+        for entry in snapshot.files:
+            content = (tmp_path / name / "snapshot" / entry.uri).read_bytes()
+            assert content == (tmp_path / "one" / "snapshot" / entry.uri).read_bytes()
+
+
+def test_the_size_of_shards_changes_files_and_not_rows(tmp_path: Path, source: Path) -> None:
+    few = take(source, tmp_path / "few", data(splits=SPLITS))
+    many = take(source, tmp_path / "many", data(splits=SPLITS, shard_rows=250))
+    assert few.splits == many.splits
+    assert len(few.files) < len(many.files)
+
+
+@pytest.mark.parametrize("runner", [{"workers": 1}, {"workers": 3}, {"engine": "beam"}])
+def test_the_first_bad_shard_is_the_error_however_many_workers_there_are(
+    tmp_path: Path, source: Path, runner: dict[str, object]
+) -> None:
+    bad = flights(3000).slice(1000)
+    ids = [None if n in {700, 1900} else f"f{n}" for n in range(2000)]
+    put(source / "b.parquet", bad.set_column(0, "id", [ids]), row_group_size=250)
+    with pytest.raises(InputError, match=r"no value in 1 of 250 rows read; the first is row 701") as caught:
+        take(source, tmp_path / "out", data(shard_rows=500, runner=runner))
+    assert caught.value.where == str(source / "b.parquet")
+    assert not list((tmp_path / "out" / "snapshot").iterdir())
+
+
+def test_a_worker_that_dies_is_named_with_its_shard_and_what_to_do(tmp_path: Path) -> None:
+    work = plan(tmp_path, data(runner={"workers": 2}), tmp_path)
+    with pytest.raises(TransientError) as caught:
+        list(run_in_processes(work, SHARDS, workers.die_at_three))
+    assert caught.value.what == "a worker process was killed by SIGKILL while it made shard 3"
+    assert "use fewer workers" in caught.value.hint
+    assert (caught.value.code, caught.value.retryable) == (20, True)
+
+
+def test_after_a_failure_no_shard_is_begun_and_the_first_failure_is_known(tmp_path: Path) -> None:
+    work = plan(tmp_path, data(runner={"workers": 2}), tmp_path)
+    outcomes = list(run_in_processes(work, SHARDS, workers.fail_from_two))
+    assert {outcome.shard for outcome in outcomes} == {0, 1, 2, 3}
+    assert sorted(outcome.shard for outcome in outcomes if outcome.failure) == [2, 3]
+
+
+PARENT = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2].split(":")
+from tests.ingest import test_runner, workers
+from tests.ingest.taking import data
+from trainwright.ingest.processes import run_in_processes
+
+folder = Path(sys.argv[1])
+work = test_runner.plan(folder, data(source=str(folder / "pids"), runner={"workers": 2}), folder)
+list(run_in_processes(work, test_runner.SHARDS * 20, workers.write_pid))
+"""
+
+
+def test_workers_do_not_outlive_the_process_that_started_them(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path, ":".join(filter(None, sys.path))])
+    _until(lambda: len(list(pids.iterdir())) == 2)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    started = [int(path.name) for path in pids.iterdir()]
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in started))
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def _until(holds: object, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_other_machines_need_a_store(tmp_path: Path, source: Path) -> None:
+    runner = {"engine": "beam", "options": ["--runner=FlinkRunner"]}
+    with pytest.raises(InputError, match="--runner=FlinkRunner works on other machines") as caught:
+        take(source, tmp_path / "out", data(runner=runner))
+    assert caught.value.hint == "Name a bucket in data.store."
+
+
+def test_what_beam_says_is_in_the_error(tmp_path: Path, source: Path) -> None:
+    runner = {"engine": "beam", "options": ["--runner=NoSuchRunner"]}
+    section = data(store=str(tmp_path / "store"), runner=runner)
+    with pytest.raises((TransientError, InputError), match="NoSuchRunner"):
+        take(source, tmp_path / "out", section)
+
+
+def test_a_source_that_is_written_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    def append(source: Path) -> None:
+        with source.open("ab") as stream:
+            stream.write(b"more")
+
+    with pytest.raises(InputError) as caught:
+        _disturbed(tmp_path, append, times=1)
+    assert (
+        caught.value.what == "the source changed since it was resolved: a file was written while it was read"
+    )
+    assert "Run the pipeline again" in caught.value.hint
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_source_that_vanishes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="changed since it was resolved: a file was removed while it was re"):
+        _disturbed(tmp_path, Path.unlink, times=1)
+
+
+def test_a_source_that_is_written_anew_with_the_same_bytes_is_read_again(tmp_path: Path) -> None:
+    def rewrite(source: Path) -> None:
+        source.write_bytes(source.read_bytes())
+
+    _disturbed(tmp_path, rewrite, times=2)
+    assert whole(tmp_path / "out").rows == 400
+    with pytest.raises(DependencyError, match="the source was written 3 times while it was read"):
+        _disturbed(tmp_path, rewrite, times=3)
+
+
+def _disturbed(folder: Path, disturb: Callable[[Path], object], times: int) -> None:
+    """Ingest a file that something happens to whenever the fourth shard of it is begun."""
+    source = put(folder / "in.parquet", flights(), row_group_size=10)
+    section = data(shard_rows=10, runner={"workers": 1})
+    version = version_of(source, section)
+    left = [True] * times
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if left and event == "open" and str(arguments[0]).endswith("part-00003.parquet"):
+            left.pop()
+            disturb(source)
+
+    sys.addaudithook(watch)  # there is no way to remove it
+    try:
+        ingest(str(source), version, section, folder / "out", folder / "summary.md")
+    finally:
+        left.clear()

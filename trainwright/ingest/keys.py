@@ -1,0 +1,140 @@
+"""Values that must not be there twice: keys in all rows, and disjoint columns in two splits.
+
+Fingerprints are compared first, range by range; only where two are equal are the values themselves read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from trainwright.errors import DataRefused
+from trainwright.ingest.spills import Fingerprints, OpenRun, distinct, ranges
+from trainwright.tables import fingerprints
+
+EXAMINED = 10_000
+"""Equal fingerprints behind which the values are looked at; all that are beyond are counted only."""
+
+_AT_A_TIME = 1 << 20
+_SHOWN = 3
+
+Values = Callable[[set[int]], Iterable[tuple[str, pa.ChunkedArray]]]
+"""Reads a column of some shards once more: the split of the rows, and their values."""
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Fingerprints that are there more than once.
+
+    Attributes:
+        examined: The least of them, in ascending order; at most :data:`EXAMINED`.
+        count: How many there are in all.
+        shards: Where the examined ones are.
+    """
+
+    examined: Fingerprints
+    count: int
+    shards: set[int]
+
+
+def repeated(runs: Sequence[OpenRun], at_a_time: int = _AT_A_TIME) -> Suspects:
+    """Find fingerprints that are there twice: in all rows, or, for runs that have a split, in two splits.
+
+    Args:
+        runs: The runs of one column.
+        at_a_time: About how many fingerprints to hold in memory.
+    """
+    examined: list[Fingerprints] = []
+    shards: set[int] = set()
+    count = 0
+    ordered = sorted(runs, key=lambda run: run.split)
+    for first, last in ranges(ordered, at_a_time):
+        parts = [(run, run.within(first, last)) for run in ordered]
+        twice = _twice(parts)
+        wanted = twice[: max(0, EXAMINED - count)]
+        count += len(twice)
+        if len(wanted):
+            examined.append(wanted)
+            shards |= {run.shard for run, part in parts if np.isin(wanted, part).any()}
+    return Suspects(np.concatenate(examined) if examined else np.empty(0, np.uint64), count, shards)
+
+
+def _twice(parts: Sequence[tuple[OpenRun, Fingerprints]]) -> Fingerprints:
+    """Return the fingerprints that are in two splits, or twice in runs without one; ascending."""
+    by_split = []
+    for split, found in groupby(parts, key=lambda part: part[0].split):
+        joined = np.sort(np.concatenate([part for _, part in found]), kind="stable")
+        by_split.append(distinct(joined) if split else joined)
+    total = np.sort(np.concatenate(by_split), kind="stable") if by_split else np.empty(0, np.uint64)
+    return distinct(total[1:][total[1:] == total[:-1]])
+
+
+def refuse_repeated(name: str, runs: Sequence[OpenRun], rows: int, source: str, values: Values) -> None:
+    """Refuse keys that are there more than once.
+
+    Args:
+        name: The key column.
+        runs: Its fingerprints.
+        rows: Rows in all.
+        source: What was read.
+        values: Reads the column of some shards again.
+
+    Raises:
+        DataRefused: A key is there more than once.
+    """
+    suspects = repeated(runs)
+    if not suspects.count:
+        return
+    counts: dict[Any, int] = {}
+    for _, value in _examined(suspects, values):
+        counts[value] = counts.get(value, 0) + 1
+    twice = {value: count for value, count in counts.items() if count > 1}
+    if total := _total(suspects, counts, len(twice)):
+        shown = ", ".join(f"{value!r} in {count:,} rows" for value, count in list(twice.items())[:_SHOWN])
+        raise DataRefused(
+            f"key column {name!r} does not identify a row: of {rows:,} rows, "
+            f"{total:,} keys are there more than once: {shown}",
+            where=source,
+            hint="Name a column that is different in every row, or make one where the source is written.",
+        )
+
+
+def refuse_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
+    """Refuse values of a disjoint column that are in more than one split.
+
+    Raises:
+        DataRefused: A value is.
+    """
+    suspects = repeated(runs)
+    if not suspects.count:
+        return
+    places: dict[Any, dict[str, None]] = {}
+    for split, value in _examined(suspects, values):
+        places.setdefault(value, {})[split] = None
+    shared = {value: splits for value, splits in places.items() if len(splits) > 1}
+    if total := _total(suspects, places, len(shared)):
+        shown = ", ".join(
+            f"{value!r} in {' and '.join(sorted(splits))}" for value, splits in list(shared.items())[:_SHOWN]
+        )
+        raise DataRefused(
+            f"column {name!r} must have no value in two splits, and {total:,} of its values are: {shown}",
+            where="data.disjoint",
+            hint=f"Divide by it (data.split_by: {name}), or leave such rows out where the source is written.",
+        )
+
+
+def _examined(suspects: Suspects, values: Values) -> Iterator[tuple[str, Any]]:
+    """Give the values behind the fingerprints that are examined, and their splits."""
+    for split, column in values(suspects.shards):
+        found = np.isin(fingerprints(column), suspects.examined)
+        for value in column.filter(pa.array(found)).drop_null().to_pylist():
+            yield split, value
+
+
+def _total(suspects: Suspects, seen: dict[Any, Any], real: int) -> int:
+    """Count what is really there twice: as seen, and beyond what was examined as the fingerprints say."""
+    beyond = suspects.count - len(suspects.examined)
+    return real + beyond if seen else beyond

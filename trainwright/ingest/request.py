@@ -1,0 +1,91 @@
+"""What a run of the step is asked for, and whether the source still is what was asked for."""
+
+from dataclasses import dataclass
+
+from trainwright.artifacts import Listing
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import InputError
+from trainwright.experiment import Data
+from trainwright.sources import list_source
+from trainwright.storage import Access, Moved, local_path
+
+LAYOUT = 1
+"""Part of every request's digest: raise it when the same rows would be written differently."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        source: What to read.
+        version: The content digest that it must have.
+        data: How to read, check and divide it.
+        access: What may be reached.
+    """
+
+    source: str
+    version: str
+    data: Data
+    access: Access
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns by role."""
+        return {"key": self.data.key, "time": self.data.time, "label": self.data.label}
+
+    @property
+    def digest(self) -> str:
+        """The digest of what is asked for: the same gives the same snapshot.
+
+        Where it is made, where it goes and what is remembered are no part of it; the place of the source is
+        one only where the manifest will name it.
+        """
+        section = self.data.model_dump(mode="json", exclude={"runner", "store", "remember", "source"})
+        asked = {"layout": LAYOUT, "source_version": self.version, "data": section}
+        place = {"source": self.source} if self.data.mode == "reference" else {}
+        return digest_text(canonical(asked | place))
+
+    def listed(self) -> Listing:
+        """List the source.
+
+        Raises:
+            InputError: Its content is not the one that was asked for.
+        """
+        listing = list_source(self.source, self.data, self.access)
+        if listing.content_digest != self.version:
+            raise self._changed(f"{listing.content_digest[:12]}, expected {self.version[:12]}")
+        return listing
+
+    def listed_again(self, before: Listing, error: InputError | Moved) -> Listing:
+        """List the source anew after a shard failed, if that may be because the source moved under it.
+
+        Args:
+            before: The listing that the shard was read by.
+            error: How it failed.
+
+        Returns:
+            Another listing of the same content.
+
+        Raises:
+            InputError: The content is another now; or nothing moved, and the error is a true one.
+        """
+        remote = not self.data.sql and any(local_path(entry.uri) is None for entry in before.files)
+        if not (isinstance(error, Moved) or remote):
+            raise error
+        try:
+            now = list_source(self.source, self.data, self.access)
+        except InputError:
+            raise self._changed(error.what) from error
+        if now.content_digest != self.version:
+            raise self._changed(error.what) from error
+        if now.files == before.files:
+            raise error
+        return now
+
+    def _changed(self, how: str) -> InputError:
+        return InputError(
+            f"the source changed since it was resolved: {how}",
+            where=self.source,
+            hint="Run the pipeline again: resolve looks at the source anew.",
+        )

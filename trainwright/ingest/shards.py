@@ -1,0 +1,167 @@
+"""One shard of a source: read, checked, divided, written, reported. The same on every machine.
+
+Which rows make up a shard is decided from the source alone, before any worker starts; a worker is given a
+:class:`Plan` once and then one :class:`Shard` after another, and hands back small documents. So how many
+workers there are, and where, changes nothing of the result.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from trainwright import storage
+from trainwright.artifacts import Listing, SourceFile
+from trainwright.errors import InputError
+from trainwright.experiment import Data
+from trainwright.ingest.figures import Figures, merged
+from trainwright.ingest.places import Outbox, Place, scratch_for
+from trainwright.ingest.reference import columns_read, footer_figures, read_referenced
+from trainwright.ingest.reports import ShardReport, packed, unpacked
+from trainwright.ingest.roles import prepare_label, prepare_time, require_names
+from trainwright.ingest.tally import Tally
+from trainwright.ingest.writing import ShardFiles
+from trainwright.sources import Part, Sources
+from trainwright.storage import Access, AlreadyThere, Moved
+
+_BYTES_A_ROW = 100
+"""What a row of a text file is taken to need, for cutting only: its rows are known after reading it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Consecutive parts of a source, made by one worker at a time."""
+
+    index: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What every worker is given once.
+
+    Attributes:
+        sources: The source, opened.
+        listing: Its files, as they must still be after they were read.
+        data: How it is read, checked and divided.
+        place: Where things go.
+        access: What may be reached.
+    """
+
+    sources: Sources
+    listing: Listing
+    data: Data
+    place: Place
+    access: Access
+
+    @cached_property
+    def entries(self) -> dict[str, SourceFile]:
+        """The files of the listing, by URI; a database has none."""
+        return {} if self.data.sql else {entry.uri: entry for entry in self.listing.files}
+
+
+def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> list[Shard]:
+    """Put consecutive parts together into shards of about ``shard_rows`` rows.
+
+    Args:
+        parts: The parts of a source, in order.
+        sizes: Bytes by file, for parts whose rows only reading tells.
+        shard_rows: Rows a shard is to have; one part alone may have more.
+    """
+    shards: list[list[Part]] = []
+    held = 0
+    for part in parts:
+        rows = part.rows if part.rows is not None else sizes.get(part.uri, 0) // _BYTES_A_ROW
+        if not shards or held + rows > shard_rows:
+            shards.append([])
+            held = 0
+        shards[-1].append(part)
+        held += rows
+    return [Shard(index=index, parts=tuple(group)) for index, group in enumerate(shards)]
+
+
+def make_shard(plan: Plan, shard: Shard) -> ShardReport:
+    """Make one shard, and commit its report; where another attempt was first, return that one's.
+
+    Raises:
+        InputError: A row or a file is not what it must be.
+        Moved: A file is not the one that was listed.
+    """
+    with scratch_for(plan.place.files) as scratch:
+        outbox = Outbox(plan.place, shard.index, scratch, plan.access)
+        try:
+            report = _made(plan, shard, outbox)
+        except BaseException as error:
+            outbox.withdraw()
+            if isinstance(error, InputError):
+                _require_unmoved(plan, shard)
+            raise
+        place = plan.place.report(shard.index)
+        try:
+            storage.create(place, packed(report), plan.access)
+        except AlreadyThere:
+            outbox.withdraw()
+            return unpacked(storage.read_bytes(place, access=plan.access), place)
+        return report
+
+
+def _made(plan: Plan, shard: Shard, outbox: Outbox) -> ShardReport:
+    copying = plan.data.mode == "copy"
+    with outbox.spill_path().open("xb") as spill, ShardFiles(outbox, plan.data.shard_rows) as files:
+        tally = Tally(plan.data, spill)
+        for part in shard.parts:
+            for uri, start, rows in _rows(plan, part):
+                for split, divided in tally.divide(_prepared(rows, plan.data, uri, start), uri):
+                    if copying:
+                        files.append(split, divided)
+        runs = tally.finish()
+        written = files.finish()
+    _require_unmoved(plan, shard)
+    report = tally.report(shard.index, files=written, spill=outbox.send_spill(), runs=runs)
+    return report if copying else replace(report, columns=_with_footers(plan, shard, report.columns))
+
+
+def _rows(plan: Plan, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+    if plan.data.mode == "copy":
+        return plan.sources.batches(part)
+    entry, columns = plan.entries[part.uri], columns_read(plan.data)
+    return read_referenced(entry, part, plan.sources.schema, columns, plan.access)
+
+
+def _prepared(rows: pa.Table, data: Data, uri: str, start: int) -> pa.Table:
+    """Check the columns with a role, and bring time and label into their stored form."""
+    require_names(rows[data.key], "key", data.key, uri, start)
+    if data.split_by:
+        require_names(rows[data.split_by], "split_by", data.split_by, uri, start)
+    time = prepare_time(rows[data.time], data.time, uri, start)
+    label = prepare_label(rows[data.label], data.label, uri)
+    for name, column in ((data.time, time), (data.label, label)):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows
+
+
+def _with_footers(plan: Plan, shard: Shard, read: Mapping[str, Figures]) -> dict[str, Figures]:
+    """Add what the files' footers say of the columns that were not read."""
+    counted = [footer_figures(plan.entries[part.uri], part, plan.access) for part in shard.parts]
+    return {
+        name: read[name] if name in read else merged(found.get(name, Figures(nulls=-1)) for found in counted)
+        for name in plan.sources.schema.names
+    }
+
+
+def _require_unmoved(plan: Plan, shard: Shard) -> None:
+    """Refuse a file of a disk that was written since it was listed; a store's are pinned by their version.
+
+    Raises:
+        Moved: One was.
+    """
+    for uri in dict.fromkeys(part.uri for part in shard.parts):
+        entry = plan.entries.get(uri)
+        if entry is not None and storage.local_path(uri) is not None:
+            try:
+                now = storage.head(uri)
+            except InputError:
+                raise Moved("a file was removed while it was read", where=uri) from None
+            if (now.size, now.written) != (entry.size, entry.written):
+                raise Moved("a file was written while it was read", where=uri)
