@@ -6,6 +6,7 @@ ARGS ?=
 NAME ?= *
 FLIGHTS := examples/flights
 PACKAGE := $(FLIGHTS)/data/.package/.made
+EMULATORS := .environments/emulators/.made
 
 .PHONY: help demo data test check lint types format compile compile-check lock lock-check environments bench clean
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ demo: data  ## run the whole pipeline on the flights, here, without a cluster
 data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature tables, the Feast repository
 	@.environments/feast/bin/python $(FLIGHTS)/prepare.py
 
-test: data .venv/.tools  ## run every test in its environment (ARGS="tests/join -k leak")
+test: data .venv/.tools $(EMULATORS)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
 
 check: lint types compile-check lock-check test  ## all that CI runs
@@ -48,7 +49,7 @@ lock-check: .venv/.made  ## every lock belongs to its requirements; needs no net
 environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
 	@$(BIN)/python -m trainwright.authoring.environments
 
-bench: environments .venv/.tools  ## run the benchmarks, or one (NAME=images)
+bench: environments .venv/.tools $(EMULATORS)  ## run the benchmarks, or one (NAME=images)
 	@failed=0; for file in benchmarks/$(NAME).py; do $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
 
 clean:  ## remove what was made here: environments, runs, caches
@@ -56,6 +57,12 @@ clean:  ## remove what was made here: environments, runs, caches
 
 $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
 	@$(BIN)/uv pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
+	@touch $@
+
+# The object stores that tests and benchmarks talk to.
+$(EMULATORS): tests/storage/requirements.lock | .venv/.made
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps --requirements $<
 	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.

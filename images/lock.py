@@ -65,6 +65,8 @@ def locks() -> list[Lock]:
             )
     for path in sorted(ROOT.glob("examples/*/requirements.in")):
         found.append(Lock(path.with_suffix(".lock"), (path,), dependencies=False))
+    for path in sorted(ROOT.glob("tests/*/requirements.in")):
+        found.append(Lock(path.with_suffix(".lock"), (path,)))
     tests, authoring = ROOT / "tests" / "requirements.in", IMAGES / "authoring" / "requirements.lock"
     return [*found, Lock(tests.with_suffix(".lock"), (tests,), constraint=authoring)]
 

@@ -28,6 +28,7 @@ ROOMS = {
     "report": "tabular",
     "tables": "tabular",
     "storage": "tabular",
+    "sources": "ingest",
     "significance": "tabular",
     "launch": "launcher",
 }

@@ -19,6 +19,8 @@ from trainwright.errors import (
 )
 from trainwright.experiment import Data
 from trainwright.sources import list_source, open_source
+from trainwright.sources.sql_place import place_of
+from trainwright.sources.sql_session import Server
 from trainwright.storage import Access
 
 HERE = Access(local_addresses=True, patience_s=5)
@@ -114,6 +116,18 @@ def test_what_is_written_while_it_is_read_is_not_seen(database: Postgres) -> Non
     rows = next(batches)[2].num_rows
     database.execute("delete from busy where id > 'f010500'", "insert into busy values ('new')")
     assert rows + sum(table.num_rows for _, _, table in batches) == 25_000
+
+
+def test_the_transaction_only_reads_one_state_and_ends_in_time(database: Postgres) -> None:
+    query = asked(database, timeout_s=7).sql
+    assert query
+    server = Server(place_of(database.url), query, HERE)
+    settings = ("transaction_read_only", "transaction_isolation", "statement_timeout", "TimeZone")
+    with server.transaction() as connection:
+        found = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in settings]
+    assert found == ["on", "repeatable read", "7s", "UTC"]
+    with pytest.raises(InputError, match="read-only transaction"), server.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM flights")
 
 
 def test_values_are_bound_and_never_a_part_of_the_statement(database: Postgres) -> None:

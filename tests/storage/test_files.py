@@ -134,3 +134,9 @@ def test_a_jsonl_is_a_table_and_a_text_is_none(tmp_path: Path) -> None:
     found = [Path(entry.uri).name for entry in storage.list_files(str(tmp_path), storage.TABLE_SUFFIXES)]
     assert found == names
     assert [Path(file.uri).name for file in storage.take_listing(f"{tmp_path}/*").files] == names
+
+
+def test_a_pipe_among_the_files_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(InputError, match="this is no file"):
+        storage.take_listing(str(tmp_path))

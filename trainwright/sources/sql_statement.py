@@ -68,7 +68,7 @@ def checked(
     tree = _parse(written, dialect, where)
     if _plain(tree, dialect) != written:  # sqlglot itself reads what it wrote in another way
         raise InputError(f"not understood as SQL of {dialect.name}: {text!r:.80}", where=where, hint=_HINT)
-    for node in tree.walk():
+    for node in (*given.walk(), *tree.walk()):
         _require_known(node, where)
     _require_tables(tree, tables, dialect, where)
     return _write(tree, parameters, dialect, where)

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -212,6 +213,8 @@ def _entry(path: Path) -> SourceFile:
         if path.is_symlink():
             raise InputError("a link to a file that is not there", where=str(path)) from None
         raise
+    if not stat.S_ISREG(state.st_mode):
+        raise InputError("this is no file: a folder, a pipe, a socket or a device", where=str(path))
     return SourceFile(uri=str(path), size=state.st_size, checksum="", written=_moment(state.st_mtime_ns))
 
 

@@ -28,7 +28,7 @@ class RangeFile(io.RawIOBase):
         super().__init__()
         self.entry = entry
         self._store, self._patience_s = store, patience_s
-        self._at, self._start, self._window, self._ahead = 0, 0, bytearray(), LEAST
+        self._at, self._start, self._window, self._ahead = 0, -1, bytearray(), LEAST
         self._reader: ThreadPoolExecutor | None = None
         self._coming: tuple[int, Future[bytearray]] | None = None
 
@@ -58,13 +58,22 @@ class RangeFile(io.RawIOBase):
         wanted = min(len(view), max(0, self.entry.size - self._at))
         done = self._from_window(view[:wanted])
         while done < wanted:
-            if wanted - done >= self._ahead:  # large enough to go straight to where it is wanted
+            straight_on = self._at == self._start + len(self._window)
+            self._ahead = min(2 * self._ahead, MOST) if straight_on else LEAST
+            if wanted - done < self._ahead or self._is_coming():
+                self._move_window(straight_on=straight_on)
+                done += self._from_window(view[done:wanted])
+            else:  # large enough to go straight to where it is wanted
                 fill(self._store, self.entry, self._at, view[done:wanted], self._patience_s)
                 self._at += wanted - done
-                return wanted
-            self._move_window()
-            done += self._from_window(view[done:wanted])
+                self._start, self._window, done = self._at, bytearray(), wanted
         return wanted
+
+    def close(self) -> None:
+        """Give up what is on its way."""
+        if self._reader is not None:
+            self._reader.shutdown(wait=False, cancel_futures=True)
+        super().close()
 
     def _from_window(self, view: memoryview) -> int:
         skip = self._at - self._start
@@ -73,19 +82,14 @@ class RangeFile(io.RawIOBase):
         self._at += len(piece)
         return len(piece)
 
-    def close(self) -> None:
-        """Give up what is on its way."""
-        if self._reader is not None:
-            self._reader.shutdown(wait=False, cancel_futures=True)
-        super().close()
+    def _is_coming(self) -> bool:
+        return self._coming is not None and self._coming[0] == self._at
 
-    def _move_window(self) -> None:
-        straight_on = self._at == self._start + len(self._window) and bool(self._window)
-        self._ahead = min(2 * self._ahead, MOST) if straight_on else LEAST
-        coming, self._coming = self._coming, None
-        due = coming is not None and coming[0] == self._at
-        self._window = coming[1].result() if coming and due else self._load(self._at, self._ahead)
-        self._start, after = self._at, self._at + len(self._window)
+    def _move_window(self, *, straight_on: bool) -> None:
+        due = self._coming[1] if self._coming and self._is_coming() else None
+        self._coming = None
+        self._window, self._start = due.result() if due else self._load(self._at, self._ahead), self._at
+        after = self._at + len(self._window)
         if straight_on and after < self.entry.size:
             self._reader = self._reader or ThreadPoolExecutor(1, "read-ahead")
             self._coming = (after, self._reader.submit(self._load, after, min(2 * self._ahead, MOST)))

@@ -38,7 +38,12 @@ _BROKEN = (
 )
 _UNANSWERED = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError)
 _MD5 = 32
+_LACKING = frozenset({405, 501})
 _FORBIDDEN, _ABSENT, _CONFLICT, _FAILED, _ELSEWHERE = 403, 404, 409, 412, 301
+
+
+class Lacking(InputError):
+    """The store speaks S3, but not all of it."""
 
 
 class Bucket:
@@ -121,8 +126,8 @@ class Bucket:
         try:
             with self._told("", "s3:GetBucketVersioning"):
                 found = self._client.get_bucket_versioning(Bucket=self.name)
-        except PermissionRefused:
-            return False  # then it is pinned by ETag, and counts as not protected
+        except (PermissionRefused, Lacking):
+            return False  # refused, or a store that knows no versions: pinned by ETag, and not protected
         return str(found.get("Status", "")) == "Enabled"
 
     def _sealed(self, rows: list[dict[str, Any]]) -> bool:
@@ -186,6 +191,8 @@ class Bucket:
             return _refused(said, where, action)
         if status in PASSING_STATUS or status == _CONFLICT or code in _PASSING_CODES:
             return Passing(f"{status} {code}", wait_asked(answer.get("HTTPHeaders", {}).get("retry-after")))
+        if status in _LACKING:
+            return Lacking(f"the store does not know this request: {said}", where=where)
         hint = (
             "The bucket lies in another region: set it where the SDK looks." if status == _ELSEWHERE else ""
         )

@@ -15,7 +15,9 @@ SCHEMES = ("file", "gs", "s3", "https")
 FORBIDDEN = ("/etc", "/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
 """Places that are the machine's own, or hold the identity of the pod: never a source, whoever asks."""
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the one place below /dev that holds data
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # nosec B108
+"""The one place below ``/dev`` that holds data."""
+
 _SIGNING = (
     r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature|"
     r"(?:access|auth|id|refresh)?[-_]?token|(?:api|access|account|secret|private)?[-_]?key(?:[-_]?id)?|"
