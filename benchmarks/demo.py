@@ -49,14 +49,15 @@ class Step:
 STEPS = (
     Step(
         "resolve",
-        "tabular",
+        "ingest",
         "from trainwright.resolve.source import resolve",
-        "made = [resolve(given['source'], here['listing']).content_digest, "
-        "resolve(given['feature_source'], here['feature_listing']).content_digest]",
+        "made = [resolve(given['source'], here['listing'], given['data']).version, "
+        "resolve(given['feature_source'], here['feature_listing']).version, "
+        "resolve(given['baseline'], here['baseline_listing']).version]",
     ),
     Step(
         "ingest",
-        "tabular",
+        "ingest",
         "import pyarrow.dataset\nfrom trainwright.experiment import Data\n"
         "from trainwright.ingest.snapshot import ingest",
         "made = ingest(given['source'], given['resolve'][0], Data.parse(given['data'], 'data'), "
@@ -65,10 +66,12 @@ STEPS = (
     Step(
         "validate",
         "tfdv",
-        "from trainwright.experiment import Validation\nfrom trainwright.validate.gate import judge_snapshot",
-        "made = judge_snapshot(here['snapshot'], given['ingest'], given['schema'], "
-        "Validation.parse(given['validation'], 'validation'), verdict=here['data_verdict'], "
-        "report=here['data.html'], summary=here['validate.md']).decision",
+        "from trainwright.experiment import Validation\n"
+        "from trainwright.validate.gate import Given, Places, judge_snapshot",
+        "made = judge_snapshot(here['snapshot'], given['ingest'], "
+        "Validation.parse(given['validation'], 'validation'), "
+        "Given(given['schema'], given['baseline'], given['resolve'][2]), Places(here['data_verdict'], "
+        "here['quarantine'], here['data.html'], here['validate.md'])).quarantine_version",
     ),
     Step(
         "join",
@@ -76,7 +79,8 @@ STEPS = (
         "import feast, duckdb, ibis\nfrom trainwright.experiment import Features\n"
         "from trainwright.join.training_set import make_training_set",
         "made = make_training_set(here['snapshot'], given['ingest'], Features.parse(given['features'], 'f'), "
-        "given['resolve'][1], here['training_set'], here['join.md']).digest",
+        "given['resolve'][1], here['training_set'], here['join.md'], quarantine=here['quarantine'], "
+        "quarantine_version=given['validate']).digest",
     ),
     Step(
         "train",
@@ -108,9 +112,11 @@ STEPS = (
 PLACES = [
     "listing",
     "feature_listing",
+    "baseline_listing",
     "snapshot",
     "ingest.md",
     "data_verdict",
+    "quarantine",
     "data.html",
     "validate.md",
     "training_set",
@@ -184,7 +190,7 @@ def main() -> int:
     overhead = (first - whole) / work
     rows = []
     for name, (process, inside) in direct.items():
-        shown = steps[name] + (steps.get("resolve-features", 0.0) if name == "resolve" else 0.0)
+        shown = sum(seconds for step, seconds in steps.items() if step.partition("-")[0] == name)
         rows.append([name, f"{shown:.2f}", f"{process:.2f}", f"{inside:.2f}"])
     rows.append(["all", f"{first:.2f}", f"{whole:.2f}", f"{work:.2f}"])
     line = (

@@ -17,6 +17,10 @@ RETRIES = 2
 SHARED = "/shared"
 """Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
 
+DATABASE = "trainwright-database"
+SECRETS = "/var/run/secrets/trainwright"
+"""A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
+
 
 def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True) -> None:
     """Give a task its resources, retries, time limit and caching; all are fixed when it is compiled.
@@ -31,6 +35,11 @@ def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cache
     task.set_retry(RETRIES, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=longest)
     task.set_caching_options(cached)
     kubernetes.set_timeout(task, hours * HOUR_S)
+
+
+def _read_outside(task: dsl.PipelineTask) -> None:
+    """Give a task that reads the source the database's password as a file, where there is one."""
+    kubernetes.use_secret_as_volume(task, secret_name=DATABASE, mount_path=SECRETS, optional=True)
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
@@ -48,6 +57,7 @@ def train_and_register(
     registry: str,
     claim: str,
     commit: str,
+    baseline: str = "",
     date: str = "",
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
@@ -69,34 +79,49 @@ def train_and_register(
         registry: Section ``registry``, as JSON.
         claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
         commit: Git commit of the experiment, for the record.
+        baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for today.
     """
     finish = summarize()
     _set(finish, cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
-        # What is outside may have changed since the last run, so these two always look.
+        # What is outside may have changed since the last run, so these three always look. Only their strings
+        # are passed on: on a cluster, a step that took an artifact of theirs would never be reused.
         source_now = resolve(source=source, data=data, date=date)
         _set(source_now, cpu="1", memory="1G", cached=False)
+        _read_outside(source_now)
         features_now = resolve(source=feature_source).set_display_name("resolve-features")
         _set(features_now, cpu="1", memory="1G", cached=False)
+        baseline_now = resolve(source=baseline).set_display_name("resolve-baseline")
+        _set(baseline_now, cpu="1", memory="1G", cached=False)
 
         ingested = ingest(
             source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
         )
         _set(ingested, cpu="2", memory="4G")
+        _read_outside(ingested)
         snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
 
+        # The date is left out: it would judge unchanged data again every day.
         validated = validate(
-            snapshot=snapshot, data_version=data_version, schema=schema, validation=validation
+            snapshot=snapshot,
+            data_version=data_version,
+            schema=schema,
+            validation=validation,
+            baseline=baseline_now.outputs["source"],
+            baseline_version=baseline_now.outputs["version"],
+            newest_since=source_now.outputs["newest_since"],
         )
         _set(validated, cpu="2", memory="8G")
 
-        with dsl.If(validated.outputs["Output"] != "FAIL", "data-not-refused"):
+        with dsl.If(validated.outputs["decision"] != "FAIL", "data-not-refused"):
             joined = join(
                 entities=snapshot,
                 data_version=data_version,
                 features=features,
                 features_version=features_now.outputs["version"],
+                quarantine=validated.outputs["quarantine"],
+                quarantine_version=validated.outputs["quarantine_version"],
             )
             _set(joined, cpu="2", memory="8G")
 

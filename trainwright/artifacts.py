@@ -63,15 +63,22 @@ class Listing(Document):
     def content_digest(self) -> str:
         """The SHA-256 over names, sizes and checksums: equal wherever the same bytes lie.
 
-        Names are relative to the deepest folder that all files share, so a copied source has the same one;
-        places, versions and times are left out.
+        Places, versions and times are left out.
+        """
+        rows = sorted([name, entry.size, entry.checksum] for name, entry in self.by_name)
+        return digest_text(canonical(rows))
+
+    @property
+    def by_name(self) -> tuple[tuple[str, SourceFile], ...]:
+        """Every file with its name: relative to the deepest folder that all share, so a copy keeps it.
+
+        A folder such as ``day=1`` stays in the name: it is the value of a column, and may be the only one.
         """
         paths = [(entry.uri.partition("://")[2] or entry.uri).split("/") for entry in self.files]
         levels = zip(*(path[:-1] for path in paths), strict=False)
-        shared = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
-        pairs = zip(paths, self.files, strict=True)
-        rows = sorted(["/".join(path[shared:]), entry.size, entry.checksum] for path, entry in pairs)
-        return digest_text(canonical(rows))
+        alike = takewhile(lambda level: len(set(level)) == 1 and "=" not in level[0], levels)
+        shared = sum(1 for _ in alike)
+        return tuple(("/".join(path[shared:]), entry) for path, entry in zip(paths, self.files, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

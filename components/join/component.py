@@ -11,6 +11,8 @@ def join(
     data_version: str,
     features: str,
     features_version: str,
+    quarantine: dsl.Input[dsl.Dataset],
+    quarantine_version: str,
     training_set: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
@@ -21,7 +23,9 @@ def join(
         data_version: The digest that the snapshot must have.
         features: JSON: repository, service, request columns, columns that leak (the section ``features``).
         features_version: The content digest that ``resolve`` found for the features' files.
-        training_set: Snapshot of the same rows in the same order and splits, with their features.
+        quarantine: Snapshot of the rows that ``validate`` took out; they are left out here.
+        quarantine_version: The digest that it must have.
+        training_set: Snapshot of the other rows in the same order and splits, with their features.
         summary: What was joined, and the audit: values, ages, leaks, and what single columns give away.
 
     Returns:
@@ -43,5 +47,7 @@ def join(
             features_version,
             Path(training_set.path),
             Path(summary.path),
+            quarantine=Path(quarantine.path),
+            quarantine_version=quarantine_version,
         )
     return made.digest

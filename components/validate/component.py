@@ -1,4 +1,6 @@
-"""The ``validate`` component: a snapshot against its reviewed schema, and a span against the one before."""
+"""The ``validate`` component: a snapshot against its schema, the span before, and the model's own data."""
+
+from typing import NamedTuple
 
 from kfp import dsl
 
@@ -6,30 +8,41 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.TFDV, install_kfp_package=False)
-def validate(
+def validate(  # noqa: PLR0917 - five of them are what it leaves
     snapshot: dsl.Input[dsl.Dataset],
     data_version: str,
     schema: str,
     validation: str,
     verdict: dsl.Output[dsl.Artifact],
+    quarantine: dsl.Output[dsl.Dataset],
     report: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
-) -> str:
-    """Judge a snapshot: does it fit its schema, and has it moved since the previous span?
+    baseline: str = "",
+    baseline_version: str = "",
+    newest_since: str = "",
+    date: str = "",
+) -> NamedTuple("Validated", [("decision", str), ("quarantine_version", str)]):  # type: ignore[valid-type]
+    """Judge a snapshot: does it fit its schema, and has it moved since it was last trained on?
 
     Args:
         snapshot: The rows, by split.
         data_version: Digest of the snapshot's manifest; another one is refused.
         schema: The reviewed TFDV schema, as the text of ``schema.pbtxt``.
-        validation: JSON: the two splits, the limits, the columns to ignore (the section ``validation``).
-        verdict: The verdict, TFDV's statistics of both splits and its anomalies.
+        validation: JSON: what is compared, the limits, what counts how much (the section ``validation``).
+        verdict: The verdict, TFDV's statistics and anomalies, and the baseline that was calculated.
+        quarantine: Snapshot of the rows that violate the schema; without rows unless ``quarantine`` is set.
         report: One page: what moved, how far, against what limit, and what could not be compared.
         summary: The decision and the columns closest to their limits.
-        metrics: ``drift/<column>``: the distance of each column, a fraction in [0, 1].
+        metrics: ``drift/<column>`` and the like: every distance that was measured, fractions in [0, 1].
+        baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
+        baseline_version: The content digest that ``resolve`` found for it.
+        newest_since: Time that the newest row must reach, ISO 8601, as ``resolve`` gives it; '' for any.
+        date: The run's date, for the end of suppressions; '' for the time of the newest row.
 
     Returns:
-        PASS, HOLD or FAIL; the pipeline decides what follows.
+        decision: PASS, HOLD or FAIL; the pipeline decides what follows. quarantine_version: Digest of the
+        quarantine's manifest.
     """
     from pathlib import Path
 
@@ -38,10 +51,11 @@ def validate(
 
     with reported("validate"):
         section = Validation.parse(validation, "parameter validation")
-        from trainwright.validate.gate import judge_snapshot
+        from trainwright.validate.gate import Given, Places, judge_snapshot
 
-        places = {"verdict": Path(verdict.path), "report": Path(report.path), "summary": Path(summary.path)}
-        outcome = judge_snapshot(Path(snapshot.path), data_version, schema, section, **places)
+        given = Given(schema, baseline, baseline_version, newest_since, date)
+        places = Places(*(Path(made.path) for made in (verdict, quarantine, report, summary)))
+        outcome = judge_snapshot(Path(snapshot.path), data_version, section, given, places)
         for name, value in outcome.metrics.items():
             metrics.log_metric(name, value)
-    return outcome.decision
+    return (outcome.decision, outcome.quarantine_version)

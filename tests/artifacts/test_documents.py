@@ -1,6 +1,8 @@
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +30,44 @@ def test_a_document_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_the_sha256_of_the_canonical_json() -> None:
-    text = (
-        '{"columns":[{"name":"x","type":"int64"}],"files":[{"rows":3,"sha256":"ab","size":10,"split":"train",'
-        '"uri":"data/train/part-00000.parquet"}],"parents":{},"quality":{},"roles":{"key":"x"},"schema_version":1}'
-    )
+    listing = Listing(source="rows", files=())
+    text = '{"files":[],"protection":"","schema_version":1,"source":"rows"}'
+    assert listing.digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_data_version_is_the_sha256_of_the_content_alone() -> None:
+    text = '{"columns":[["x","int64"]],"files":[["train",3,10,"ab"]],"roles":{"key":"x"}}'
     assert SNAPSHOT.digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": (replace(FILE, uri="gs://bucket/elsewhere.parquet", version="17"),)},
+        {"parents": {"source": "another place"}},
+        {"quality": {"rows.train": 3.0}},
+        {"protection": "versioned"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_where_data_lies_and_what_is_said_about_it_leave_its_version_alone(change: dict[str, Any]) -> None:
+    assert replace(SNAPSHOT, **change).digest == SNAPSHOT.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": (FILE, FILE)},
+        {"files": (replace(FILE, checksum="ac"),)},
+        {"files": (replace(FILE, size=11),)},
+        {"files": (replace(FILE, rows=4),)},
+        {"files": (replace(FILE, split="evaluate"),)},
+        {"columns": (Column(name="x", type="int32"),)},
+        {"roles": {"time": "x"}},
+    ],
+)
+def test_whatever_a_reader_would_read_otherwise_is_another_version(change: dict[str, Any]) -> None:
+    assert replace(SNAPSHOT, **change).digest != SNAPSHOT.digest
 
 
 def test_a_document_has_the_same_digest_before_it_is_written_and_after_it_is_read(tmp_path: Path) -> None:
@@ -100,6 +135,17 @@ def test_a_listing_of_a_copied_source_has_the_same_content_digest() -> None:
     assert here.content_digest == there.content_digest
     assert here.digest != there.digest
     assert listing("/data/flights", "bb").content_digest != here.content_digest
+
+
+def test_another_value_of_the_only_partition_is_another_content() -> None:
+    """The name of the folder is a column of the rows, although all files share it."""
+
+    def listing(folder: str) -> Listing:
+        files = (SourceFile(uri=f"{folder}/a.parquet", size=3, checksum="aa"),)
+        return Listing(source="rows", files=files)
+
+    assert listing("/rows/day=1").content_digest != listing("/rows/day=2").content_digest
+    assert listing("/rows/day=1").content_digest == listing("s3://bucket/copy/day=1").content_digest
 
 
 def test_a_record_carries_the_records_it_came_from(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_the_list_names_every_pipeline_and_component(trainwright: Call) -> None:
     plain, lines = trainwright("list").stdout, trainwright("list", "--json").stdout
     found = {(entry["kind"], entry["name"]) for entry in map(json.loads, lines.splitlines())}
     assert {("pipeline", "train_and_register"), ("component", "validate")} <= found
-    assert re.search(r"\n  validate    \w.+\n", plain)
+    assert re.search(r"\n  validate +\w.+\n", plain)
 
 
 def test_the_doctor_says_what_is_there(trainwright: Call) -> None:
@@ -245,3 +245,32 @@ def test_the_doctor_says_what_is_there(trainwright: Call) -> None:
     missing = [name for name, entry in findings.items() if entry["state"] == "miss"]
     assert done.returncode == (21 if missing else 0)
     assert findings["tabular"]["state"] == "ok"
+
+
+def dated(date: str = "today") -> None:
+    measure(text=date, limit=10)
+
+
+def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
+    trainwright: Call, compile_pipeline: Compile, compiled: str
+) -> None:
+    path = str(compile_pipeline(dated))
+    done = trainwright("run", path, "--date", "2013-05-01", "--json")
+    assert done.returncode == 0, done.stderr
+    (told,) = (json.loads(line) for line in done.stdout.splitlines() if '"task_finished"' in line)
+    assert told["headline"] == "length 10 of 10"
+    wrong = trainwright("run", path, "--date", "1 May 2013")
+    assert wrong.returncode == 10
+    assert "'1 May 2013' is no date" in wrong.stderr
+    none = trainwright("run", compiled, "--date", "2013-05-01")
+    assert none.returncode == 10
+    assert "pipeline has no parameter date" in none.stderr
+
+
+def test_a_secret_on_the_command_line_is_refused_and_repeated_nowhere(
+    trainwright: Call, compiled: str, tmp_path: Path
+) -> None:
+    done = trainwright("run", compiled, "--param", "text=s3://AKIA:hunter2-PLANTED@bucket/rows", "--json")
+    assert done.returncode == 10
+    assert "PLANTED" not in done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists()

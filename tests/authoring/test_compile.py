@@ -174,6 +174,17 @@ def test_what_is_compiled_loads_with_kfp(repository: Path, make: Make) -> None:
     assert list(loaded.component_spec.inputs) == ["name", "times"]
 
 
+def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository: Path, make: Make) -> None:
+    source = repository / "pipelines" / "greetings.py"
+    planted = '"s3://AKIA:hunter2-PLANTED@bucket/rows"'
+    source.write_text(source.read_text().replace("images.TORCH", planted))
+    done = make()
+    assert done.returncode == 10
+    assert "this s3:// address carries a password\n  at    a constant of greetings" in done.stderr
+    assert "PLANTED" not in done.stdout + done.stderr
+    assert not (repository / "compiled").exists()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -234,8 +245,8 @@ def test_a_component_of_the_catalog_takes_its_image_from_the_registry_that_is_na
         spec = catalog.load("ingest", registry=registry).component_spec
         return spec.implementation.container.image
 
-    assert image("host:5000/team/") == f"host:5000/team/{images.TABULAR}"
-    assert image("") == images.TABULAR
+    assert image("host:5000/team/") == f"host:5000/team/{images.INGEST}"
+    assert image("") == images.INGEST
 
 
 def test_an_unknown_component_is_refused_with_the_close_ones() -> None:

@@ -1,5 +1,6 @@
 """The cache by itself: whole or not there, never changed, safe to share."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainwright.authoring.cache import HERE, Broken, Cache, Digests, key_of, moved
+from trainwright.artifacts import Environment, Record
+from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
+from trainwright.authoring.content import Digests
 
 
 @pytest.fixture
@@ -111,6 +114,13 @@ def test_a_key_is_the_same_in_every_run_folder_and_for_no_other_input() -> None:
     assert len({key("/runs/one", value) for value in (1, "1", True, None, [1], {"1": 1})}) == 6
 
 
+def record(started: str) -> str:
+    place = Environment(name="red", lock_sha256="", library="", library_sha256="", python="", platform="")
+    return json.dumps(
+        Record(step="bring", headline="", started=started, seconds=1, environment=place).to_json()
+    )
+
+
 def test_the_digest_of_a_folder_depends_on_names_and_bytes_only(tmp_path: Path) -> None:
     def digest(name: str, files: dict[str, str]) -> str:
         for path, text in files.items():
@@ -119,8 +129,9 @@ def test_the_digest_of_a_folder_depends_on_names_and_bytes_only(tmp_path: Path) 
             place.write_text(text)
         return Digests().artifact(tmp_path / name)
 
-    one = digest("one", {"a": "1", "b/c": "2", "record.json": "yesterday"})
-    assert digest("two", {"b/c": "2", "a": "1", "record.json": "today"}) == one
+    one = digest("one", {"a": "1", "b/c": "2", "record.json": record("2026-11-19")})
+    assert digest("two", {"b/c": "2", "a": "1", "record.json": record("2026-11-20")}) == one
+    assert digest("six", {"a": "1", "b/c": "2", "record.json": "no record of ours"}) != one
     assert digest("three", {"a": "1", "b/d": "2"}) != one
     assert digest("four", {"a": "1", "b/c": "3"}) != one
     assert digest("five", {"a": "1", "b/c": "2", "b/record.json": "inside"}) != one

@@ -32,7 +32,7 @@ resolve, ingest = catalog.load("resolve"), catalog.load("ingest")
 @dsl.pipeline
 def nightly(source: str, data: str):
     now = resolve(source=source).set_caching_options(False)
-    ingest(source=source, source_version=now.outputs["Output"], data=data)
+    ingest(source=now.outputs["source"], source_version=now.outputs["version"], data=data)
 
 
 compiler.Compiler().compile(nightly, "nightly.yaml")
@@ -92,7 +92,8 @@ def test_a_pipeline_of_another_team_is_compiled_from_what_is_installed(
     told = json.loads(done.stdout)
     assert told["from"].startswith(str(installed))
     assert set(told["components"]) == {path.stem for path in (ROOT / "compiled" / "components").iterdir()}
-    assert told["pipelines"] == ["train_and_register"]
+    assert set(told["pipelines"]) == {path.stem for path in (ROOT / "compiled" / "pipelines").iterdir()}
+    assert "train_and_register" in told["pipelines"]
     assert told["locks"] == {name: lock_digest(name) for name in TOOLCHAINS}
     assert told["environments"].startswith(str(tmp_path / "cache"))
     assert "needs the repository" in told["refused"]
@@ -104,7 +105,7 @@ def test_the_command_line_of_the_wheel_says_how_to_make_what_is_missing(
     start = "from trainwright.authoring.cli import main; sys.argv[1:] = {}; main()"
     listed = python(installed, start.format(["list"]), tmp_path)
     assert listed.returncode == 0, listed.stderr
-    assert re.search(r"\n  validate    \w.+\n", listed.stdout)
+    assert re.search(r"\n  validate +\w.+\n", listed.stdout)
     component = str(installed / "trainwright" / "_compiled" / "components" / "resolve.yaml")
     done = python(installed, start.format(["run", component, "--param", "source=a"]), tmp_path)
     assert done.returncode == 21

@@ -16,7 +16,7 @@ PLANTED = {
         "pipelines stand on components",
     ),
     "a shared room that imports a verb": (
-        "trainwright/storage/files.py",
+        "trainwright/storage/listing.py",
         "import trainwright.ingest",
         "arrows point down",
     ),

@@ -17,7 +17,12 @@ WRAPPERS = sorted((ROOT / "components").glob("*/component.py"))
 POD = ("trainwright.launch.agent", "trainwright.train.__main__")
 """What the pods of a training job run, in the image that no component names."""
 
-MODULES = {"mlflow-skinny": "mlflow", "kubeflow-training": "kubeflow", "pyyaml": "yaml"}
+MODULES = {
+    "mlflow-skinny": "mlflow",
+    "kubeflow-training": "kubeflow",
+    "pyyaml": "yaml",
+    "google-cloud-storage": "google.cloud.storage",
+}
 NEEDED_BY_ANOTHER = {
     "tfdv": {
         "tensorflow-cpu": "tensorflow-data-validation",
@@ -29,6 +34,7 @@ NEEDED_BY_ANOTHER = {
         ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"), "torch"
     ),
     "mlflow": {"sqlalchemy": "mlflow's SQLite store", "alembic": "mlflow's SQLite store"},
+    "ingest": {"psycopg": "sqlalchemy, for postgresql://"},
 }
 """Requirements that no step imports itself, and what does."""
 
@@ -65,7 +71,7 @@ def source(module: str) -> Path | None:
 
 
 def reached(modules: set[str]) -> set[str]:
-    """The top-level names of all that some modules of the library can import, through the library."""
+    """The names of all that some modules of the library can import, through the library."""
     seen: set[str] = set()
     waiting = set(modules)
     outside: set[str] = set()
@@ -74,7 +80,7 @@ def reached(modules: set[str]) -> set[str]:
         seen.add(module)
         file = source(module)
         names = imported(ast.parse(file.read_text())) if file else set()
-        outside |= {name.split(".")[0] for name in names} - sys.stdlib_module_names
+        outside |= {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
         waiting |= {name for name in names if source(name)} - seen
     return outside
 

@@ -1,6 +1,7 @@
 """A small real job: five weeks of the flights, run through every environment."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,9 +85,34 @@ def edited(job: Path, tmp_path: Path) -> Callable[[Edit], Path]:
     return write
 
 
+PLANTED = "hunter2-PLANTED"
+"""A secret in the surroundings of every run; it must be found nowhere afterwards."""
+
+SECRETS = dict.fromkeys(
+    ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "MY_API_KEY"),
+    PLANTED,
+)
+
+
 def trainwright(*arguments: str | Path, timeout_s: int = 300) -> "subprocess.CompletedProcess[str]":
     command = [Path(sys.executable).with_name("trainwright"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env=os.environ | SECRETS,
+    )
+
+
+def holding(secret: str, folder: Path) -> list[str]:
+    """Name every file below a folder whose name or content holds a secret."""
+    return [
+        str(path)
+        for path in sorted(folder.rglob("*"))
+        if secret in path.name or (path.is_file() and secret.encode() in path.read_bytes())
+    ]
 
 
 def run(config: Path, runs: Path, *more: str) -> "subprocess.CompletedProcess[str]":

@@ -14,7 +14,7 @@ from trainwright.experiment import Resources
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
 COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
-ALWAYS_LOOKS = {"resolve", "resolve-2", "register", "summarize"}
+ALWAYS_LOOKS = {"resolve", "resolve-2", "resolve-3", "register", "summarize"}
 
 
 def spec() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -43,7 +43,7 @@ def test_every_task_has_resources_retries_and_a_time_limit() -> None:
     executors = pipeline["deploymentSpec"]["executors"]
     limits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     found = dict(tasks(pipeline))
-    assert len(found) == 9
+    assert len(found) == 10
     for name, task in found.items():
         resources = executors[task["executor"]]["container"]["resources"]
         assert resources["cpuLimit"] > 0, name
@@ -116,4 +116,17 @@ def test_the_train_step_shares_a_volume_with_its_job() -> None:
 def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
     pipeline, _ = spec()
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
-    assert given.keys() == pipeline["root"]["inputDefinitions"]["parameters"].keys()
+    assert given.keys() | {"date"} == pipeline["root"]["inputDefinitions"]["parameters"].keys()
+
+
+def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:
+    """On a cluster an artifact counts by its number, which is another one whenever its task has run."""
+    pipeline, _ = spec()
+    cached = [task for name, task in tasks(pipeline) if name not in ALWAYS_LOOKS]
+    assert len(cached) == 5
+    for task in cached:
+        for given in task.get("inputs", {}).get("artifacts", {}).values():
+            producer = (
+                given.get("taskOutputArtifact", {}).get("producerTask") or given["componentInputArtifact"]
+            )
+            assert not any(name in producer for name in ("resolve", "register", "summarize")), producer

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.conftest import TABULAR, Edit, events, run, trainwright
+from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holding, run, trainwright
 from trainwright.artifacts import Model, Snapshot
 from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
@@ -42,7 +42,7 @@ def output(task: dict[str, Any], name: str) -> Path:
 
 def test_every_step_is_done_and_leaves_what_it_promises(finished: dict[str, dict[str, Any]]) -> None:
     assert {name: task["state"] for name, task in finished.items()} == dict.fromkeys(
-        ["resolve", "resolve-features", *WORKING, "register", "summarize"], "done"
+        ["resolve", "resolve-features", "resolve-baseline", *WORKING, "register", "summarize"], "done"
     )
     snapshot = Snapshot.read(output(finished["ingest"], "snapshot"))
     training_set = Snapshot.read(output(finished["join"], "training_set"))
@@ -59,7 +59,7 @@ def test_the_registered_model_names_its_data_its_commit_and_the_locks_of_every_e
     assert entry["data_version"] == Snapshot.read(output(finished["ingest"], "snapshot")).digest
     assert entry["model_version"] == Model.read(output(finished["train"], "model")).digest
     assert entry["commit"] == commit(job)
-    steps = {"ingest": "tabular", "validate": "tfdv", "join": "feast", "train": "torch", "register": "mlflow"}
+    steps = {"ingest": "ingest", "validate": "tfdv", "join": "feast", "train": "torch", "register": "mlflow"}
     for step, toolchain in steps.items():
         assert entry["environment_locks"][step] == lock_digest(toolchain)
     with sqlite3.connect(job / "registry" / "mlflow.db") as database:
@@ -81,6 +81,17 @@ def test_run_again_unchanged_everything_is_reused(
     entry = json.loads((output(again["register"], "registration") / "registration.json").read_text())
     assert entry["version"] == "1"
     assert entry["registered_before"] is True
+
+
+def test_no_secret_of_the_surroundings_is_written_anywhere(
+    finished: dict[str, dict[str, Any]], job: Path, runs: Path
+) -> None:
+    """Not in a run's folder, its logs, records and pages, the cache, the registry or the compiled YAML."""
+    assert output(finished["summarize"], "page").is_relative_to(runs)
+    assert list((runs / ".cache").rglob("entry.json"))
+    assert (job / "registry" / "mlflow.db").exists()
+    for folder in (runs, job, ROOT / "compiled"):
+        assert holding(PLANTED, folder) == []
 
 
 def test_the_schedule_reaches_no_feature_that_is_known_only_afterwards(

@@ -1,16 +1,24 @@
 """From an experiment file to the arguments of ``train_and_register``."""
 
+import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
+from trainwright.authoring import credentials
 from trainwright.errors import InputError
-from trainwright.experiment import Experiment
+from trainwright.experiment import Data, Experiment, Section
 
 MAX_BYTES = 1_000_000
 """An experiment file is a page of text; anything larger is a mistake."""
+
+
+SQLITE = "sqlite:///"
+
+Given = TypeVar("Given", bound=Section)
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,7 +47,8 @@ def load(path: Path) -> Experiment:
     """Read and validate an experiment file.
 
     Raises:
-        InputError: The file is missing, is not YAML, or holds wrong keys or values; all are named.
+        InputError: The file is missing, is not YAML, carries a secret, or holds wrong keys or values; all
+            are named.
     """
     try:
         text = path.read_bytes()
@@ -53,8 +62,13 @@ def load(path: Path) -> Experiment:
         raise InputError(f"{len(text)} bytes is no experiment file (at most {MAX_BYTES})", where=str(path))
     try:
         data = _Loader(text).get_single_data()
+    except yaml.MarkedYAMLError as error:  # its own text shows the line, and with it what may be a secret
+        mark = error.problem_mark
+        place = f" on line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"not valid YAML: {error.problem}{place}", where=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"not valid YAML: {error}", where=str(path)) from None
+    credentials.require_none(data, where=str(path))  # before any value is shown
     return Experiment.check(data, where=str(path))
 
 
@@ -68,23 +82,19 @@ def read(path: Path) -> dict[str, Any]:
     """
     experiment = load(path)
     folder = path.resolve().parent
-    features = experiment.features.model_copy(
-        update={
-            "repository": _absolute(experiment.features.repository, folder),
-            "source": _absolute(experiment.features.source, folder),
-            # A slice that is not there would otherwise be found only after the training.
-            "needed": tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.slices])),
-        }
-    )
-    registry = experiment.registry.model_copy(
-        update={"tracking_uri": _store(experiment.registry.tracking_uri, folder)}
-    )
+    # A slice that is not there would otherwise be found only after the training.
+    needed = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.slices]))
+    features = _placed(experiment.features, ("repository", "source"), folder, needed=needed)
+    registry = _placed(experiment.registry, ("tracking_uri",), folder)
+    validation = _placed(experiment.validation, ("baseline", "statistics_store"), folder)
+    data = _placed_data(experiment.data, folder)
     return {
-        "source": _absolute(experiment.data.source, folder),
+        "source": data.source,
         "feature_source": features.source,
-        "data": experiment.data.to_json(),
+        "data": data.to_json(),
         "schema": _text(folder / experiment.schema_file, path),
-        "validation": experiment.validation.to_json(),
+        "validation": validation.to_json(),
+        "baseline": validation.baseline,
         "features": features.to_json(),
         "network": experiment.network.to_json(),
         "training": experiment.training.to_json(),
@@ -96,14 +106,40 @@ def read(path: Path) -> dict[str, Any]:
     }
 
 
+def read_materialize(path: Path) -> dict[str, Any]:
+    """Return the arguments of ``materialize_features``; none if the file has no such section.
+
+    Relative paths in the file are relative to the file.
+
+    Raises:
+        InputError: As :func:`load`.
+    """
+    section = load(path).materialize
+    if section is None:
+        return {}
+    placed = _placed(section, ("repository", "source", "state"), path.resolve().parent)
+    return {"feature_source": placed.source, "materialize_section": placed.to_json()}
+
+
+def _placed_data(data: Data, folder: Path) -> Data:
+    """Make every path in the section ``data`` absolute, also in the sections inside."""
+    quality = _placed(data.quality, ("previous",), folder)
+    sql = _placed(data.sql, ("password_file",), folder) if data.sql else None
+    return _placed(data, ("source", "store", "remember"), folder, quality=quality, sql=sql)
+
+
+def _placed(section: Given, names: Sequence[str], folder: Path, **more: Any) -> Given:
+    """Make the paths in a section absolute; those that are absent stay so."""
+    named = {name: getattr(section, name) for name in names}
+    places = {name: _absolute(path, folder) for name, path in named.items() if path}
+    return section.model_copy(update=places | more)
+
+
 def _absolute(uri: str, folder: Path) -> str:
-    return uri if "://" in uri else str((folder / uri).resolve())
-
-
-def _store(uri: str, folder: Path) -> str:
-    """Make the file of an embedded SQLite store absolute, relative to the experiment file."""
-    prefix = "sqlite:///"
-    return prefix + _absolute(uri.removeprefix(prefix), folder) if uri.startswith(prefix) else uri
+    """Make a path absolute, relative to the experiment file; also the file of an embedded SQLite database."""
+    if uri.startswith(SQLITE):
+        return SQLITE + os.path.abspath(folder / uri.removeprefix(SQLITE))
+    return uri if "://" in uri else os.path.abspath(folder / uri)
 
 
 def _text(path: Path, named_in: Path) -> str:

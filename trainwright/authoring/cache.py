@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainwright.artifacts import Record
-from trainwright.documents import Document, canonical, digest_file, digest_text
+from trainwright.authoring.content import Digests, gone_from
+from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
 
-FORM = 1
+FORM = 2
 """Version of the key; raise it when what a key means changes."""
 
 HERE = "{run}"
@@ -65,37 +65,6 @@ class Entry(Document):
     files: tuple[StoredFile, ...]
     folders: tuple[str, ...]
     output: dict[str, Any]
-
-
-class Digests:
-    """Digests of files, each read once for as long as it does not change."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int, int], str] = {}
-
-    def file(self, path: Path) -> str:
-        """Return the SHA-256 of a file's bytes."""
-        state = path.stat()
-        key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
-        if key not in self._known:
-            self._known[key] = digest_file(path)
-        return self._known[key]
-
-    def artifact(self, path: Path) -> str:
-        """Return the SHA-256 of an artifact's content: a file, or all files of a folder with their names.
-
-        The record beside a folder's main document is left out: it names times.
-
-        Raises:
-            FileNotFoundError: There is nothing at the path.
-        """
-        if path.is_file():
-            return self.file(path)
-        if not path.is_dir():
-            raise FileNotFoundError(path)
-        files = [(str(entry.relative_to(path)), entry) for entry in path.rglob("*") if entry.is_file()]
-        rows = sorted([name, self.file(entry)] for name, entry in files if name != Record.FILE)
-        return digest_text(canonical(rows))
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:
@@ -197,6 +166,8 @@ class Cache:
             self._share(source / file.path, path)
             if self._digests.file(path) != file.sha256:
                 raise Broken(f"{file.path} was changed")
+        if gone := gone_from(target):
+            raise Broken(f"{gone}, which it stands on, is gone or was changed")
 
     def _keep(self, folder: Path, target: Path) -> Iterator[StoredFile]:
         """Take every file of a step's folder into an entry, and make it read-only."""

@@ -13,7 +13,7 @@ from typing import Any
 from trainwright import errors
 from trainwright.authoring.adapt import filled_in, whole
 from trainwright.authoring.bridge import Call
-from trainwright.authoring.cache import Digests
+from trainwright.authoring.content import Digests
 from trainwright.authoring.runs import LOG, Output
 from trainwright.authoring.spec import Pipeline
 from trainwright.authoring.steps import Step

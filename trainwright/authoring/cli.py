@@ -4,20 +4,19 @@ Exit codes are those of :mod:`trainwright.errors`. Heavy things, kfp above all, 
 that needs them, so that help comes at once.
 """
 
-import contextlib
+import datetime
 import json
 import os
 import shlex
-import subprocess
 import sys
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trainwright.errors import InputError, InternalError, Preempted, as_record
+from trainwright.authoring import verbs
+from trainwright.authoring.ending import reported as _reported
+from trainwright.errors import InputError, Preempted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,8 +27,9 @@ app = typer.Typer(
 )
 new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, already passing.")
 app.add_typer(new, name="new")
-schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
-app.add_typer(schema, name="schema")
+app.add_typer(verbs.schema, name="schema")
+app.add_typer(verbs.baseline, name="baseline")
+app.add_typer(verbs.features, name="features")
 cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
 app.add_typer(cache, name="cache")
 
@@ -38,40 +38,12 @@ Json = Annotated[
 ]
 
 
-@contextlib.contextmanager
-def _reported(as_json: bool = False) -> Iterator[None]:
-    """Turn an error into its message on standard error, a JSON line if asked for, and its exit code.
-
-    An error that is not ours is a bug: its traceback is shown, and the code is 70.
-    """
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except BrokenPipeError:  # who reads has read enough
-        raise typer.Exit(0) from None
-    except Exception as error:
-        from trainwright.authoring.failures import known as as_ours
-
-        known = as_ours(error)
-        if known is None:
-            traceback.print_exc()
-        else:
-            typer.echo(f"{type(known).__name__}: {known}", err=True)
-        record = as_record(known or error, "trainwright")
-        if as_json:
-            typer.echo(json.dumps({"event": "error", **record}, ensure_ascii=False))
-        raise typer.Exit(known.code if known else InternalError.code) from None
-    except KeyboardInterrupt:
-        typer.echo("Stopped before anything was run.", err=True)
-        raise typer.Exit(Preempted.code) from None
-
-
 @app.command()
 def run(
     pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
     config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
+    date: Annotated[str, typer.Option(help="Date that {date} in a source stands for; absent: today.")] = "",
     run_id: Annotated[str, typer.Option("--run", help="Continue this run, with its arguments.")] = "",
     again_from: Annotated[str, typer.Option("--from", help="Do this step and all after it again.")] = "",
     use_cache: Annotated[
@@ -85,7 +57,7 @@ def run(
         from trainwright.authoring import catalog, local, screen
 
         compiled = catalog.pipeline(pipeline)
-        arguments = _arguments(compiled, config, param or [])
+        arguments = _arguments(compiled, config, [*(param or []), *_dated(compiled, date)])
         elsewhere = ["--runs", str(runs)] if runs != Path("runs") else []
         again = shlex.join(["trainwright", "run", pipeline, *elsewhere])
         listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
@@ -110,13 +82,30 @@ def _arguments(compiled: Path, config: Path | None, params: list[str]) -> dict[s
     if config:
         from trainwright.authoring import arguments
 
-        found = {name: value for name, value in arguments.read(config).items() if name in parameters}
+        given = arguments.read(config)
+        if "materialize_section" in parameters:
+            given |= arguments.read_materialize(config)
+        found = {name: value for name, value in given.items() if name in parameters}
     for text in params:
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"--param {text!r} is not NAME=VALUE", hint="For example --param epochs=3.")
         found[name] = _value(name, value, parameters.get(name, {}).get("parameterType", "STRING"))
     return found
+
+
+def _dated(compiled: Path, date: str) -> list[str]:
+    """Return the date as a parameter of the pipeline; nothing if none was given."""
+    from trainwright.authoring import spec
+
+    if not date:
+        return []
+    if "date" not in spec.read(compiled).parameters:
+        raise InputError(f"{compiled.stem} has no parameter date", where="--date")
+    try:
+        return [f"date={datetime.date.fromisoformat(date).isoformat()}"]
+    except ValueError:
+        raise InputError(f"{date!r} is no date", where="--date", hint="Write it as 2026-01-31.") from None
 
 
 def _value(name: str, text: str, kind: str) -> Any:
@@ -189,15 +178,6 @@ def setup(
             environments.make(names, progress=show)
 
 
-@schema.command("infer")
-def schema_infer(
-    snapshot: Annotated[Path, typer.Argument(help="Folder of the snapshot, with manifest.json.")],
-    split: Annotated[str, typer.Option(help="Rows to learn the schema from.")] = "train",
-) -> None:
-    """Write a first schema to standard output, for a person to review."""
-    raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
-
-
 @cache.command("explain")
 def cache_explain(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Short name of the run.")],
@@ -210,16 +190,6 @@ def cache_explain(
 
         for line in explain.lines(runs, run_id, step):
             typer.echo(line)
-
-
-def _verb(verb: str, toolchain: str, *arguments: str) -> int:
-    """Run a command of a verb under the environment of its image, and return its exit code."""
-    with _reported():
-        from trainwright.authoring.environments import python
-
-        interpreter = python(toolchain)
-    command = [str(interpreter), "-m", f"trainwright.{verb}", *arguments]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own interpreter
 
 
 @new.command("component")

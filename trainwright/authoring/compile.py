@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
+
 import trainwright
-from trainwright.authoring import catalog, pages, reference
+from trainwright.authoring import catalog, credentials, pages, reference
 from trainwright.errors import InputError, reported
 
 
@@ -89,7 +91,20 @@ def _compiled(root: Path) -> Iterator[tuple[str, str]]:
         for kind, name, module in _sources(root):
             path = Path(folder) / f"{name}.yaml"
             _compile(_found(module, name), path)
-            yield f"{kind}/{name}.yaml", path.read_text()
+            text = path.read_text()
+            fixed = list(_constants(list(yaml.safe_load_all(text))))
+            credentials.require_none(fixed, where=f"a constant of {name}", plain=True)
+            yield f"{kind}/{name}.yaml", text
+
+
+def _constants(compiled: Any) -> Iterator[Any]:
+    """Yield every value that compiled YAML fixes: constants of tasks and defaults of parameters."""
+    if isinstance(compiled, dict):
+        for key, value in compiled.items():
+            yield from [value] if key in {"constant", "defaultValue"} else _constants(value)
+    elif isinstance(compiled, list):
+        for value in compiled:
+            yield from _constants(value)
 
 
 def _sources(root: Path) -> Iterator[tuple[str, str, ModuleType]]:

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 from trainwright import tracking
 from trainwright.authoring import calls, environments, failures, runs
 from trainwright.authoring.adapt import whole
-from trainwright.authoring.cache import HERE, Broken, Cache, Digests, key_of, moved
+from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
 from trainwright.authoring.calls import Invocation
+from trainwright.authoring.content import Digests
 from trainwright.authoring.explain import MadeFrom
 from trainwright.authoring.processes import Processes
 from trainwright.authoring.runs import Task

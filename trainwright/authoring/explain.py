@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trainwright.authoring import listings
 from trainwright.authoring.runs import OWN, Request
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
@@ -31,7 +32,7 @@ REASONS = {
     "reused": "reused",
     "no result": "done",
     "asked": "done again, because --from or --no-cache asked for it",
-    "broken": "done again, because its kept result was damaged",
+    "broken": "done again, because its kept result, or a shard that it names, was gone or damaged",
     "never cached": "done: it looks outside, and is never reused by another run",
 }
 
@@ -89,6 +90,21 @@ def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
     yield f"  since run {name} {'nothing has' if not changes else 'these have'} changed"
     width = max((len(what) for what, _, _ in changes), default=0)
     yield from (f"    {what:<{width}}  {old}  to  {new}" for what, old, new in changes)
+    yield from _files(before, runs / name, own, runs / run_id)
+
+
+def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> Iterator[str]:
+    """Tell, for each parameter that is the content digest of a source, which of its files changed."""
+    old, new = before.made_from["parameters"], own.made_from["parameters"]
+    known = listings.of_run(before_in) | listings.of_run(own_in)
+    for parameter in sorted(new):
+        first, second = str(old.get(parameter, "")), str(new[parameter])
+        if first and first != second and second in known:
+            yield f"  files behind {parameter}"
+            if first in known:
+                yield from (f"    {line}" for line in listings.changes(known[first], known[second]))
+            else:
+                yield f"    the listing of run {before_in.name} is gone, so they cannot be compared"
 
 
 def _read(runs: Path, run_id: str, step: str) -> MadeFrom:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import bridge, calls, failures, runs, spec, subset
+from trainwright.authoring import bridge, calls, credentials, failures, runs, spec, subset
 from trainwright.authoring.adapt import for_local_run
 from trainwright.authoring.execution import Environments, Execution, Machine
 from trainwright.authoring.processes import GRACE_S, Processes
@@ -124,7 +124,8 @@ def run(
         What came of it; a step that failed or a gate that said no is no exception.
 
     Raises:
-        InputError: The pipeline, an argument, the run or the step to start from is not right. Nothing is run.
+        InputError: The pipeline, an argument, the run or the step to start from is not right, or an argument
+            carries a secret. Nothing is run or written.
         DependencyError: An environment is missing or out of date. Nothing is run.
     """
     machine = machine or Environments()
@@ -132,6 +133,7 @@ def run(
     if run_id:
         folder, request = runs.resume(runs_folder, run_id, name, dict(arguments))
         arguments = request.arguments
+    credentials.require_none(arguments, where="an argument", plain=True)
     subset.check(pipeline, arguments, machine.names)
     forced = _forced(pipeline, again_from)
     for step in pipeline.steps:

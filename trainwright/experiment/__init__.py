@@ -8,9 +8,17 @@ from trainwright.experiment.data import Data, Quality, Query, Runner, Share, Win
 from trainwright.experiment.evaluation import Evaluation, Registry
 from trainwright.experiment.features import Features
 from trainwright.experiment.file import Experiment, json_schema
+from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.section import Fraction, Name, Section, Time
 from trainwright.experiment.training import Network, Resources, Training
-from trainwright.experiment.validation import DriftLimit, Validation
+from trainwright.experiment.validation import (
+    DriftLimit,
+    Gravity,
+    Quarantine,
+    Severity,
+    Suppression,
+    Validation,
+)
 
 __all__ = [
     "Data",
@@ -19,15 +27,20 @@ __all__ = [
     "Experiment",
     "Features",
     "Fraction",
+    "Gravity",
+    "Materialize",
     "Name",
     "Network",
     "Quality",
+    "Quarantine",
     "Query",
     "Registry",
     "Resources",
     "Runner",
     "Section",
+    "Severity",
     "Share",
+    "Suppression",
     "Time",
     "Training",
     "Validation",

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from trainwright.experiment.data import Data
 from trainwright.experiment.evaluation import Evaluation, Registry
 from trainwright.experiment.features import Features
+from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.training import Network, Resources, Training
 from trainwright.experiment.validation import Validation
@@ -25,6 +26,7 @@ class Experiment(Section):
     resources: Resources = Field(default_factory=Resources)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     registry: Registry
+    materialize: Materialize | None = Field(None, description="What `materialize_features` is asked to do.")
 
     @model_validator(mode="after")
     def _splits_exist(self) -> Self:
@@ -34,6 +36,11 @@ class Experiment(Section):
             "training.split": self.training.split,
             "evaluation.split": self.evaluation.split,
         } | {f"training.predict.{index}": name for index, name in enumerate(self.training.predict)}
+        optional = {
+            "validation.trained_on": self.validation.trained_on,
+            "validation.serving": self.validation.serving,
+        }
+        wanted |= {key: name for key, name in optional.items() if name}
         known = list(self.data.splits)
         wrong = [f"{key} names split {name!r}" for key, name in wanted.items() if name not in known]
         if self.evaluation.split not in self.training.predict:

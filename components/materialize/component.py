@@ -1,0 +1,41 @@
+"""The ``materialize`` component: the newest features go into the online store, and are read back."""
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.FEAST, install_kfp_package=False)
+def materialize(
+    features_version: str,
+    section: str,
+    online: dsl.Output[dsl.Artifact],
+    summary: dsl.Output[dsl.Markdown],
+    date: str = "",
+) -> str:
+    """Bring the newest row of every key into a Feast online store, and check that it is there.
+
+    Never cache it: the online store is outside of what a cache knows.
+
+    Args:
+        features_version: The content digest that ``resolve`` found for the features' files.
+        section: JSON: repository, state, views, window (the section ``materialize``).
+        online: What was written, of which window, and how it was checked; one entry a view.
+        summary: The same in a table.
+        date: The run's date: a day, which stands for its first moment in UTC, or a time with its zone; '' for
+            now. Schedules pass ``[[ScheduledTime.2006-01-02T15:04:05Z]]``.
+
+    Returns:
+        The digest of what was done.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.experiment import Materialize
+
+    with reported("materialize"):
+        from trainwright.materialize.online import materialize as bring
+
+        asked = Materialize.parse(section, "parameter section")
+        done = bring(asked, features_version, date, Path(online.path), Path(summary.path))
+    return done.digest

@@ -1,0 +1,125 @@
+"""What ``deploy/`` grants is what the code calls: no call is refused, and no right is left over."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.train_and_register import DATABASE, SECRETS
+from trainwright.authoring import arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+STORAGE = ROOT / "trainwright" / "storage"
+
+READS = {"head", "page", "children", "pull", "protection"}
+"""Methods of a bucket that a source needs; a store needs all."""
+
+GOOGLE = {
+    "head": {"storage.objects.get"},
+    "page": {"storage.objects.list"},
+    "children": {"storage.objects.list"},
+    "pull": {"storage.objects.get"},
+    "protection": {"storage.buckets.get"},
+    "push": {"storage.objects.create"},
+    "delete": {"storage.objects.delete"},
+}
+"""What each call of ``storage/gs.py`` asks for; Google's reference of IAM permissions for JSON methods."""
+
+AMAZON = {
+    "head_object": {"s3:GetObject", "s3:GetObjectVersion"},
+    "get_object": {"s3:GetObject", "s3:GetObjectVersion"},
+    "list_objects_v2": {"s3:ListBucket"},
+    "list_object_versions": {"s3:ListBucketVersions"},
+    "get_bucket_versioning": {"s3:GetBucketVersioning"},
+    "put_object": {"s3:PutObject"},
+    "create_multipart_upload": {"s3:PutObject"},
+    "upload_part": {"s3:PutObject"},
+    "complete_multipart_upload": {"s3:PutObject"},
+    "abort_multipart_upload": {"s3:AbortMultipartUpload"},
+    "delete_object": {"s3:DeleteObject"},
+}
+"""What each call of boto3 asks for; Amazon's reference of actions for S3."""
+
+WRITES = {name for name in AMAZON if re.match("put|create|upload|complete|abort|delete", name)}
+
+
+def methods(module: str) -> set[str]:
+    """The public methods of a store's ``Bucket``."""
+    tree = ast.parse((STORAGE / f"{module}.py").read_text())
+    (bucket,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Bucket")
+    names = {node.name for node in bucket.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def calls_of_boto() -> set[str]:
+    """Every call of the S3 client in the two files that make them."""
+    trees = [ast.parse((STORAGE / f"{name}.py").read_text()) for name in ("s3", "parts")]
+    return {
+        node.func.attr
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value).endswith("client")
+    }
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("gs-source", READS), ("gs-store", set(GOOGLE))])
+def test_a_role_of_google_grants_exactly_what_is_called(name: str, wanted: set[str]) -> None:
+    assert methods("gs") == GOOGLE.keys(), "a new call needs its permissions above, too"
+    granted = yaml.safe_load((DEPLOY / f"{name}.yaml").read_text())["includedPermissions"]
+    assert granted == sorted(set().union(*(GOOGLE[method] for method in wanted)))
+
+
+@pytest.mark.parametrize(("name", "writes"), [("s3-source", False), ("s3-store", True)])
+def test_a_policy_of_amazon_grants_exactly_what_is_called(name: str, writes: bool) -> None:
+    assert calls_of_boto() == AMAZON.keys(), "a new call needs its actions above, too"
+    asked = set().union(*(AMAZON[call] for call in AMAZON if writes or call not in WRITES))
+    statements = json.loads((DEPLOY / f"{name}.json").read_text())["Statement"]
+    assert {action for statement in statements for action in statement["Action"]} == asked
+    for statement in statements:
+        of_the_bucket = all("Bucket" in action for action in statement["Action"])
+        assert statement["Resource"].endswith("BUCKET") == of_the_bucket, statement["Sid"]
+        assert statement["Effect"] == "Allow"
+
+
+def test_the_database_password_is_a_file_of_the_two_steps_that_read_the_source() -> None:
+    (secret,) = yaml.safe_load_all((DEPLOY / "database.yaml").read_text())
+    assert (secret["kind"], secret["metadata"]["name"]) == ("Secret", DATABASE)
+    assert not {"data", "stringData"} & secret.keys(), "a secret does not belong into git"
+    assert f"password_file: {SECRETS}/password" in (DEPLOY / "database.yaml").read_text()
+    compiled = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
+    _, platform = yaml.safe_load_all(compiled.read_text())
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    mounted = {name: body["secretAsVolume"] for name, body in executors.items() if "secretAsVolume" in body}
+    assert mounted.keys() == {"exec-ingest", "exec-resolve"}
+    for [volume] in mounted.values():
+        assert (volume["secretName"], volume["mountPath"], volume["optional"]) == (DATABASE, SECRETS, True)
+
+
+def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    experiment = yaml.safe_load((ROOT / "examples" / "flights" / "flights.yaml").read_text())
+    experiment["data"] |= {
+        "source": "postgresql://db.example:5432/flights",
+        "format": "sql",
+        "sql": {
+            "select": "select 1",
+            "tables": ["flights"],
+            "user": "trainwright",
+            "password_file": f"{SECRETS}/password",
+        },
+    }
+    (tmp_path / "schema.pbtxt").write_text("")
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    data = json.loads(arguments.read(tmp_path / "experiment.yaml")["data"])
+    assert data["sql"]["password_file"] == f"{SECRETS}/password"
+    assert data["source"] == "postgresql://db.example:5432/flights"
+
+
+def test_every_file_is_explained() -> None:
+    explained = set(re.findall(r"\]\(([^)]+)\)", (DEPLOY / "README.md").read_text()))
+    assert explained == {path.name for path in DEPLOY.iterdir()} - {"README.md"}

@@ -1,0 +1,90 @@
+"""No address that carries a secret, or that is not encrypted, gets into a run: it would be written down.
+
+Arguments stand in the compiled YAML, in the page of a run, in its folder, its records and its cache. So what
+looks like a password is refused before any of these is written; the message names the place, not the text.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from trainwright.errors import InputError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+_SECRET = re.compile(
+    r"(^|[-_.])(sig|signature|token|secret|password|passwd|pwd|credential|(api|access|account)[-_.]?key(id)?)$",
+    re.IGNORECASE,
+)
+"""Names of query parameters that hold a secret, such as those of a signed URL."""
+
+_MAY_BE_PLAIN = ("tracking_uri",)
+"""Keys whose servers may be reached without encryption: MLflow inside a cluster has none by default."""
+
+
+def require_none(data: Any, *, where: str, plain: bool = False) -> None:
+    """Refuse data in which any text holds an address with a secret in it.
+
+    Args:
+        data: Plain data; a text that is a JSON object or list is looked into.
+        where: What the data is, such as the path of an experiment file.
+        plain: Whether ``http://`` is accepted everywhere. An experiment names no such source.
+
+    Raises:
+        InputError: An address carries a password, a token or a signature, or is not encrypted. All places
+            are named, and no secret is repeated.
+    """
+    found = [
+        f"{place}: {problem}"
+        for place, text in _texts(data, ())
+        for uri in _URI.findall(text)
+        if (problem := _problem(uri, plain=plain or place.endswith(_MAY_BE_PLAIN)))
+    ]
+    if found:
+        raise InputError(
+            "an address must not be written like this\n" + "\n".join(f"  {line}" for line in found),
+            where=where,
+            hint="Take the secret out: a step has its own identity, and a database's password lies in a file "
+            "(data.sql.password_file).",
+        )
+
+
+def _texts(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _texts(value, (*path, str(key)))
+    elif isinstance(data, list | tuple):
+        for number, value in enumerate(data):
+            yield from _texts(value, (*path, str(number)))
+    elif isinstance(data, str):
+        inside = _inside(data)
+        if inside is None:
+            yield ".".join(path), data
+        else:
+            yield from _texts(inside, path)
+
+
+def _inside(text: str) -> Any:
+    """Return what a text of JSON holds; None for any other text."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
+
+
+def _problem(uri: str, *, plain: bool) -> str:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return "it is no address"
+    user, at, _ = parts.netloc.rpartition("@")
+    if at and ":" in user:
+        return f"this {parts.scheme}:// address carries a password"
+    if secret := next((name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)), ""):
+        return f"this {parts.scheme}:// address carries a secret, {secret}"
+    if parts.scheme == "http" and not plain:
+        return "http:// is not encrypted and says nothing of who answers; use https://"
+    return ""
