@@ -176,6 +176,22 @@ def test_a_source_that_is_written_while_it_is_read_is_refused(tmp_path: Path) ->
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_source_that_is_cut_short_before_it_is_opened_is_a_changed_one(tmp_path: Path) -> None:
+    """Not a broken one: the listing saw it whole."""
+    source = put(tmp_path / "in.parquet", flights())
+    version = version_of(source)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if left and event == "shutil.rmtree" and str(arguments[0]).endswith(".attempt"):
+            left.clear()
+            source.write_bytes(source.read_bytes()[:-8])
+
+    left = [True]
+    sys.addaudithook(watch)
+    with pytest.raises(InputError, match="the source changed since it was resolved: Parquet footer missing"):
+        ingest(str(source), version, data(), tmp_path / "out", tmp_path / "summary.md")
+
+
 def test_a_source_that_vanishes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="changed since it was resolved: a file was removed while it was re"):
         _disturbed(tmp_path, Path.unlink, times=1)

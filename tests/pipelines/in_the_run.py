@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from tests.pipelines import at_the_source
 from tests.pipelines.bench import MONTHS, Bench, edit, rows_of, write
 from tests.pipelines.conftest import TABULAR
 
@@ -65,6 +66,17 @@ def store_emptied(bench: Bench) -> None:
     bench.data["store"] = "emptied_store"
     bench.run()
     shutil.rmtree(bench.folder / "emptied_store")
+
+
+def store_kept_and_source_copied(bench: Bench) -> None:
+    store_kept(bench)
+    at_the_source.copied(bench)
+    shutil.rmtree(bench.source)
+
+
+def store_kept_and_source_copied_and_read_again(bench: Bench) -> None:
+    store_kept_and_source_copied(bench)
+    bench.data["min_rows"] = 2
 
 
 def store_kept(bench: Bench) -> None:

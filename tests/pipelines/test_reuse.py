@@ -92,6 +92,11 @@ TABLE: dict[str, tuple[Callable[[Bench], None], tuple[str, str]]] = {
     "other splits": (in_the_run.other_splits, OTHER),
     # where the shards lie
     "a store": (in_the_run.store_kept, SAME),
+    "a store, and the source copied elsewhere": (in_the_run.store_kept_and_source_copied, SAME),
+    "the same, and a limit that makes it look there": (
+        in_the_run.store_kept_and_source_copied_and_read_again,
+        READ_AGAIN,
+    ),
     "the store moved": (in_the_run.store_moved, READ_AGAIN),
     "the store emptied": (in_the_run.store_emptied, READ_AGAIN),
     # pinned where it lies

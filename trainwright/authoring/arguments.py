@@ -18,6 +18,9 @@ MAX_BYTES = 1_000_000
 
 SQLITE = "sqlite:///"
 
+ELSEWHERE = "parameter source"
+"""What the section ``data`` names as its source in a pipeline: the place has a parameter of its own."""
+
 Given = TypeVar("Given", bound=Section)
 
 
@@ -91,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
     return {
         "source": data.source,
         "feature_source": features.source,
-        "data": data.to_json(),
+        "data": data.model_copy(update={"source": ELSEWHERE}).to_json(),
         "schema": _text(folder / experiment.schema_file, path),
         "validation": validation.to_json(),
         "baseline": validation.baseline,

@@ -1,10 +1,12 @@
 """Shards shared out among processes of this machine, none of which outlives the one that started them."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     Attempt = Callable[[Plan, Shard], Outcome]
 
 _GRACE_S = 5.0
+_PR_SET_THP_DISABLE = 41
 
 
 @dataclass
@@ -83,11 +86,18 @@ def _work(pipe: Connection, plan: "Plan", attempt: "Attempt", threads: int) -> N
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(threads)
+    _refuse_huge_pages()
     try:
         while (shard := pipe.recv()) is not None:
             pipe.send(attempt(plan, shard))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _refuse_huge_pages() -> None:
+    """Keep Linux from rounding buffers up to pages of 2 MB: 30 MB a worker, at the same speed."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 def _hand_out(worker: _Worker, waiting: "deque[Shard]") -> None:

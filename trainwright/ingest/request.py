@@ -1,13 +1,13 @@
 """What a run of the step is asked for, and whether the source still is what was asked for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainwright.artifacts import Listing
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.sources import list_source
-from trainwright.storage import Access, Moved, local_path
+from trainwright.sources import list_source, places_of
+from trainwright.storage import Access, Moved, head, local_path
 
 LAYOUT = 1
 """Part of every request's digest: raise it when the same rows would be written differently."""
@@ -70,8 +70,7 @@ class Request:
         Raises:
             InputError: The content is another now; or nothing moved, and the error is a true one.
         """
-        remote = not self.data.sql and any(local_path(entry.uri) is None for entry in before.files)
-        if not (isinstance(error, Moved) or remote):
+        if not isinstance(error, Moved) and (self.data.sql or not _may_have_moved(before)):
             raise error
         try:
             now = list_source(self.source, self.data, self.access)
@@ -89,3 +88,36 @@ class Request:
             where=self.source,
             hint="Run the pipeline again: resolve looks at the source anew.",
         )
+
+
+def located(request: Request) -> tuple[Request, Listing]:
+    """Find where the content that was asked for lies, and list it there.
+
+    Returns:
+        The request with that place, and the listing.
+
+    Raises:
+        InputError: It lies in none of the places where it was seen.
+    """
+    failures: list[InputError] = []
+    for place in places_of(request.source, request.version, request.data, request.access):
+        there = replace(request, source=place)
+        try:
+            return there, there.listed()
+        except InputError as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _may_have_moved(listing: Listing) -> bool:
+    """Tell whether a file was written since it was listed, or is in a store, which only a listing tells."""
+    for entry in listing.files:
+        if local_path(entry.uri) is None:
+            return True
+        try:
+            now = head(entry.uri)
+        except InputError:
+            return True
+        if (now.size, now.written) != (entry.size, entry.written):
+            return True
+    return False

@@ -1,19 +1,20 @@
 """A snapshot of a source: read in shards, checked, divided into splits, committed with its manifest last."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Listing, Snapshot
-from trainwright.errors import DataRefused, DependencyError, InputError, PermissionRefused
+from trainwright.errors import DataRefused, DependencyError, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
 from trainwright.ingest.assembly import assemble, judge_values, judged_values
 from trainwright.ingest.commit import Commit, OwnFolder, Store
 from trainwright.ingest.quality import Judged, judge, judge_size, read_previous, refuse
 from trainwright.ingest.reference import require_referable
 from trainwright.ingest.reports import ShardReport, Totals, add_up
-from trainwright.ingest.request import Request
+from trainwright.ingest.request import Request, located
 from trainwright.ingest.runner import make
 from trainwright.ingest.shards import Plan, cut
 from trainwright.ingest.splits import division
@@ -60,13 +61,11 @@ def ingest(
         TransientError: A worker died; run again, and with a store it goes on where it was.
     """
     watch = Stopwatch()
-    request = Request(
-        source=source, version=source_version, data=data, access=access or Access(hosts=data.hosts)
-    )
-    listing = request.listed()
+    allowed = access or Access(hosts=data.hosts)
+    request, listing = located(Request(source=source, version=source_version, data=data, access=allowed))
     sizes = judge_size(listing, data)
     if any(one.refusal for one in sizes):
-        Page(source=source, judged=sizes).write(summary)
+        Page(source=request.source, judged=sizes).write(summary)
         refuse(sizes)
     commit = Store(data.store, request, listing) if data.store else OwnFolder(folder)
     step = _Step(request, listing, commit, folder, summary)
@@ -78,7 +77,7 @@ def ingest(
         folder,
         "ingest",
         f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
-        config=data.model_dump(mode="json") | {"source": source},
+        config=data.model_dump(mode="json") | {"source": request.source},
         inputs={"source": source_version} | _files_by_name(step.listing),
         outputs={"data": snapshot.digest},
     )
@@ -123,6 +122,7 @@ class _Step:
         judged += judged_values(self._request.data)
         self._tell(snapshot, totals, judged)
         refuse(judged)
+        self._commit.tidy()  # whoever committed may have been killed before it did
         return snapshot
 
     def make(self) -> Snapshot:
@@ -134,17 +134,21 @@ class _Step:
         try:
             snapshot = self._commit.publish(self._judged())
         except BaseException as error:
-            if not isinstance(error, DataRefused) and (committed := self._committed_meanwhile(error)):
+            if committed := self._committed_meanwhile(error):
                 return committed
             final = (DataRefused, InputError, PermissionRefused)
-            self._commit.give_up(for_good=isinstance(error, final))
+            with suppress(TrainwrightError):  # what failed first is told
+                self._commit.give_up(for_good=isinstance(error, final))
             raise
         self._commit.tidy()
         return snapshot
 
     def _committed_meanwhile(self, error: BaseException) -> Snapshot | None:
         """Return what a concurrent attempt committed: it may have tidied up under this one."""
-        return self.adopt() if isinstance(error, Exception) else None
+        if isinstance(error, Exception) and not isinstance(error, DataRefused):
+            with suppress(TrainwrightError):
+                return self.adopt()
+        return None
 
     def _judged(self) -> Snapshot:
         request = self._request

@@ -11,7 +11,7 @@ from trainwright.experiment import Data
 from trainwright.resolve.dates import fill_in, run_date
 from trainwright.resolve.freshness import newest_since, require_limits
 from trainwright.resolve.sizes import readable_size
-from trainwright.sources import list_source
+from trainwright.sources import list_source, note_place
 from trainwright.storage import Access, take_listing
 from trainwright.tracking import Stopwatch
 
@@ -24,17 +24,15 @@ class Resolved:
         listing: Every file; for a database, one entry that stands for it.
         version: The content digest, which changes with any byte and any name of the files, and with nothing
             else; empty if there is no source.
+        source: The source with its date filled in, and pinned to what was seen where a pin exists; with a
+            store, what names its content wherever it lies.
         newest_since: The time that the newest row must reach, ISO 8601; empty if no limit is set.
     """
 
     listing: Listing
     version: str
+    source: str
     newest_since: str = ""
-
-    @property
-    def source(self) -> str:
-        """The source with its date filled in, and pinned to what was seen where a pin exists."""
-        return self.listing.source
 
 
 def resolve(
@@ -78,7 +76,10 @@ def resolve(
         config={"source": source, "date": day.isoformat()} if "{date" in source else {"source": source},
         outputs={"source": version, "listing": listing.digest},
     )
-    return Resolved(listing=listing, version=version, newest_since=since)
+    name = listing.source
+    if section is not None and source:
+        name = note_place(listing, version, section, access or Access(hosts=section.hosts))
+    return Resolved(listing=listing, version=version, source=name, newest_since=since)
 
 
 def _look(

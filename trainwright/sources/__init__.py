@@ -7,6 +7,7 @@ batches. A library that only one kind of source needs is imported when that kind
 
 from trainwright.sources.opening import list_source, open_source
 from trainwright.sources.parts import Part, Sources
+from trainwright.sources.places import note_place, places_of
 from trainwright.sources.values import example_values
 
-__all__ = ["Part", "Sources", "example_values", "list_source", "open_source"]
+__all__ = ["Part", "Sources", "example_values", "list_source", "note_place", "open_source", "places_of"]
