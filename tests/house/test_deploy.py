@@ -115,9 +115,10 @@ def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None
     }
     (tmp_path / "schema.pbtxt").write_text("")
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
-    data = json.loads(arguments.read(tmp_path / "experiment.yaml")["data"])
+    given = arguments.read(tmp_path / "experiment.yaml")
+    data = json.loads(given["data"])
     assert data["sql"]["password_file"] == f"{SECRETS}/password"
-    assert data["source"] == "postgresql://db.example:5432/flights"
+    assert given["source"] == "postgresql://db.example:5432/flights"
 
 
 def test_every_file_is_explained() -> None:

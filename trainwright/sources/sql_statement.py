@@ -14,7 +14,7 @@ import sqlglot
 from sqlglot import exp
 
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.sources.sql_words import CALLS, NODES, PASSING
+from trainwright.sources.sql_words import CALLS, MOVING, NODES, OF_NOTHING, PASSING, ZONES
 
 _MOST = 100_000
 _PART = r'(?:"[^"]+"|[^\W\d][\w$]*)'
@@ -81,6 +81,8 @@ def _plain(tree: exp.Expr, dialect: Dialect) -> str:
 def _parse(text: str, dialect: Dialect, where: str) -> exp.Expr:
     if len(text) > _MOST:
         raise InputError(f"the statement has {len(text):,} characters, more than {_MOST:,}", where=where)
+    if found := re.search("[\0\ud800-\udfff]", text):
+        raise InputError(f"the statement holds {found[0]!r}, which is no text", where=where)
     try:
         found = [tree for tree in sqlglot.parse(text, read=dialect.name) if tree is not None]
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
@@ -104,6 +106,12 @@ def _first_line(error: Exception) -> str:
 
 def _require_known(node: Any, where: str) -> None:
     kind = type(node).__name__
+    if kind in PASSING or _moves(node):
+        raise InputError(
+            f"{node.sql()!r:.80} is another at every call, so the rows could not be read the same again",
+            where=where,
+            hint="Bind a value: data.sql.parameters.",
+        )
     if isinstance(node, exp.Anonymous):
         if str(node.name).lower() not in CALLS or isinstance(node.parent, exp.Dot):
             raise InputError(
@@ -111,16 +119,20 @@ def _require_known(node: Any, where: str) -> None:
                 where=where,
                 hint=_HINT,
             )
-    elif kind in PASSING:
-        raise InputError(
-            f"{node.sql()!r:.80} is another at every call, so the rows could not be read the same again",
-            where=where,
-            hint="Bind a value: data.sql.parameters.",
-        )
     elif kind not in NODES:
         raise InputError(
             f"only a plain SELECT is allowed, without {kind}: {node.sql()!r:.80}", where=where, hint=_HINT
         )
+
+
+def _moves(node: Any) -> bool:
+    """Tell whether a node is the present in disguise: the text 'now', or SQLite's date() of nothing."""
+    if isinstance(node, exp.Literal) and node.is_string:
+        words = set(re.findall("[a-z]+", str(node.this).lower()))
+        return bool(words & MOVING) and words <= MOVING | ZONES
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).lower() in OF_NOTHING and not node.expressions
+    return type(node).__name__.lower() in OF_NOTHING and not any(node.args.values())
 
 
 def _require_named(tree: exp.Expr, where: str) -> None:

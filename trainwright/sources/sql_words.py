@@ -61,3 +61,12 @@ PASSING = {
     "TableSample",
 }
 """What is another at every call, so that the same rows could not be read again."""
+
+MOVING = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Texts that a database reads as a time, another one at every call, wherever it expects a time."""
+
+ZONES = frozenset({"allballs", "utc", "gmt", "zulu", "z", "t"})
+"""Words that such a text may have besides."""
+
+OF_NOTHING = frozenset({"date", "time", "datetime", "julianday", "unixepoch"})
+"""Functions of SQLite that tell the present when they are given nothing."""
