@@ -70,9 +70,13 @@ def test_a_path_in_the_section_data_is_relative_to_the_file(
 ) -> None:
     given = arguments.read(write(put(PLACES[key], written)))
     expected = meant.replace("{here}", str(tmp_path)).replace("{above}", str(tmp_path.parent))
-    assert found(given, key) == expected
-    if key == "source":
-        assert given["source"] == expected
+    assert (given["source"] if key == "source" else found(given, key)) == expected
+
+
+def test_the_place_of_the_source_is_in_no_key_but_its_own(write: Write) -> None:
+    here, there = (arguments.read(write(put(PLACES["source"], place))) for place in ("rows", "elsewhere"))
+    assert here["source"] != there["source"]
+    assert here["data"] == there["data"]
 
 
 @pytest.mark.parametrize("key", ["baseline", "statistics_store"])

@@ -14,7 +14,7 @@ from tests.report.browser import browser
 from trainwright.artifacts import Record, Verdict
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
-from trainwright.validate.gate import judge_snapshot
+from trainwright.validate.gate import Given, Outcome, Places, judge_snapshot
 
 __all__ = ["browser"]
 
@@ -53,6 +53,8 @@ class Judged:
     """What the gate left behind."""
 
     folder: Path
+    snapshot: Path
+    outcome: Outcome
 
     @property
     def verdict(self) -> Verdict:
@@ -104,21 +106,22 @@ def judge(tmp_path: Path) -> Judge:
         splits: Mapping[str, pa.Table],
         schema: str = SCHEMA,
         roles: Mapping[str, str] = ROLES,
+        given: Mapping[str, str] | None = None,
+        quality: Mapping[str, float] | None = None,
         **section: Any,
     ) -> Judged:
+        section = {"on_missing_baseline": "skip"} | section
         attempt = tmp_path / str(len(list(tmp_path.iterdir())))
         folder, out = attempt / "snapshot", attempt / "out"
         tables = {name: [table] for name, table in splits.items()}
-        snapshot = write_snapshot(folder, tables, parents={}, roles=roles)
-        judge_snapshot(
+        snapshot = write_snapshot(folder, tables, parents={}, roles=roles, quality=quality)
+        outcome = judge_snapshot(
             folder,
             snapshot.digest,
-            schema,
             Validation.check(section, "test"),
-            verdict=out / "verdict",
-            report=out / "report.html",
-            summary=out / "summary.md",
+            Given(schema, **(given or {})),
+            Places(*(out / name for name in ("verdict", "quarantine", "report.html", "summary.md"))),
         )
-        return Judged(out)
+        return Judged(out, folder, outcome)
 
     return run

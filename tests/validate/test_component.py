@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLES = {"key": "id", "time": "at", "label": "late"}
 OUTPUTS = {
     "verdict": "system.Artifact",
+    "quarantine": "system.Dataset",
     "report": "system.HTML",
     "summary": "system.Markdown",
     "metrics": "system.Metrics",
@@ -47,7 +48,10 @@ def execute(folder: Path, snapshot: Path, **values: str) -> subprocess.Completed
         },
         "outputs": {
             "outputFile": str(folder / "executor_output.json"),
-            "parameters": {"Output": {"outputFile": str(folder / "out" / "Output")}},
+            "parameters": {
+                name: {"outputFile": str(folder / "out" / name)}
+                for name in ("decision", "quarantine_version")
+            },
             "artifacts": outputs,
         },
     }
@@ -79,13 +83,18 @@ def test_a_component_returns_its_decision_and_leaves_report_summary_and_metrics(
         snapshot,
         data_version=version(snapshot),
         schema=schema_text,
-        validation='{"ignore": ["plan"]}',
+        validation='{"ignore": ["plan"], "on_missing_baseline": "bootstrap"}',
     )
     assert done.returncode == 0, done.stderr
     said = json.loads((tmp_path / "executor_output.json").read_text())
-    assert said["parameterValues"]["Output"] == "PASS"
+    assert said["parameterValues"]["decision"] == "PASS"
+    quarantine = Snapshot.read(tmp_path / "out" / "quarantine")
+    assert said["parameterValues"]["quarantine_version"] == quarantine.digest
     metrics = said["artifacts"]["metrics"]["artifacts"][0]["metadata"]
-    assert metrics.keys() == {"columns_moved", "not_judged", "drift/hour", "drift/delay", "drift/late"}
+    assert metrics.keys() == {
+        *("columns_moved", "not_judged", "drift/hour", "drift/delay", "drift/late", "new/late"),
+        *("missing/hour", "missing/delay", "missing/late"),
+    }
     assert 0 <= metrics["drift/hour"] < 0.01
     assert Verdict.read(tmp_path / "out" / "verdict").decision == "PASS"
     assert (tmp_path / "out" / "report").read_text().startswith("<!doctype html>")

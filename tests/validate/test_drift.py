@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from trainwright.tables import write_snapshot
-from trainwright.validate.drift import Comparison, Drift, measure, measure_missing
+from trainwright.validate.comparison import Comparison, decide
+from trainwright.validate.distribution import Pair
+from trainwright.validate.drift import Drift, measure, measure_missing, measure_unseen
 from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, Limit
-from trainwright.validate.profile import Profile, profile_splits
+from trainwright.validate.profile import own_cuts, profile_splits
 from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
@@ -25,22 +27,25 @@ feature { name: "c" type: INT int_domain { is_categorical: true } }
 def profiles(tmp_path: Path) -> object:
     """Profile two tables, the current one first, as the gate does."""
 
-    def run(
-        current: Mapping[str, object], previous: Mapping[str, object], schema: str = SCHEMA
-    ) -> list[Profile]:
+    def run(current: Mapping[str, object], previous: Mapping[str, object], schema: str = SCHEMA) -> Pair:
         parsed = parse_schema(schema, where="test")
         tables = {"train": [pa.table(previous)], "evaluate": [pa.table(current)]}
         folder = tmp_path / "snapshot"
         snapshot = write_snapshot(folder, tables, parents={}, roles={})
         numbers = [feature.name for feature in parsed.feature if kind(feature) == "numbers"]
         found = profile_splits(folder, snapshot, ["train", "evaluate"], parsed, numbers)
-        return [found["evaluate"], found["train"]]
+        cuts = own_cuts(found["train"].statistics, numbers)
+        return Pair("previous", found["evaluate"], found["train"], cuts)
 
     return run
 
 
-def compare(pair: list[Profile], *limits: Limit, schema: str = SCHEMA, level: float = 0.001) -> Drift:
-    return measure(*pair, parse_schema(schema, where="test"), limits, level=level)
+def compare(pair: Pair, *limits: Limit, schema: str = SCHEMA) -> Drift:
+    return measure(pair, parse_schema(schema, where="test"), limits)
+
+
+def judged(drift: Drift, level: float = 0.001) -> list[Comparison]:
+    return list(decide(drift.measured, level * len(drift.measured)))
 
 
 def drawn(rows: int, seed: int, shift: float = 0.0) -> pa.Array:
@@ -65,8 +70,8 @@ def test_tfdv_reports_no_l_infinity_drift_for_numbers_however_far_they_moved() -
 
 def test_the_distance_of_numbers_is_that_of_their_counts_in_the_previous_quantiles(profiles: object) -> None:
     pair = profiles({"x": drawn(4_000, 1, 0.5)}, {"x": drawn(9_000, 2)})
-    (found,) = compare(pair, X).comparisons
-    p, q = (profile.counts["x"] / profile.counts["x"].sum() for profile in pair)
+    (found,) = judged(compare(pair, X))
+    p, q = (profile.counts["x"] / profile.counts["x"].sum() for profile in (pair.current, pair.reference))
     middle = (p + q) / 2
     expected = sum(np.sum(s[s > 0] * np.log2(s[s > 0] / middle[s > 0])) for s in (p, q)) / 2
     assert found.value == pytest.approx(expected, abs=1e-12)
@@ -84,14 +89,14 @@ def test_the_distance_of_categories_is_the_largest_change_of_a_share_numbers_inc
         {"w": ["a"] * 60 + ["b"] * 40, "c": [1] * 30 + [2] * 70},
         {"w": ["a"] * 45 + ["b"] * 55, "c": [1] * 50 + [2] * 50},
     )
-    found = compare(pair, W, Limit("c", "categories", L_INFINITY, 0.05)).comparisons
+    found = judged(compare(pair, W, Limit("c", "categories", L_INFINITY, 0.05)))
     assert [(entry.column, round(entry.value, 12)) for entry in found] == [("w", 0.15), ("c", 0.2)]
 
 
 def test_a_distance_that_equals_its_limit_passes(profiles: object) -> None:
     pair = profiles({"w": ["a"] * 7_500 + ["b"] * 2_500}, {"w": ["a"] * 5_000 + ["b"] * 5_000})
     at, below = (
-        compare(pair, Limit("w", "categories", L_INFINITY, limit)).comparisons[0] for limit in (0.25, 0.2499)
+        judged(compare(pair, Limit("w", "categories", L_INFINITY, limit)))[0] for limit in (0.25, 0.2499)
     )
     assert at.value == 0.25
     assert (at.moved, below.moved) == (False, True)
@@ -111,25 +116,29 @@ def test_a_distance_just_beyond_its_limit_is_not_written_as_equal_to_it() -> Non
 def test_a_distance_that_chance_alone_makes_has_not_moved_at_few_rows_and_has_at_many(
     profiles: object,
 ) -> None:
-    few = compare(
-        profiles({"w": ["a"] * 11 + ["b"] * 9}, {"w": ["a"] * 10 + ["b"] * 10}),
-        Limit("w", "categories", L_INFINITY, 0.01),
+    few = judged(
+        compare(
+            profiles({"w": ["a"] * 11 + ["b"] * 9}, {"w": ["a"] * 10 + ["b"] * 10}),
+            Limit("w", "categories", L_INFINITY, 0.01),
+        )
     )
-    many = compare(
-        profiles({"w": ["a"] * 110_000 + ["b"] * 90_000}, {"w": ["a", "b"] * 100_000}),
-        Limit("w", "categories", L_INFINITY, 0.01),
+    many = judged(
+        compare(
+            profiles({"w": ["a"] * 110_000 + ["b"] * 90_000}, {"w": ["a", "b"] * 100_000}),
+            Limit("w", "categories", L_INFINITY, 0.01),
+        )
     )
-    assert few.comparisons[0].value == many.comparisons[0].value == pytest.approx(0.05)
-    assert few.comparisons[0].limit < few.comparisons[0].value < few.comparisons[0].floor
-    assert (few.comparisons[0].moved, many.comparisons[0].moved) == (False, True)
+    assert few[0].value == many[0].value == pytest.approx(0.05)
+    assert few[0].limit < few[0].value < few[0].floor
+    assert (few[0].moved, many[0].moved) == (False, True)
 
 
 def test_the_same_share_of_nan_on_both_sides_is_no_drift(profiles: object) -> None:
     """TFDV alone would report the share itself: NaN mass counts as different on both sides."""
     holes = pa.array([float("nan")] * 300 + list(np.linspace(0, 1, 700)))
     pair = profiles({"x": holes}, {"x": holes})
-    assert compare(pair, X).comparisons[0].value == 0
-    assert measure_missing(*pair, ["x"], threshold=0, level=0.01)[0].value == 0
+    assert compare(pair, X).measured[0].value == 0
+    assert measure_missing(pair, ["x"], threshold=0)[0].value == 0
 
 
 @pytest.mark.parametrize("hole", [None, float("nan")], ids=["null", "nan"])
@@ -141,7 +150,7 @@ def test_missing_values_are_compared_on_their_own_whatever_they_are_written_as(
         return pa.array([hole] * int(share * 1_000) + [1.0] * int((1 - share) * 1_000), pa.float64())
 
     pair = profiles({"x": column(shares[0])}, {"x": column(shares[1])})
-    (found,) = measure_missing(*pair, ["x"], threshold=0.05, level=0.001)
+    (found,) = decide(measure_missing(pair, ["x"], threshold=0.05), 0.001)
     assert found.value == pytest.approx(abs(shares[0] - shares[1]))
     assert found.moved
 
@@ -156,7 +165,7 @@ def test_a_column_without_numbers_on_one_side_is_not_judged(
         side: {"x": pa.array(empty, pa.float64())}
     }
     drift = compare(profiles(**sides), X)
-    assert drift.comparisons == ()
+    assert drift.measured == ()
     split = {"current": "evaluate", "previous": "train"}[side]
     assert [(entry.name, entry.reason) for entry in drift.not_judged] == [
         ("drift/x", f"no numbers of it in split {split}")
@@ -173,14 +182,14 @@ def test_a_column_of_which_tfdv_says_nothing_is_not_judged(profiles: object) -> 
 
 def test_categories_that_became_numbers_are_not_judged_where_tfdv_would_report_0(profiles: object) -> None:
     drift = compare(profiles({"w": [1, 2, 3]}, {"w": [4, 5, 6]}, 'feature { name: "w" type: INT }'), W)
-    assert drift.comparisons == ()
+    assert drift.measured == ()
     assert drift.not_judged[0].reason == "no values of it in split train"
 
 
 def test_more_values_than_are_counted_are_not_judged_and_their_number_is_told(profiles: object) -> None:
     words = [f"w{n}" for n in range(12_000)]
     drift = compare(profiles({"w": words}, {"w": words[:500]}), W)
-    assert drift.comparisons == ()
+    assert drift.measured == ()
     assert drift.not_judged[0].reason == (
         "about 12,000 distinct values in split evaluate, of which only the 10,000 commonest are counted"
     )
@@ -192,7 +201,7 @@ def test_two_thousand_values_of_which_tfdv_alone_would_drop_half_give_the_true_d
     """The rare half moved onto one value; a histogram of the 1,000 commonest would not see all of it."""
     previous = [f"w{n}" for n in range(2_000)] * 2
     current = [f"w{n}" for n in range(1_000)] * 2 + ["w1999"] * 2_000
-    assert compare(profiles({"w": current}, {"w": previous}), W).comparisons[0].value == pytest.approx(
+    assert compare(profiles({"w": current}, {"w": previous}), W).measured[0].value == pytest.approx(
         0.5 - 1 / 2_000
     )
 
@@ -201,3 +210,27 @@ def test_text_whose_values_nobody_counts_is_not_judged_unless_it_is_ignored(prof
     pair = profiles({"w": ["a"]}, {"w": ["b"]})
     reason = compare(pair, Limit("w", "text", L_INFINITY, 0.1)).not_judged[0].reason
     assert reason == "its values are not counted, as the schema says; put it under validation.ignore"
+
+
+def test_the_share_of_rows_with_a_value_never_seen_before_is_measured(profiles: object) -> None:
+    pair = profiles({"w": ["a"] * 880 + ["new"] * 120}, {"w": ["a"] * 900 + ["b"] * 100})
+    drift = measure_unseen(pair, [W, X], threshold=0.05)
+    (found,) = judged(drift)
+    assert (found.column, found.measure, found.value) == ("w", "new values", 0.12)
+    assert found.moved
+    assert found.finding().kind == "NEW_VALUES_HIGH"
+
+
+def test_values_that_are_rare_everywhere_are_new_by_chance_and_no_alarm(profiles: object) -> None:
+    """A thousand values of three rows each: many of a small sample are bound to be missing from the other."""
+    draw = np.random.default_rng(4)
+    words = np.repeat([f"w{n}" for n in range(1_000)], 3)
+    draw.shuffle(words)
+    (found,) = judged(measure_unseen(profiles({"w": words[:500]}, {"w": words[500:]}), [W], threshold=0.0))
+    assert 0 < found.value < found.floor
+
+
+def test_new_values_that_were_not_counted_are_not_judged(profiles: object) -> None:
+    words = [f"w{n}" for n in range(12_000)]
+    drift = measure_unseen(profiles({"w": words}, {"w": words[:500]}), [W], threshold=0.05)
+    assert [entry.name for entry in drift.not_judged] == ["new/w"]

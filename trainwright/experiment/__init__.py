@@ -6,7 +6,7 @@ reported at once. Each step then reads its own section, passed as one JSON strin
 
 from trainwright.experiment.data import Data, Quality, Query, Runner, Share, Window
 from trainwright.experiment.evaluation import Evaluation, Registry
-from trainwright.experiment.features import Features
+from trainwright.experiment.features import Features, JoinLimits
 from trainwright.experiment.file import Experiment, json_schema
 from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.section import Fraction, Name, Section, Time
@@ -28,6 +28,7 @@ __all__ = [
     "Features",
     "Fraction",
     "Gravity",
+    "JoinLimits",
     "Materialize",
     "Name",
     "Network",

@@ -18,6 +18,10 @@ class Network(Section):
         0.1, description="Share of units dropped in training."
     )
     embedding: int = Field(16, ge=1, le=1024, description="Largest width of a category's embedding.")
+    scaling: Literal["standard", "quantile"] = Field(
+        "standard",
+        description="Of numbers: by mean and deviation, or by their place among the training rows.",
+    )
     max_categories: int = Field(256, ge=2, description="Categories kept a column; the rest share one bucket.")
     min_category_rows: int = Field(10, ge=1, description="Categories in fewer rows share that bucket too.")
 

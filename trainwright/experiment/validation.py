@@ -51,7 +51,9 @@ class Gravity(Section):
 
     kind: Name = Field(description="Kind of finding, such as SCHEMA_NEW_COLUMN; * stands for any letters.")
     column: Name | None = Field(None, description="Only in this column; any if absent.")
-    against: Literal["previous", "baseline", "serving"] | None = Field(None, description="Only of this comparison; any if absent.")
+    against: Literal["previous", "baseline", "serving"] | None = Field(
+        None, description="Only of this comparison; any if absent."
+    )
     severity: Severity = Field(description="WARN is only told, HOLD asks a person, BLOCK refuses the data.")
 
     @model_validator(mode="after")
@@ -66,7 +68,9 @@ class Suppression(Section):
 
     kind: Name = Field(description="Kind of finding, such as SCHEMA_NEW_COLUMN; * stands for any letters.")
     column: Name | None = Field(None, description="Only in this column; any if absent.")
-    against: Literal["previous", "baseline", "serving"] | None = Field(None, description="Only of this comparison; any if absent.")
+    against: Literal["previous", "baseline", "serving"] | None = Field(
+        None, description="Only of this comparison; any if absent."
+    )
     reason: Name = Field(description="Why it does not count; shown wherever it does not.")
     until: Day = Field(description="Last day of the data for which it does not count, in UTC.")
 
@@ -82,21 +86,40 @@ class Validation(Section):
 
     current: Name = Field("evaluate", description="Split that is judged for drift.")
     previous: Name = Field("train", description="Split it is compared with: the previous span.")
-    trained_on: Name | None = Field(None, description="Split that the model learns from; `previous` if absent.")
-    serving: Name | None = Field(None, description="Split with rows as they were served; compared with `trained_on`.")
-    baseline: str = Field("", description="Accepted baseline.json of the model in production: a file or a URI.")
-    on_missing_baseline: Literal["hold", "fail", "bootstrap", "skip"] = Field("hold", description="Where no baseline is named: hold or fail the data, say that it is the first, or do not ask.")
+    trained_on: Name | None = Field(
+        None, description="Split that the model learns from; `previous` if absent."
+    )
+    serving: Name | None = Field(
+        None, description="Split with rows as they were served; compared with `trained_on`."
+    )
+    baseline: str = Field(
+        "", description="Accepted baseline.json of the model in production: a file or a URI."
+    )
+    on_missing_baseline: Literal["hold", "fail", "bootstrap", "skip"] = Field(
+        "hold",
+        description="Where no baseline is named: hold or fail the data, say that it is the first, or do not ask.",
+    )
     numeric_threshold: Fraction = Field(0.1, description="Jensen-Shannon limit of numeric columns.")
     categorical_threshold: Fraction = Field(0.05, description="L-infinity limit of string columns.")
     missing_threshold: Fraction = Field(0.05, description="Limit on the change of the share without value.")
-    new_values_threshold: Fraction = Field(0.05, description="Limit on the share of rows with a value never seen before.")
-    volume: Volume = Field(default_factory=Volume, description="Rows of `trained_on` for each row of the baseline.")
+    new_values_threshold: Fraction = Field(
+        0.05, description="Limit on the share of rows with a value never seen before."
+    )
+    volume: Volume = Field(
+        default_factory=Volume, description="Rows of `trained_on` for each row of the baseline."
+    )
     min_label_share: Fraction = Field(0.0, description="Smallest accepted share of any value of the label.")
     false_alarm_rate: float = Field(0.01, gt=0, lt=1, description="Chance that clean data is held.")
     drift: dict[Name, DriftLimit] = Field(default_factory=dict, description="Limits for single columns.")
     ignore: tuple[Name, ...] = Field((), description="Columns not compared, such as the time itself.")
-    severity: tuple[Gravity, ...] = Field((), description="Kinds of findings that are graver or milder than usual; the last that fits counts.")
+    severity: tuple[Gravity, ...] = Field(
+        (), description="Kinds of findings that are graver or milder than usual; the last that fits counts."
+    )
     suppressions: tuple[Suppression, ...] = Field((), description="Findings that do not count for now.")
-    quarantine: Quarantine | None = Field(None, description="Take out rows that violate the schema; none are if absent.")
-    statistics_store: Name | None = Field(None, description="Folder or URI that keeps statistics, so that none are taken twice.")
+    quarantine: Quarantine | None = Field(
+        None, description="Take out rows that violate the schema; none are if absent."
+    )
+    statistics_store: Name | None = Field(
+        None, description="Folder or URI that keeps statistics, so that none are taken twice."
+    )
     runner: Runner = Field(default_factory=Runner, description="On what the statistics are taken.")

@@ -5,35 +5,15 @@ if the schema asks for no presence), and a number outside a boolean domain.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from trainwright.validate.findings import Finding
 from trainwright.validate.profile import Profile
-from trainwright.validate.schema import environment, expected, optional
+from trainwright.validate.schema import TRAINING, environment, expected, optional
 from trainwright.validate.statistics import by_column
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv
 
-Severity = Literal["WARN", "HOLD", "BLOCK"]
-_ORDER: dict[Severity, int] = {"BLOCK": 0, "HOLD": 1, "WARN": 2}
-
-_BLOCK = {
-    "SCHEMA_MISSING_COLUMN",
-    "FEATURE_TYPE_NOT_PRESENT",
-    "FEATURE_TYPE_NO_VALUES",
-    "UNEXPECTED_DATA_TYPE",
-    "VALUE_NESTEDNESS_MISMATCH",
-    "INVALID_FEATURE_SHAPE",
-    "DOMAIN_INVALID_FOR_TYPE",
-    "INVALID_SCHEMA_SPECIFICATION",
-    "INVALID_DOMAIN_SPECIFICATION",
-    "FEATURE_MISSING_TYPE",
-    "FLOAT_TYPE_HAS_NAN",
-    "FLOAT_TYPE_HAS_INF",
-    "DATASET_LOW_NUM_EXAMPLES",
-    "NO_DATA_IN_SPAN",
-}
-_WARN = {"SCHEMA_NEW_COLUMN"}
 _SPARSE = "FEATURE_TYPE_LOW_FRACTION_PRESENT"
 _NEW_VALUES = "ENUM_TYPE_UNEXPECTED_STRING_VALUES"
 _FORMS = {
@@ -45,26 +25,7 @@ _FORMS = {
 }
 
 
-@dataclass(frozen=True)
-class Anomaly:
-    """One way in which a split is not what it should be.
-
-    Attributes:
-        split: The split; empty if it concerns the snapshot as a whole.
-        column: The column; empty if it concerns the split as a whole.
-        kind: TFDV's name of the anomaly, or one like it.
-        severity: BLOCK refuses the snapshot, HOLD asks a person, WARN is only told.
-        what: What is wrong, in words, with the values that show it.
-    """
-
-    split: str
-    column: str
-    kind: str
-    severity: Severity
-    what: str
-
-
-def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Anomaly]:
+def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Finding]:
     """Find the columns that the schema has and the snapshot has not.
 
     Args:
@@ -72,11 +33,10 @@ def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Anomaly]:
         types: The snapshot's columns, with their Arrow types.
     """
     return [
-        Anomaly(
-            split="",
+        Finding(
             column=name,
             kind="SCHEMA_MISSING_COLUMN",
-            severity="BLOCK",
+            of_schema=True,
             what=f"column {name} is missing: the schema expects "
             f"{schema_pb2.FeatureType.Name(feature.type)}, the snapshot has no such column",
         )
@@ -85,31 +45,28 @@ def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Anomaly]:
     ]
 
 
-def missing_rows(splits: Mapping[str, int], previous: str, current: str) -> list[Anomaly]:
-    """Find the splits without rows. A previous split that was never made is no anomaly: there is no baseline.
+def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequence[str]) -> list[Finding]:
+    """Find the splits without rows.
+
+    A split that was never made is no finding of its own unless it is required: what was to be compared with
+    it is not judged.
 
     Args:
         splits: Rows by split.
-        previous: Name of the split that is compared with.
-        current: Name of the split that is judged.
+        names: Splits that are looked at.
+        required: Those among them that must be there.
     """
-    empty = [(name, f"split {name} has no rows") for name in (previous, current) if splits.get(name) == 0]
-    if current not in splits:
-        known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in splits.items())
-        empty.append((current, f"there is no split {current}; the snapshot has {known or 'none'}"))
-    return [Anomaly(name, "", "NO_DATA_IN_SPAN", "BLOCK", what) for name, what in empty]
+    empty = [(name, f"split {name} has no rows") for name in dict.fromkeys(names) if splits.get(name) == 0]
+    known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in splits.items())
+    empty += [
+        (name, f"there is no split {name}; the snapshot has {known or 'none'}")
+        for name in required
+        if name not in splits
+    ]
+    return [Finding(split=name, kind="NO_DATA_IN_SPAN", what=what) for name, what in empty]
 
 
-def merged(anomalies: Iterable[Anomaly]) -> tuple[Anomaly, ...]:
-    """Put together what was found alike in several splits, and the gravest first."""
-    found: dict[tuple[str, str, str], Anomaly] = {}
-    for anomaly in anomalies:
-        key = (anomaly.column, anomaly.kind, anomaly.what)
-        found[key] = replace(anomaly, split="") if key in found else anomaly
-    return tuple(sorted(found.values(), key=lambda anomaly: _ORDER[anomaly.severity]))
-
-
-def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Anomaly]:
+def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Finding]:
     """Find the columns that TFDV cannot read and that are new, or should hold something else.
 
     Args:
@@ -121,32 +78,34 @@ def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Anomaly]:
     for name, kind in foreign.items():
         if name not in declared:
             what = f"column {name} is new: {kind}, not in the schema"
-            found.append(Anomaly("", name, "SCHEMA_NEW_COLUMN", "WARN", what))
+            found.append(Finding(column=name, kind="SCHEMA_NEW_COLUMN", what=what, of_schema=True))
         elif declared[name] != schema_pb2.STRUCT:
             wanted = schema_pb2.FeatureType.Name(declared[name])
             what = f"column {name} has another type: expected {wanted}, got {kind}"
-            found.append(Anomaly("", name, "UNEXPECTED_DATA_TYPE", "BLOCK", what))
+            found.append(Finding(column=name, kind="UNEXPECTED_DATA_TYPE", what=what, of_schema=True))
     return found
 
 
 def check(
-    profile: Profile, schema: Any, types: Mapping[str, str], label: str = ""
-) -> tuple[list[Anomaly], Any]:
+    profile: Profile, schema: Any, types: Mapping[str, str], where: str = TRAINING
+) -> tuple[list[Finding], Any]:
     """Check one split against the schema.
 
     Args:
         profile: The split.
         schema: The reviewed schema.
         types: The snapshot's columns that TFDV can read, with their Arrow types.
-        label: The column to predict; whatever is wrong with it refuses the snapshot.
+        where: The environment: :data:`TRAINING` or :data:`SERVING`. Columns that are not known when a model
+            predicts may be there all the same: both kinds of rows share one snapshot.
 
     Returns:
         What is wrong, and TFDV's own account (``Anomalies``).
     """
-    account = tfdv.validate_statistics(profile.statistics, schema, environment(schema))
+    account = tfdv.validate_statistics(profile.statistics, schema, environment(schema, where))
     columns = {feature.name: feature for feature in schema.feature}
     found = list(_retyped(profile, columns, types))
-    known = {anomaly.column for anomaly in found} | (columns.keys() - types.keys())
+    outside = columns.keys() - expected(schema, where).keys()
+    known = {finding.column for finding in found} | (columns.keys() - types.keys()) | outside
     for name, info in sorted(account.anomaly_info.items()):
         if name not in known:
             for reason in info.reason:
@@ -154,21 +113,21 @@ def check(
     whole = account.dataset_anomaly_info.reason
     found += [_from_tfdv(profile.split, "", reason, None, types) for reason in whole]
     found += _outside_booleans(profile, columns)
-    return [_for_label(anomaly) if anomaly.column == label else anomaly for anomaly in found], account
+    return found, account
 
 
-def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[Anomaly]:
+def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[Finding]:
     for name, feature in by_column(profile.statistics).items():
         declared = columns.get(name)
         if declared is None or profile.missing(name) == profile.rows:
             continue
         wanted, got = schema_pb2.FeatureType.Name(declared.type), _FORMS[feature.type]
         if wanted != got:
-            yield Anomaly(
+            yield Finding(
                 split=profile.split,
                 column=name,
                 kind="UNEXPECTED_DATA_TYPE",
-                severity="BLOCK",
+                of_schema=True,
                 what=f"column {name} has another type: expected {wanted}, got {got} "
                 f"({types.get(name, 'unknown')}), such as {_example(feature)}",
             )
@@ -180,7 +139,7 @@ def _example(feature: Any) -> str:
     return f"{feature.num_stats.min:.6g}"
 
 
-def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> Anomaly:
+def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> Finding:
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     text = reason.description.strip() or reason.short_description or kind.lower().replace("_", " ")
     what = f"column {name}: {text}" if name else f"split {split}: {text}"
@@ -189,26 +148,19 @@ def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping
     if kind == _SPARSE and (shares := re.findall(r"= ([0-9.]+)", text)):
         least, actual = (float(share.rstrip(".")) for share in shares)
         what = f"column {name}: {actual:.2%} of rows have a value, at least {least:.2%} must"
-    return Anomaly(split, name, kind, _severity(kind, declared), what)
+    # Values outside a domain are told, unless the schema says how many of them are borne: these are too many.
+    strict = kind == _NEW_VALUES and declared is not None and declared.HasField("distribution_constraints")
+    return Finding(
+        split=split, column=name, kind=kind, severity="HOLD" if strict else "", what=what, of_schema=True
+    )
 
 
-def _severity(kind: str, declared: Any) -> Severity:
-    if kind in _BLOCK:
-        return "BLOCK"
-    if kind == _NEW_VALUES:
-        tolerated = declared is not None and declared.HasField("distribution_constraints")
-        return "HOLD" if tolerated else "WARN"
-    return "WARN" if kind in _WARN else "HOLD"
-
-
-def _for_label(anomaly: Anomaly) -> Anomaly:
-    return replace(anomaly, severity="BLOCK", what=f"{anomaly.what}; it is the label")
-
-
-def _outside_booleans(profile: Profile, columns: Mapping[str, Any]) -> Iterator[Anomaly]:
+def _outside_booleans(profile: Profile, columns: Mapping[str, Any]) -> Iterator[Finding]:
     """Find numbers other than 0 and 1 under a boolean domain, which TFDV does not check."""
     for name, feature in columns.items():
         boolean = feature.type == schema_pb2.INT and feature.HasField("bool_domain")
         if boolean and (others := sorted(profile.values(name).keys() - {"0", "1"})):
             what = f"column {name}: a boolean domain, but the values {', '.join(others[:5])} are there"
-            yield Anomaly(profile.split, name, "BOOL_TYPE_BIG_INT", "HOLD", what)
+            yield Finding(
+                split=profile.split, column=name, kind="BOOL_TYPE_BIG_INT", what=what, of_schema=True
+            )

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from trainwright.validate.statistics import by_column, readable
+from trainwright.validate.forms import numbers, prepared
+from trainwright.validate.statistics import by_column
 from trainwright.validate.tfdv import statistics_pb2
 
 Cuts = NDArray[np.float64]
@@ -66,23 +67,35 @@ def count(batches: Iterable[pa.RecordBatch], cuts: Mapping[str, Cuts]) -> dict[s
     Returns:
         Counts by column, each of shape (bins,).
     """
-    counts = {name: np.zeros(len(points) + 1, np.int64) for name, points in cuts.items()}
+    counts = no_counts(cuts)
     for batch in batches:
-        for name, points in cuts.items():
-            values = _numbers(batch.column(batch.schema.get_field_index(name)))
-            places = np.searchsorted(points, values[~np.isnan(values)], side="left")
-            counts[name] += np.bincount(places, minlength=len(points) + 1)
+        wanted = pa.RecordBatch.from_arrays(
+            [batch.column(batch.schema.get_field_index(x)) for x in cuts], list(cuts)
+        )
+        add_counts(counts, prepared(wanted), cuts)
     return counts
 
 
-def _numbers(column: pa.Array) -> NDArray[np.float64]:
-    flat = readable(column)
-    if flat is not None and pa.types.is_large_list(flat.type):
-        flat = flat.flatten()
-    if flat is None or not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
-        return np.empty(0)
-    values: NDArray[np.float64] = flat.drop_null().to_numpy(zero_copy_only=False).astype(np.float64)
-    return values
+def no_counts(cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
+    """Return the counts of no rows."""
+    return {name: np.zeros(len(points) + 1, np.int64) for name, points in cuts.items()}
+
+
+def add_counts(
+    counts: Mapping[str, Counts], columns: Mapping[str, pa.Array], cuts: Mapping[str, Cuts]
+) -> None:
+    """Add the rows of prepared columns to ``counts``; their numbers are in order, so each bin is one search.
+
+    Args:
+        counts: What was counted so far, by column; changed.
+        columns: As :func:`trainwright.validate.forms.prepared` gives them.
+        cuts: Cut points by column.
+    """
+    for name, points in cuts.items():
+        if name in columns:
+            values = numbers(columns[name])
+            ends = np.searchsorted(values, points, side="right")
+            counts[name][:] += np.diff(ends, prepend=0, append=len(values))
 
 
 def with_bins(statistics: Any, counts: Mapping[str, Sequence[int] | Counts]) -> Any:

@@ -1,74 +1,299 @@
-"""How far a distance is from zero by chance alone, when nothing has moved.
+"""What a distance between two samples of one distribution comes to by chance, when nothing has moved.
 
-A distance between two samples of one distribution is not zero. Each function returns what it stays below
-with probability 1 - ``level``, so that a limit below it would cry wolf.
+All is judged by permutation: if nothing moved, any ``n`` of the pooled ``n + m`` rows could have been the
+current ones. Given how often a value stands in both samples together, the rows of it that fall to the
+current one then follow the hypergeometric distribution, whatever the data is. That is exact where values are
+rare, and becomes the usual chi-squared and normal bounds where they are not; those alone cry wolf on columns
+with many rare values (docs/statistics.md has the figures).
 """
 
 import math
-from collections.abc import Sequence
-from statistics import NormalDist
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.significance import gamma_quantile, gamma_tail
+from trainwright.validate.dealing import DENSE, all_current, dealt, drawn, rows_of, terms
+
+Floats = NDArray[np.float64]
+
+_ROUNDING = 1e-9
+"""Shares that differ by no more than this part of themselves are one."""
+
+_STEEPEST = 700.0
 
 
-def divergence_floor(current: Sequence[float], previous: Sequence[float], level: float) -> float:
-    """Bound the Jensen-Shannon divergence (bits) of two samples of one distribution.
+class Chance(Protocol):
+    """The distribution of a distance when nothing has moved."""
 
-    8 ln 2 nm / (n + m) times the divergence follows chi-squared with one degree of freedom less than there
-    are buckets with any rows.
+    def tail(self, value: float) -> float:
+        """Bound the probability of a distance this large or larger."""
+
+    def floor(self, level: float) -> float:
+        """Return what the distance stays at or below, but for a probability of ``level``."""
+
+
+@dataclass(frozen=True)
+class Still:
+    """A distance that cannot be anything but 0 by chance, because there is nothing that could vary."""
+
+    def tail(self, value: float) -> float:
+        """1 at a distance of 0, and 0 beyond."""
+        return 1.0 if value <= 0 else 0.0
+
+    def floor(self, level: float) -> float:  # noqa: ARG002 - as the others take it
+        """Zero."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The Jensen-Shannon divergence, in bits: a gamma distribution with the exact mean.
+
+    With many rows of every value this is the known result, 8 ln 2 nm / (n + m) times the divergence ~
+    chi-squared with one degree of freedom less than there are values: a gamma distribution with the same
+    two moments.
+
+    Attributes:
+        mean: Expected divergence.
+        variance: Its variance.
+    """
+
+    mean: float
+    variance: float
+
+    def tail(self, value: float) -> float:
+        """Return the probability of a divergence this large or larger."""
+        return gamma_tail(self.mean**2 / self.variance, max(0.0, value) * self.mean / self.variance)
+
+    def floor(self, level: float) -> float:
+        """Return the upper quantile."""
+        return gamma_quantile(self.mean**2 / self.variance, level) * self.variance / self.mean
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A distance that can only take certain values, such as the largest difference of any value's share.
+
+    That one is bounded by the union of the values' own exact tails.
+
+    Attributes:
+        steps: Reachable distances of every value, the largest first; shape (steps,).
+        tails: Probability that some value is that far or further, summed over values; shape (steps,).
+        widths: Standard deviations of the values that are common enough to be normal; shape (common,).
+    """
+
+    steps: Floats
+    tails: Floats
+    widths: Floats
+
+    def tail(self, value: float) -> float:
+        """Bound the probability of a distance this large or larger."""
+        at = int(np.searchsorted(-self.steps, -value * (1 - _ROUNDING), side="right"))
+        rare = float(self.tails[at - 1]) if at else 0.0
+        common = sum(math.erfc(value / width / math.sqrt(2)) for width in self.widths)
+        return min(1.0, rare + common)
+
+    def floor(self, level: float) -> float:
+        """Return the smallest distance beyond which the bound is at most ``level``."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._beyond(middle) <= level else (middle, high)
+        return high * (1 + _ROUNDING)  # what lies on it is not beyond it
+
+    def _beyond(self, value: float) -> float:
+        return self.tail(value * (1 + 2 * _ROUNDING)) if value else 1.0
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The share of current rows whose value the reference never had.
+
+    Chernoff's bound on a sum over values: a value that stands ``K`` times in both samples is unseen if all
+    ``K`` rows fall to the current one.
+
+    Attributes:
+        rows: Rows of the current sample.
+        sizes: Every distinct ``K``; shape (sizes,).
+        values: Values of that size; shape (sizes,).
+        chances: Probability that such a value is unseen; shape (sizes,).
+    """
+
+    rows: float
+    sizes: Floats
+    values: Floats
+    chances: Floats
+
+    @cached_property
+    def _some(self) -> float:
+        """Bound the probability that any value at all is unseen."""
+        return float(np.sum(self.values * self.chances))
+
+    def tail(self, value: float) -> float:
+        """Bound the probability of a share this large or larger."""
+        if value <= 0:
+            return 1.0
+        aim = value * self.rows
+        slope = _crossing(lambda s: self._tilted(s)[1] >= aim)
+        height, mean = self._tilted(slope)
+        return min(1.0, self._some, math.exp(min(0.0, height - slope * min(aim, mean))))
+
+    def floor(self, level: float) -> float:
+        """Return the share beyond which the bound is at most ``level``."""
+        if self._some <= level:
+            return 0.0
+
+        def rare(slope: float) -> bool:
+            height, mean = self._tilted(slope)
+            return height - slope * mean <= math.log(level)
+
+        return min(1.0, self._tilted(_crossing(rare))[1] / self.rows)
+
+    def _tilted(self, slope: float) -> tuple[float, float]:
+        """Return the logarithm of the sum's moment-generating function, and its derivative."""
+        with np.errstate(divide="ignore"):
+            unseen, seen = np.log(self.chances) + slope * self.sizes, np.log1p(-self.chances)
+        both = np.logaddexp(unseen, seen)
+        mean = np.sum(self.values * self.sizes * np.exp(unseen - both))
+        return float(np.sum(self.values * both)), float(mean)
+
+
+def _crossing(reached: Callable[[float], bool]) -> float:
+    """Return where a condition that holds from some slope on begins to; the steepest if it never does."""
+    low, high = 0.0, _STEEPEST
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def of_divergence(current: Sequence[float], previous: Sequence[float]) -> Chance:
+    """Say what the Jensen-Shannon divergence of two samples comes to by chance.
+
+    The mean is exact, value by value. The variance takes values as independent but for their common sum,
+    which costs one degree of freedom. With two values of few rows, every outcome is written out.
 
     Args:
-        current: Rows by bucket, shape (buckets,).
+        current: Rows by value or bin, shape (values,).
         previous: The same of the other sample.
-        level: Accepted chance of being above, in (0, 1).
     """
-    n, m = math.fsum(current), math.fsum(previous)
-    buckets = sum(1 for a, b in zip(current, previous, strict=True) if a + b > 0)
-    if buckets < 2 or not n or not m:  # noqa: PLR2004
-        return 0.0
-    return chi_squared(1 - level, buckets - 1) * (1 / n + 1 / m) / (8 * math.log(2))
+    pooled, n, m = _pooled(current, previous)
+    if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
+        return Still()
+    if len(pooled) == 2 and min(n, m) * pooled.min() <= DENSE * (n + m):  # noqa: PLR2004
+        return _of_two(pooled, n, m)
+    sizes, values = np.unique(pooled, return_counts=True)
+    return _divergence([dealt(size, n, m) for size in sizes], values)
 
 
-def largest_share_floor(current: Sequence[float], previous: Sequence[float], level: float) -> float:
-    """Bound the L-infinity distance of two samples of one distribution, over all its values.
+def of_bins(rows: float, reference: Sequence[float]) -> Chance:
+    """Say what the divergence over bins comes to by chance, if the reference's own quantiles are the bounds.
+
+    Then its counts were fixed beforehand, and what varies is how much of a distribution lies between its
+    quantiles: of ``m`` rows, each gap between two that follow each other holds the same share on average, and
+    the shares of bins follow a Dirichlet distribution. Below the smallest row and above the largest there is
+    one gap each: a share of 1/m in the mean and not at all rarely more, where the reference has none.
+
+    Args:
+        rows: Rows of the current sample.
+        reference: Rows of the reference by bin, the first and the last outside its range; shape (bins,).
+    """
+    before = np.asarray(reference, np.float64)
+    n, m = float(rows), float(before.sum())
+    if len(before) < 2 or not n or not m:  # noqa: PLR2004
+        return Still()
+    gaps = np.maximum(before - (np.arange(len(before)) == 1), 1.0)  # the first bin begins with a row
+    kinds, bins = np.unique(np.stack([before, gaps]), axis=1, return_counts=True)
+    return _divergence([drawn(n, rows, m, gap, float(gaps.sum())) for rows, gap in kinds.T], bins)
+
+
+def _divergence(moments: Sequence[tuple[float, float]], values: NDArray[np.int64]) -> Chance:
+    """Add up what values contribute: mean and variance of each kind, and how many there are of it."""
+    means, variances = np.asarray(moments, np.float64).T
+    count = int(values.sum())
+    mean = float(np.sum(values * means))
+    variance = float(np.sum(values * variances)) * (count - 1) / count
+    return Divergence(mean, variance) if mean > 0 and variance > 0 else Still()
+
+
+def of_largest_share(current: Sequence[float], previous: Sequence[float]) -> Chance:
+    """Say what the L-infinity distance of two samples comes to by chance.
 
     Args:
         current: Rows by value, shape (values,).
         previous: The same of the other sample.
-        level: Accepted chance of being above, in (0, 1).
     """
-    n, m = math.fsum(current), math.fsum(previous)
-    shares = [(a + b) / (n + m) for a, b in zip(current, previous, strict=True) if a + b > 0]
-    if not shares or not n or not m:
-        return 0.0
-    widest = max(share * (1 - share) for share in shares)
-    return quantile(1 - level / (2 * len(shares))) * math.sqrt(widest * (1 / n + 1 / m))
+    pooled, n, m = _pooled(current, previous)
+    if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
+        return Still()
+    judged = pooled[:1] if len(pooled) == 2 else pooled  # noqa: PLR2004 - of two, one moves as far as the other
+    return _largest(judged, n, m)
 
 
-def share_floor(hits: tuple[int, int], rows: tuple[int, int], level: float) -> float:
-    """Bound the difference of one share in two samples of one distribution.
+def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> Chance:
+    """Say what the difference of one share between two samples comes to by chance.
+
+    The two-proportion z-test where hits are many, Fisher's exact test where they are few.
 
     Args:
         hits: Rows that count, in the one and the other sample.
         rows: All rows of the one and the other; both above 0.
-        level: Accepted chance of being above, in (0, 1).
     """
-    share = sum(hits) / sum(rows)
-    return quantile(1 - level / 2) * math.sqrt(share * (1 - share) * (1 / rows[0] + 1 / rows[1]))
+    pooled = sum(hits)
+    if pooled in (0, sum(rows)):
+        return Still()
+    return _largest(np.array([float(pooled)]), float(rows[0]), float(rows[1]))
 
 
-def quantile(probability: float) -> float:
-    """Return the quantile of the standard normal distribution."""
-    return NormalDist().inv_cdf(probability)
+def of_unseen(current: Sequence[float], previous: Sequence[float]) -> Chance:
+    """Say what share of the current rows has a value that the other sample never had, by chance.
 
-
-def chi_squared(probability: float, freedom: int) -> float:
-    """Return a quantile of chi-squared.
-
-    Exact for one and two degrees of freedom, else by Wilson and Hilferty: within 0.6 % from 0.9 to 0.99, and
-    up to 5 % too high, which is the careful side, at 0.99999.
+    Args:
+        current: Rows by value, shape (values,).
+        previous: The same of the other sample.
     """
-    if freedom == 1:
-        return quantile((1 + probability) / 2) ** 2
-    if freedom == 2:  # noqa: PLR2004
-        return -2 * math.log1p(-probability)
-    spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + quantile(probability) * math.sqrt(spread)) ** 3
+    pooled, n, m = _pooled(current, previous)
+    if not n or not m:
+        return Still()
+    sizes, values = np.unique(pooled, return_counts=True)
+    chances = np.array([all_current(size, n, m) for size in sizes])
+    kept = chances > 1e-300  # noqa: PLR2004 - below it, never
+    if not kept.any():
+        return Still()
+    return Unseen(n, sizes[kept], values[kept].astype(np.float64), chances[kept])
+
+
+def _pooled(current: Sequence[float], previous: Sequence[float]) -> tuple[Floats, float, float]:
+    now, before = np.asarray(current, np.float64), np.asarray(previous, np.float64)
+    pooled = (now + before).round()
+    return pooled[pooled > 0], float(now.sum().round()), float(before.sum().round())
+
+
+def _of_two(pooled: Floats, n: float, m: float) -> Steps:
+    """Write out every divergence that two values can have, and its probability."""
+    rows, chances = rows_of(float(pooled[0]), n, m)
+    one = terms(rows / n, (pooled[0] - rows) / m)
+    steps = one + terms((n - rows) / n, (m - pooled[0] + rows) / m)
+    order = np.argsort(-steps, kind="stable")
+    return Steps(steps[order], np.cumsum(chances[order]), np.empty(0))
+
+
+def _largest(pooled: Floats, n: float, m: float) -> Steps:
+    sizes, values = np.unique(pooled, return_counts=True)
+    steps, chances, widths = [np.empty(0)], [np.empty(0)], []
+    for size, count in zip(sizes, values, strict=True):
+        share = size / (n + m)
+        if min(n, m) * min(share, 1 - share) > DENSE:
+            widths += [math.sqrt(share * (1 - share) * (1 / n + 1 / m))] * int(count)
+        else:
+            rows, chance = rows_of(float(size), n, m)
+            steps.append(np.abs(rows / n - (size - rows) / m))
+            chances.append(chance * count)
+    far, weight = np.concatenate(steps), np.concatenate(chances)
+    order = np.argsort(-far, kind="stable")
+    return Steps(far[order], np.cumsum(weight[order]), np.asarray(widths, np.float64))

@@ -1,22 +1,41 @@
-"""The rows of both splits, value by value or bin by bin: what a distance is measured on, and drawn from."""
+"""The rows of two samples, value by value or bin by bin: what a distance is measured on, and drawn from."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from trainwright.validate.bins import cut_points, edges
+from trainwright.validate.bins import Cuts, edges
+from trainwright.validate.findings import Against
 from trainwright.validate.profile import Profile
-from trainwright.validate.statistics import by_column
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two samples that are compared.
+
+    Attributes:
+        against: What is compared with.
+        current: The sample that is judged; its counts are in the bins of ``cuts``.
+        reference: The sample it is compared with; its counts are in the same bins.
+        cuts: Where the numeric columns were cut, by column.
+        known: What :func:`distribution` has put together so far.
+    """
+
+    against: Against
+    current: Profile
+    reference: Profile
+    cuts: Mapping[str, Cuts] = field(default_factory=dict)
+    known: dict[str, "Distribution"] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """One column in both splits.
+    """One column in both samples.
 
     Attributes:
         values: The values, if they were counted one by one; else empty.
         bounds: The bounds of the bins, one more than there are bins; empty if values were counted.
-        current: Rows by value or bin in the current split.
-        previous: The same in the previous split.
+        current: Rows by value or bin in the current sample.
+        previous: The same in the reference.
     """
 
     values: Sequence[str]
@@ -25,7 +44,7 @@ class Distribution:
     previous: Sequence[float]
 
     def shares(self) -> list[tuple[str, float, float]]:
-        """Return the name of each value or bin, and its share of both splits."""
+        """Return the name of each value or bin, and its share of both samples."""
         now, before = sum(self.current) or 1, sum(self.previous) or 1
         pairs = zip(self.names(), self.current, self.previous, strict=True)
         return [(name, a / now, b / before) for name, a, b in pairs]
@@ -71,13 +90,19 @@ class Distribution:
         return Distribution(values, (), now, before)  # type: ignore[arg-type]
 
 
-def distribution(column: str, current: Profile, previous: Profile) -> Distribution:
-    """Put together what both splits hold in a column; values come in the order of their larger share."""
-    if column in current.counts and column in previous.counts:
-        cuts = cut_points(by_column(previous.statistics)[column])
-        now = [float(rows) for rows in current.counts[column]]
-        return Distribution((), [] if cuts is None else edges(cuts), now, previous.counts[column].tolist())
-    after, before = current.values(column), previous.values(column)
+def distribution(column: str, pair: Pair) -> Distribution:
+    """Put together what both samples hold in a column; values come in the order of their larger share."""
+    if column not in pair.known:
+        pair.known[column] = _put_together(column, pair)
+    return pair.known[column]
+
+
+def _put_together(column: str, pair: Pair) -> Distribution:
+    current, reference = pair.current, pair.reference
+    if column in pair.cuts and column in current.counts and column in reference.counts:
+        now, then = ([float(rows) for rows in profile.counts[column]] for profile in (current, reference))
+        return Distribution((), edges(pair.cuts[column]), now, then)
+    after, before = current.values(column), reference.values(column)
     now_total, before_total = sum(after.values()) or 1, sum(before.values()) or 1
     most = {
         name: max(after.get(name, 0) / now_total, before.get(name, 0) / before_total)

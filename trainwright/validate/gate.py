@@ -1,24 +1,26 @@
 """The gate: a snapshot in; a report and a verdict out."""
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.artifacts import NotJudged, Snapshot, Verdict
-from trainwright.documents import digest_file, digest_text
+from trainwright.artifacts import Snapshot, Verdict
+from trainwright.documents import digest_file
 from trainwright.experiment import Validation
 from trainwright.tracking import Stopwatch
-from trainwright.validate.anomalies import check, merged, missing_columns, missing_rows, nested_columns
-from trainwright.validate.drift import Drift, measure, measure_missing
+from trainwright.validate.baseline import Baseline, read_baseline
+from trainwright.validate.examination import Examined, Given, Subject, examine
 from trainwright.validate.judgement import Judgement
-from trainwright.validate.limits import Limit, plan
+from trainwright.validate.limits import plan
 from trainwright.validate.page import write_report
-from trainwright.validate.profile import Profile, foreign_columns, profile_splits
+from trainwright.validate.quarantine import take_out
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.summary import write_summary
 from trainwright.validate.tfdv import json_format
+
+__all__ = ["Given", "Outcome", "Places", "judge_snapshot"]
 
 
 @dataclass(frozen=True)
@@ -27,132 +29,113 @@ class Outcome:
 
     Attributes:
         decision: PASS, HOLD or FAIL.
+        quarantine_version: Digest of the snapshot of the rows that were taken out.
         headline: The one fact worth a line.
         metrics: Figures by name.
     """
 
     decision: str
+    quarantine_version: str
     headline: str
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the step leaves what it makes.
+
+    Attributes:
+        verdict: Folder for the verdict, the statistics, the baseline and TFDV's account.
+        quarantine: Folder of the snapshot of rows that were taken out.
+        report: File for the page.
+        summary: File for the Markdown.
+    """
+
+    verdict: Path
+    quarantine: Path
+    report: Path
+    summary: Path
+
+
 def judge_snapshot(
-    folder: Path,
-    data_version: str,
-    schema_text: str,
-    validation: Validation,
-    *,
-    verdict: Path,
-    report: Path,
-    summary: Path,
+    folder: Path, data_version: str, validation: Validation, given: Given, places: Places
 ) -> Outcome:
-    """Judge a snapshot against its reviewed schema, and one split of it against the span before.
+    """Judge a snapshot against its reviewed schema, and against what it was and what the model knows.
 
     Args:
         folder: The snapshot's folder.
         data_version: Digest that the snapshot must have.
-        schema_text: The reviewed schema, as ``schema.pbtxt``.
         validation: What to compare, and the limits.
-        verdict: Folder for the verdict, the statistics and TFDV's account; made here.
-        report: File for the page.
-        summary: File for the Markdown.
+        given: Schema, baseline and times.
+        places: Where everything is left.
 
     Raises:
-        InputError: The snapshot is gone or changed, or the schema or the section is wrong.
+        InputError: The snapshot or the baseline is gone or changed, or the schema or the section is wrong.
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(folder, data_version)
-    schema = parse_schema(schema_text, where="parameter schema")
+    schema = parse_schema(given.schema, where="parameter schema")
     limits = plan(schema, validation, snapshot.roles)
-    judgement, accounts = judge(folder, snapshot, schema, limits, validation)
-    files = _write_evidence(verdict, judgement, accounts)
-    write_report(judgement, report, schema_digest=digest_text(schema_text))
-    write_summary(judgement, summary)
-    judged = {"data": data_version, "schema": digest_text(schema_text)}
-    _publish(verdict, judgement, watch, judged, files, parent=folder)
-    return Outcome(judgement.decision, judgement.headline, judgement.metrics())
+    baseline = read_baseline(given.baseline, given.baseline_version)
+    subject = Subject(folder, snapshot, schema, limits, validation, given, baseline)
+    asked = validation.quarantine
+    quarantined = take_out(folder, data_version, snapshot, schema, asked, places.quarantine)
+    examined = examine(subject, quarantined)
+    judgement = examined.judgement
+    files = _write_evidence(places.verdict, examined)
+    write_report(judgement, places.report)
+    write_summary(judgement, places.summary)
+    _publish(places.verdict, judgement, watch, files, parent=folder)
+    version = quarantined.snapshot.digest
+    return Outcome(judgement.decision, version, judgement.headline, judgement.metrics())
 
 
-def judge(
-    folder: Path, snapshot: Snapshot, schema: Any, limits: tuple[Limit, ...], validation: Validation
-) -> tuple[Judgement, dict[str, Any]]:
-    """Look at both splits and compare them; return what was found and TFDV's own accounts by name."""
-    names = (validation.previous, validation.current)
-    present = [name for name in names if snapshot.splits.get(name)]
-    types = {column.name: column.type for column in snapshot.columns}
-    foreign = foreign_columns(folder, snapshot, present)
-    found = [*missing_columns(schema, types), *nested_columns(schema, foreign)]
-    found += missing_rows(snapshot.splits, *names)
-    numbers = [limit.column for limit in limits if limit.kind == "numbers"]
-    profiles = profile_splits(folder, snapshot, present, schema, numbers)
-    readable = {name: kind for name, kind in types.items() if name not in foreign}
-    label = snapshot.roles.get("label", "")
-    accounts = {}
-    for name, profile in profiles.items():
-        anomalies, accounts[f"schema/{name}"] = check(profile, schema, readable, label)
-        found += anomalies
-    drift = _compare(profiles, schema, limits, validation, readable)
-    if drift.account is not None:
-        accounts["drift"] = drift.account
-    judgement = Judgement(
-        snapshot=snapshot,
-        validation=validation,
-        limits=limits,
-        profiles=profiles,
-        anomalies=merged(found),
-        comparisons=drift.comparisons,
-        not_judged=drift.not_judged,
-    )
-    return judgement, accounts
-
-
-def _compare(
-    profiles: Mapping[str, Profile],
-    schema: Any,
-    limits: tuple[Limit, ...],
-    validation: Validation,
-    readable: Collection[str],
-) -> Drift:
-    """Compare the splits in their distributions and in their missing values, if both have rows."""
-    for name in (validation.previous, validation.current):
-        if name not in profiles:
-            reason = f"split {name} has no rows, or is not there"
-            return Drift((), tuple(NotJudged(name=f"drift/{x.column}", reason=reason) for x in limits), None)
-    current, previous = profiles[validation.current], profiles[validation.previous]
-    level = validation.false_alarm_rate / max(1, 2 * len(limits))  # two comparisons a column share the rate
-    drift = measure(current, previous, schema, limits, level=level)
-    columns = [limit.column for limit in limits if limit.column in readable]
-    missing = measure_missing(current, previous, columns, threshold=validation.missing_threshold, level=level)
-    return replace(drift, comparisons=(*drift.comparisons, *missing))
-
-
-def _write_evidence(folder: Path, judgement: Judgement, accounts: Mapping[str, Any]) -> dict[str, str]:
-    """Write the statistics and TFDV's accounts; return the digests of the files by name."""
+def _write_evidence(folder: Path, examined: Examined) -> dict[str, str]:
+    """Write statistics, the baseline and TFDV's accounts; return the digests of the files by name."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
-    paths = []
+    judgement, files = examined.judgement, {}
     for name, profile in judgement.profiles.items():
-        paths.append(folder / f"statistics-{name}.pb")
-        paths[-1].write_bytes(profile.statistics.SerializeToString(deterministic=True))
-    paths.append(folder / "anomalies.json")
+        path = folder / f"statistics-{name}.pb"
+        path.write_bytes(profile.statistics.SerializeToString(deterministic=True))
+        files[path.name] = digest_file(path)
+    files |= _write_baseline(folder, examined, files)
+    path = folder / "anomalies.json"
     content = {
-        "found": [asdict(anomaly) for anomaly in judgement.anomalies],
-        "tfdv": {name: json_format.MessageToDict(account) for name, account in accounts.items()},
+        "found": [asdict(finding) for finding in judgement.findings],
+        "tfdv": {name: json_format.MessageToDict(account) for name, account in examined.accounts.items()},
     }
-    paths[-1].write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-    return {path.name: digest_file(path) for path in paths}
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    return files | {path.name: digest_file(path)}
+
+
+def _write_baseline(folder: Path, examined: Examined, files: Mapping[str, str]) -> dict[str, str]:
+    """Write the baseline that was calculated, if the split that the model learns from has rows."""
+    if examined.samples.learned is None:
+        (folder / Baseline.FILE).unlink(missing_ok=True)
+        return {}
+    profile, cuts = examined.samples.learned
+    name = f"statistics-{profile.split}.pb"
+    baseline = Baseline.of(
+        profile,
+        cuts,
+        data_version=examined.judgement.snapshot.digest,
+        schema=examined.judgement.schema_digest,
+        statistics=name,
+        statistics_sha256=files[name],
+    )
+    baseline.write(folder)
+    return {Baseline.FILE: baseline.digest}
 
 
 def _publish(
-    folder: Path,
-    judgement: Judgement,
-    watch: Stopwatch,
-    judged: Mapping[str, str],
-    files: Mapping[str, str],
-    *,
-    parent: Path,
+    folder: Path, judgement: Judgement, watch: Stopwatch, files: Mapping[str, str], *, parent: Path
 ) -> None:
     """Write the verdict and the step's record: last, so that neither ever stands without its evidence."""
+    judged = {"data": judgement.snapshot.digest, "schema": judgement.schema_digest}
+    if judgement.baseline:
+        judged["baseline"] = judgement.baseline.digest
+    made: dict[str, Any] = {"quarantine": judgement.quarantined.snapshot.digest}
     document = Verdict(
         decision=judgement.decision,
         rules=judgement.rules(),
@@ -167,6 +150,6 @@ def _publish(
         decision=judgement.decision,
         config=judgement.validation.model_dump(mode="json"),
         inputs=judged,
-        outputs={"verdict": document.digest, **files},
+        outputs={"verdict": document.digest, **made, **files},
         parents=[parent],
     )

@@ -1,17 +1,26 @@
 """What was found in a snapshot, and what follows from it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trainwright.artifacts import NotJudged, Rule, Snapshot
-from trainwright.experiment import Validation
-from trainwright.validate.anomalies import Anomaly
-from trainwright.validate.drift import MISSING, Comparison
+from trainwright.experiment import Suppression, Validation
+from trainwright.validate.baseline import Baseline
+from trainwright.validate.comparison import KINDS, Comparison
+from trainwright.validate.distribution import Pair
+from trainwright.validate.findings import ORDER, Against, Finding
 from trainwright.validate.limits import Limit
 from trainwright.validate.profile import Profile
+from trainwright.validate.quarantine import Quarantined
 
 _SHOWN = 3
 """Names in a headline; the others are counted."""
+
+_COUNTS = ("HOLD", "BLOCK")
+"""The severities that a decision depends on."""
+
+_COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE"})
 
 
 @dataclass(frozen=True)
@@ -21,35 +30,42 @@ class Judgement:
     Attributes:
         snapshot: What was judged.
         validation: What was asked.
+        schema_digest: SHA-256 of the schema's text.
+        baseline: The accepted baseline that was compared with; None if there is none.
         limits: What was to be compared.
         profiles: The splits that were looked at, by name.
-        anomalies: Where the data is not what the schema says, the gravest first.
+        pairs: What was compared, by what it was compared with.
+        findings: Everything that is wrong, the gravest first.
         comparisons: Every distance that was measured.
-        not_judged: Every comparison that was asked for and could not be made.
+        not_judged: Everything that was asked for and could not be judged.
+        counted: Rules on numbers of rows: volume, freshness, label, quarantine.
+        quarantined: The rows that were taken out.
+        in_force: Suppressions that count.
     """
 
     snapshot: Snapshot
     validation: Validation
+    schema_digest: str
+    baseline: Baseline | None
     limits: tuple[Limit, ...]
     profiles: dict[str, Profile]
-    anomalies: tuple[Anomaly, ...]
+    pairs: Mapping[Against, Pair]
+    findings: tuple[Finding, ...]
     comparisons: tuple[Comparison, ...]
     not_judged: tuple[NotJudged, ...]
-
-    @property
-    def current(self) -> Profile | None:
-        """The split that is judged for drift, if it has rows."""
-        return self.profiles.get(self.validation.current)
-
-    @property
-    def previous(self) -> Profile | None:
-        """The split it is compared with, if it has rows."""
-        return self.profiles.get(self.validation.previous)
+    counted: tuple[Rule, ...]
+    quarantined: Quarantined
+    in_force: tuple[Suppression, ...]
 
     @cached_property
     def moved(self) -> tuple[Comparison, ...]:
         """The comparisons beyond their limit, the furthest first."""
         return tuple(entry for entry in self.ranked if entry.moved)
+
+    @cached_property
+    def held(self) -> tuple[Comparison, ...]:
+        """Those of them that hold the data, or worse."""
+        return tuple(entry for entry in self.moved if self.weight_of(entry.rule) in _COUNTS)
 
     @property
     def moved_columns(self) -> set[str]:
@@ -61,61 +77,107 @@ class Judgement:
         """All comparisons, the closest to its limit first."""
         return tuple(sorted(self.comparisons, key=lambda entry: (-entry.ratio, -entry.value, entry.column)))
 
+    @cached_property
+    def anomalies(self) -> tuple[Finding, ...]:
+        """What is wrong beside comparisons: against the schema, and in the numbers of rows."""
+        return tuple(finding for finding in self.findings if finding.kind not in _COMPARED)
+
     @property
     def unjudged(self) -> dict[str, list[str]]:
-        """The columns that could not be compared, by the reason."""
-        columns: dict[str, list[str]] = {}
+        """What could not be judged, by the reason; a column is named once."""
+        columns: dict[str, dict[str, None]] = {}
         for entry in self.not_judged:
-            columns.setdefault(entry.reason, []).append(entry.name.partition("/")[2])
-        return columns
+            columns.setdefault(entry.reason, {})[entry.name.rpartition("/")[2]] = None
+        return {reason: list(names) for reason, names in columns.items()}
+
+    def weight_of(self, rule: str) -> str:
+        """Return what a rule that does not hold adds to the decision; empty if it adds nothing."""
+        return min(
+            (finding.weight for finding in self._by_rule.get(rule, ())), key=ORDER.__getitem__, default=""
+        )
+
+    @cached_property
+    def _by_rule(self) -> dict[str, list[Finding]]:
+        found: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            found.setdefault(finding.rule, []).append(finding)
+        return found
 
     @property
     def decision(self) -> str:
-        """FAIL if anything blocks; HOLD if anything moved, or could not be judged; else PASS."""
-        severities = {anomaly.severity for anomaly in self.anomalies}
-        if "BLOCK" in severities:
+        """FAIL if anything blocks; HOLD if anything holds, such as what could not be judged; else PASS."""
+        weights = {finding.weight for finding in self.findings}
+        if "BLOCK" in weights:
             return "FAIL"
-        return "HOLD" if "HOLD" in severities or self.moved or self.not_judged else "PASS"
+        return "HOLD" if "HOLD" in weights else "PASS"
 
     @property
     def headline(self) -> str:
         """The one fact that matters, with the limit beside the number."""
-        grave = [anomaly.what for anomaly in self.anomalies if anomaly.severity == "BLOCK"]
+        grave = [finding.what for finding in self.findings if finding.weight == "BLOCK"]
         if grave:
             return f"FAIL: {grave[0]}{_more(len(grave) - 1)}"
-        if self.moved:
-            shown = ", ".join(_distance(entry) for entry in self.moved[:_SHOWN])
-            rest = _more(len(self.moved) - _SHOWN)
-            return f"HOLD: {len(self.moved_columns)} of {len(self.limits)} columns moved: {shown}{rest}"
-        if held := [anomaly.what for anomaly in self.anomalies if anomaly.severity == "HOLD"]:
+        columns = {entry.column for entry in self.held}
+        if columns:
+            shown = ", ".join(_distance(entry) for entry in self.held[:_SHOWN])
+            rest = _more(len(self.held) - _SHOWN)
+            return f"HOLD: {len(columns)} of {len(self.limits)} columns moved: {shown}{rest}"
+        if held := [finding.what for finding in self.anomalies if finding.weight == "HOLD"]:
             return f"HOLD: {held[0]}{_more(len(held) - 1)}"
-        if self.not_judged:
-            reason, columns = next(iter(self.unjudged.items()))
-            rest = _more(len(self.not_judged) - len(columns))
-            shown = ", ".join(columns[:_SHOWN]) + _more(len(columns) - _SHOWN)
-            return f"HOLD: {len(self.not_judged)} columns could not be compared: {reason} ({shown}){rest}"
-        return f"0 of {len(self.limits)} columns moved{self._closest()}"
+        if self.decision == "HOLD":
+            return f"HOLD: {self._uncompared()}"
+        return f"{len(columns)} of {len(self.limits)} columns moved{self._closest()}{self._beside()}"
+
+    def _uncompared(self) -> str:
+        names = {name for columns in self.unjudged.values() for name in columns}
+        reason, columns = next(iter(self.unjudged.items()))
+        rest = _more(len(names) - len(columns))
+        shown = ", ".join(columns[:_SHOWN]) + _more(len(columns) - _SHOWN)
+        return f"{len(names)} columns could not be compared: {reason} ({shown}){rest}"
 
     def _closest(self) -> str:
         return f"; closest {_distance(self.ranked[0])}" if self.ranked else ""
 
+    def _beside(self) -> str:
+        """Count what a PASS leaves out: what is suppressed, and rows that were taken out."""
+        waived = sum(1 for finding in self.findings if finding.waived.startswith("suppressed"))
+        parts = [f"; {waived} suppressed"] if waived else []
+        if self.quarantined.total:
+            parts.append(f"; {self.quarantined.total:,} rows in quarantine")
+        return "".join(parts)
+
     def rules(self) -> tuple[Rule, ...]:
         """Return every rule with its number and the limit that was applied."""
         counts = self.snapshot.splits
-        names = (self.validation.previous, self.validation.current)
+        names = dict.fromkeys([self.validation.previous, self.validation.current])
         rows = [
             Rule(name=f"rows/{name}", value=float(counts[name]), limit=1.0, passed=counts[name] > 0)
             for name in names
             if name in counts
         ]
-        grave = [anomaly for anomaly in self.anomalies if anomaly.severity != "WARN"]
-        schema = Rule(name="schema", value=float(len(grave)), limit=0.0, passed=not grave, detail="anomalies")
-        return (*rows, schema, *map(_anomaly_rule, self.anomalies), *map(_distance_rule, self.comparisons))
+        schema = [finding for finding in self.anomalies if not finding.rule]
+        grave = [finding for finding in schema if finding.weight in _COUNTS]
+        whole = Rule(name="schema", value=float(len(grave)), limit=0.0, passed=not grave, detail="anomalies")
+        return (
+            *rows,
+            whole,
+            *map(_anomaly_rule, schema),
+            *map(self._excused, self.counted),
+            *(self._excused(_distance_rule(entry)) for entry in self.comparisons),
+        )
+
+    def _excused(self, rule: Rule) -> Rule:
+        """Let a broken rule pass whose finding is only told, or set aside; and say so."""
+        if rule.passed or self.weight_of(rule.name) in _COUNTS:
+            return rule
+        why = "; ".join(finding.waived or "only told" for finding in self._by_rule[rule.name])
+        return replace(rule, passed=True, detail=f"{rule.detail}; beyond its limit: {why}")
 
     def metrics(self) -> dict[str, float]:
         """Return the figures for the page of the run."""
-        distances = {f"drift/{x.column}": x.value for x in self.comparisons if x.measure != MISSING}
-        return {"columns_moved": len(self.moved_columns), "not_judged": len(self.not_judged)} | distances
+        counts = {"columns_moved": len(self.moved_columns), "not_judged": len(self.not_judged)}
+        rows = {"rows_in_quarantine": self.quarantined.total} if self.quarantined.asked else {}
+        return counts | rows | {entry.rule: entry.value for entry in self.comparisons}
 
 
 def _more(count: int) -> str:
@@ -125,12 +187,8 @@ def _more(count: int) -> str:
 def _distance(entry: Comparison) -> str:
     name, sign = entry.name.replace(",", ""), ">" if entry.moved else "of"
     value, limit = entry.written(3)
-    return f"{name} {value} {sign} {limit}"
-
-
-def _anomaly_rule(anomaly: Anomaly) -> Rule:
-    place = "/".join(part for part in ("schema", anomaly.split, anomaly.column, anomaly.kind) if part)
-    return Rule(name=place, value=1.0, limit=0.0, passed=anomaly.severity == "WARN", detail=anomaly.what)
+    against = "" if entry.against == "previous" else f" against {entry.against}"
+    return f"{name}{against} {value} {sign} {limit}"
 
 
 def _distance_rule(entry: Comparison) -> Rule:
@@ -138,11 +196,13 @@ def _distance_rule(entry: Comparison) -> Rule:
         f"{entry.measure}; limit {entry.limit:g}, chance alone {entry.floor:.2g}; "
         f"{entry.rows[0]:,} rows against {entry.rows[1]:,}"
     )
-    group = "missing" if entry.measure == MISSING else "drift"
     return Rule(
-        name=f"{group}/{entry.column}",
-        value=entry.value,
-        limit=entry.effective,
-        passed=not entry.moved,
-        detail=detail,
+        name=entry.rule, value=entry.value, limit=entry.effective, passed=not entry.moved, detail=detail
     )
+
+
+def _anomaly_rule(finding: Finding) -> Rule:
+    place = "/".join(part for part in ("schema", finding.split, finding.column, finding.kind) if part)
+    detail = f"{finding.what}; {finding.waived}" if finding.waived else finding.what
+    passed = finding.weight not in _COUNTS
+    return Rule(name=place, value=1.0, limit=0.0, passed=passed, detail=detail)

@@ -7,7 +7,8 @@ from typing import Any
 
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
-from trainwright.validate.schema import Kind, expected, kind
+from trainwright.validate.policy import policy_faults
+from trainwright.validate.schema import SERVING, Kind, expected, kind
 
 JENSEN_SHANNON, L_INFINITY = "jensen_shannon_divergence", "infinity_norm"
 """The comparators, as TFDV and the experiment file call them."""
@@ -46,7 +47,7 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
             are named.
     """
     columns = expected(schema)
-    if faults := list(_faults(columns, validation)):
+    if faults := [*_faults(columns, validation, roles), *policy_faults(validation, list(columns))]:
         count = "1 thing is" if len(faults) == 1 else f"{len(faults)} things are"
         raise InputError(
             f"{count} wrong\n" + "\n".join(f"  {fault}" for fault in faults), where="parameter validation"
@@ -55,6 +56,12 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
     return tuple(
         _limit(name, feature, validation) for name, feature in columns.items() if name not in left_out
     )
+
+
+def served(limits: Sequence[Limit], schema: Any) -> tuple[Limit, ...]:
+    """Return the limits of the columns that are known when a model predicts."""
+    known = expected(schema, SERVING)
+    return tuple(limit for limit in limits if limit.column in known)
 
 
 def _limit(name: str, feature: Any, validation: Validation) -> Limit:
@@ -66,9 +73,22 @@ def _limit(name: str, feature: Any, validation: Validation) -> Limit:
     return Limit(name, holds, L_INFINITY, validation.categorical_threshold)
 
 
-def _faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:
+def _faults(columns: Mapping[str, Any], validation: Validation, roles: Mapping[str, str]) -> Iterator[str]:
     if validation.current == validation.previous:
         yield f"current and previous are both {validation.current!r}: a split never moves from itself"
+    if validation.serving == learned_from(validation):
+        yield f"serving is {validation.serving!r}, which the model learns from: it never moves from itself"
+    if validation.quarantine and "key" not in roles:
+        yield "quarantine: the rows have no key (data.key), so nobody could leave them out"
+    if validation.min_label_share and "label" not in roles:
+        yield "min_label_share: the rows have no label (data.label)"
+    yield from _drift_faults(columns, validation)
+    for name in validation.ignore:
+        if name not in columns:
+            yield f"ignore: {_unknown(name, list(columns))}"
+
+
+def _drift_faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:
     for name in validation.drift:
         if name not in columns:
             yield f"drift.{name}: {_unknown(name, list(columns))}"
@@ -80,9 +100,11 @@ def _faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]
                 "use jensen_shannon_divergence for numeric columns, or declare it a category in the schema "
                 "(int_domain { is_categorical: true })"
             )
-    for name in validation.ignore:
-        if name not in columns:
-            yield f"ignore: {_unknown(name, list(columns))}"
+
+
+def learned_from(validation: Validation) -> str:
+    """Return the split that the model learns from."""
+    return validation.trained_on or validation.previous
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

@@ -1,31 +1,25 @@
-"""The report of a validation: what moved, how far, against what limit, and what could not be told."""
+"""The report of a validation: what was decided and why, what moved, and what could not be told."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainwright.report import charts
-from trainwright.report.page import Block, Figure, Page, Section, Table, Text, write_page
-from trainwright.validate.distribution import distribution
-from trainwright.validate.drift import MISSING, Comparison
+from trainwright.artifacts import Rule
+from trainwright.report.page import Block, Page, Section, Table, Text, write_page
 from trainwright.validate.judgement import Judgement
-from trainwright.validate.limits import MEASURES
-from trainwright.validate.profile import Profile
+from trainwright.validate.pictures import all_comparisons, distances, left, pictures, shares
+from trainwright.validate.samples import split_names
 from trainwright.validate.statistics import by_column
 
-_BARS = 25
-_DISTRIBUTIONS = 6
-_CATEGORIES = 12
 _ROWS = 40
 
 
-def write_report(judgement: Judgement, path: Path, *, schema_digest: str) -> Path:
+def write_report(judgement: Judgement, path: Path) -> Path:
     """Draw the page.
 
     Args:
         judgement: What was found.
         path: File to write.
-        schema_digest: SHA-256 of the schema's text.
     """
     asked = judgement.validation
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
@@ -33,21 +27,32 @@ def write_report(judgement: Judgement, path: Path, *, schema_digest: str) -> Pat
         title=f"Validation of {asked.current} against {asked.previous}",
         subtitle=f"{subtitle[:1].upper()}{subtitle[1:]}.",
         decision=judgement.decision,
-        facts=list(_facts(judgement, schema_digest)),
+        facts=list(_facts(judgement)),
         sections=[section for section in _sections(judgement) if section.blocks],
     )
     return write_page(page, path)
 
 
-def _facts(judgement: Judgement, schema_digest: str) -> Iterator[tuple[str, object]]:
-    for split in (judgement.validation.current, judgement.validation.previous):
+def _facts(judgement: Judgement) -> Iterator[tuple[str, object]]:
+    for split in split_names(judgement.validation):
         yield f"Rows of {split}", f"{judgement.snapshot.splits.get(split, 0):,}"
         if span := _span(judgement, split):
             yield f"Span of {split}", span
+    yield "Baseline", _baseline(judgement)
     yield "Columns moved", f"{len(judgement.moved_columns)} of {len(judgement.limits)}"
     yield "Not judged", f"{len(judgement.not_judged)}"
-    yield "Schema anomalies", f"{len(judgement.anomalies)}"
-    yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {schema_digest[:8]}"
+    if judgement.quarantined.asked:
+        yield "Rows in quarantine", f"{judgement.quarantined.total:,}"
+    yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}"
+
+
+def _baseline(judgement: Judgement) -> str:
+    used = judgement.baseline
+    if used is None:
+        how = judgement.validation.on_missing_baseline
+        return "none; not asked for" if how == "skip" else "none yet"
+    when = used.accepted.get("time", "")[:10]
+    return f"{used.rows:,} rows of data {used.data_version[:8]}, accepted {when}"
 
 
 def _span(judgement: Judgement, split: str) -> str:
@@ -64,154 +69,88 @@ def _span(judgement: Judgement, split: str) -> str:
 
 
 def _sections(judgement: Judgement) -> Iterator[Section]:
-    if judgement.anomalies:
-        yield _against_schema(judgement)
-    yield _distances(judgement)
-    yield _distributions(judgement)
+    yield _findings(judgement)
+    yield from distances(judgement)
+    yield pictures(judgement)
     yield _not_judged(judgement)
-    yield _missing(judgement)
-    if not judgement.anomalies:
-        yield _against_schema(judgement)
-    yield _all_columns(judgement)
+    yield from shares(judgement)
+    yield _quarantine(judgement)
+    yield _suppressions(judgement)
+    yield _rows(judgement)
+    yield all_comparisons(judgement)
 
 
-def _against_schema(judgement: Judgement) -> Section:
-    if not judgement.anomalies:
+def _findings(judgement: Judgement) -> Section:
+    """List what is wrong, the gravest first; what moved or could not be compared has sections of its own."""
+    found = [finding for finding in judgement.anomalies if not finding.waived]
+    if not found:
         splits = " and ".join(judgement.profiles)
         text = f"Every column of {splits} is what the reviewed schema says."
         return Section("Against the schema", [Text(text)] if splits else [])
-    rows = [(x.severity, x.what, x.split or "all") for x in judgement.anomalies[:_ROWS]]
+    rows = [(x.severity, x.what, x.split or "all") for x in found[:_ROWS]]
     flagged = [place for place, row in enumerate(rows) if row[0] != "WARN"]
     return Section(
-        "Against the schema",
+        "What is wrong",
         [Table(["Severity", "What", "Split"], rows, flagged=flagged)],
-        intro="BLOCK refuses the snapshot, HOLD asks a person, WARN is only told."
-        + _left(len(judgement.anomalies), _ROWS),
+        intro="BLOCK refuses the data, HOLD asks a person, WARN is only told." + left(len(found), _ROWS),
     )
-
-
-def _left(count: int, shown: int) -> str:
-    return f" The first {shown} of {count} are shown." if count > shown else ""
-
-
-def _distances(judgement: Judgement) -> Section:
-    ranked = [entry for entry in judgement.ranked if entry.measure != MISSING]
-    blocks: list[Block] = [Text(line) for line in _in_words(judgement, ranked)]
-    if ranked:
-        rows = [charts.LimitRow(entry.name, entry.value, entry.effective) for entry in ranked[:_BARS]]
-        caption = "A bar is the distance between the two splits in that column; the dashed line is its limit."
-        blocks.append(Figure(charts.limits(rows, axis="distance, as a share of its limit"), caption))
-    return Section("How far each column moved", blocks, intro=_left(len(ranked), _BARS).strip())
-
-
-def _in_words(judgement: Judgement, entries: Sequence[Comparison]) -> Iterator[str]:
-    current, previous = judgement.current, judgement.previous
-    if current is None or previous is None:
-        return
-    for entry in [entry for entry in entries if entry.moved][:_DISTRIBUTIONS]:
-        shares = distribution(entry.column, current, previous).shares()
-        name, now, before = max(shares, key=lambda item: (round(abs(item[1] - item[2]), 9), -item[2]))
-        name = f"value {name}" if name.lstrip("-").isdecimal() else name
-        value, limit = entry.written(4)
-        yield (
-            f"{entry.column} moved by {value} ({entry.measure}), limit {limit}. "
-            f"The largest change is at {name}: {now:.1%} of rows, {before:.1%} before."
-        )
-    if noisy := [entry for entry in entries if entry.limit < entry.value <= entry.floor]:
-        names = ", ".join(
-            f"{x.name} ({x.value:.4f}, limit {x.limit:g}, chance {x.floor:.4f})" for x in noisy[:_ROWS]
-        )
-        yield f"Above the configured limit, but no further than chance alone at so few rows: {names}."
-
-
-def _distributions(judgement: Judgement) -> Section:
-    current, previous = judgement.current, judgement.previous
-    ranked = [entry for entry in judgement.ranked if entry.measure != MISSING]
-    if current is None or previous is None:
-        return Section("Closest to their limits", [])
-    return Section(
-        "Closest to their limits",
-        [_figure(entry, current, previous) for entry in ranked[:_DISTRIBUTIONS]],
-        intro=f"{current.split} is filled, {previous.split} is the outline. The bins of a number are the "
-        f"twentieths of {previous.split}, so they differ in width.",
-    )
-
-
-def _figure(entry: Comparison, current: Profile, previous: Profile) -> Figure:
-    names = (current.split, previous.split)
-    rows = distribution(entry.column, current, previous).drawn(_CATEGORIES)
-    value, limit = entry.written(4)
-    caption = f"{entry.column}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."
-    if not rows.bounds:
-        return Figure(charts.paired_bars(rows.values, rows.current, rows.previous, names=names), caption)
-    mean, before = (by_column(x.statistics)[entry.column].num_stats.mean for x in (current, previous))
-    svg = charts.paired_histogram(rows.bounds, rows.current, rows.previous, names=names)
-    return Figure(svg, f"{caption} Mean {mean:.3g}, before {before:.3g}.")
 
 
 def _not_judged(judgement: Judgement) -> Section:
     rows = [(reason, ", ".join(names)) for reason, names in judgement.unjudged.items()]
-    table: list[Block] = [Table(["Why", "Columns"], rows, flagged=range(len(rows)))] if rows else []
-    intro = "Not compared is not passed: it holds the snapshot."
+    table: list[Block] = [Table(["Why", "What"], rows, flagged=range(len(rows)))] if rows else []
+    intro = "Not compared is not passed: it holds the data, unless it is suppressed with a reason."
     return Section("What could not be compared", table, intro=intro)
 
 
-def _missing(judgement: Judgement) -> Section:
-    """Draw the columns whose share of rows without a value changed."""
-    entries = [entry for entry in judgement.ranked if entry.measure == MISSING and entry.value]
-    if not entries:
-        return Section("Rows without a value", [])
-    rows = [charts.LimitRow(entry.column, entry.value, entry.effective) for entry in entries[:_BARS]]
-    caption = "A bar is how much the share of rows without a value changed; the dashed line is the limit."
+def _quarantine(judgement: Judgement) -> Section:
+    taken = judgement.quarantined
+    if taken.asked is None:
+        return Section("Quarantine", [])
+    rows = [
+        (split, column, what, f"{rows:,}", f"{rows / taken.splits[split]:.3%}")
+        for (split, column, what), rows in taken.reasons.most_common(_ROWS)
+    ]
+    header = ["Split", "Column", "Is", "Rows", "Share"]
+    blocks: list[Block] = [Table(header, rows, numeric=(3, 4))] if rows else [Text("No row was taken out.")]
     return Section(
-        "Rows without a value",
-        [Figure(charts.limits(rows, axis="change, as a share of its limit"), caption)],
-        intro="No distance counts rows without a value, so their share is compared on its own."
-        + _left(len(entries), _BARS),
+        "Quarantine",
+        blocks,
+        intro=f"{taken.total:,} rows violate the schema and lie in a snapshot of their own; up to "
+        f"{taken.asked.max_share:.2%} of a split may. They count in every comparison on this page."
+        + left(len(taken.reasons), _ROWS),
     )
 
 
-def _all_columns(judgement: Judgement) -> Section:
-    order = {entry.column: place for place, entry in reversed(list(enumerate(judgement.ranked)))}
-    columns = sorted(
-        (column.name for column in judgement.snapshot.columns),
-        key=lambda name: order.get(name, len(order) * 2),
-    )
-    rows = [_row(name, judgement) for name in columns]
-    flagged = [place for place, name in enumerate(columns) if name in judgement.moved_columns]
-    header = ["Column", "Measure", "Distance", "Limit", "Chance", "Missing", "Before"]
+def _suppressions(judgement: Judgement) -> Section:
+    """List what a person has set aside, and what it hides now."""
+    waived = [finding for finding in judgement.findings if finding.waived]
+    rows = [(x.severity, x.what, x.waived) for x in waived[:_ROWS]]
+    unused = [
+        (entry.kind, entry.column or "any", str(entry.until), entry.reason)
+        for entry in judgement.in_force[:_ROWS]
+    ]
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(Table(["Severity", "What", "Does not count because"], rows))
+    if unused:
+        blocks.append(Table(["Suppression", "Column", "Until", "Reason"], unused))
     return Section(
-        "All columns",
-        [Table(header, rows, numeric=(2, 3, 4, 5, 6), flagged=flagged)],
-        intro="Chance is what a distance stays below when nothing has moved, at these numbers of rows: the "
-        "larger of it and the limit is applied. Missing is the share of rows without a value.",
+        "Set aside", blocks, intro="Seen, and left out of the decision." + left(len(waived), _ROWS)
     )
 
 
-def _row(column: str, judgement: Judgement) -> tuple[str, ...]:
-    limit = next((limit for limit in judgement.limits if limit.column == column), None)
-    entries = (x for x in judgement.comparisons if x.column == column and x.measure != MISSING)
-    entry = next(entries, None)
-    return (
-        column,
-        MEASURES[limit.comparator] if limit else _left_out(column, judgement),
-        f"{entry.value:.4f}" if entry else "",
-        f"{entry.limit:g}" if entry else "",
-        f"{entry.floor:.4f}" if entry else "",
-        _missing_share(column, judgement.current),
-        _missing_share(column, judgement.previous),
-    )
+def _rows(judgement: Judgement) -> Section:
+    """List the rules on numbers of rows: volume, freshness, label."""
+    told = ("quarantine/", "baseline")  # each has a place of its own on this page
+    rules = [rule for rule in judgement.counted if not rule.name.startswith(told)]
+    rows = [(rule.name, _number(rule, rule.value), _number(rule, rule.limit), rule.detail) for rule in rules]
+    flagged = [place for place, rule in enumerate(rules) if not rule.passed]
+    table = Table(["What", "Is", "Limit", ""], rows, numeric=(1, 2), flagged=flagged)
+    return Section("Rows, time and label", [table] if rows else [])
 
 
-def _missing_share(column: str, profile: Profile | None) -> str:
-    if profile is None:
-        return ""
-    missing = profile.missing(column)
-    return f"{missing / profile.rows:.2%}" if missing else "0"
-
-
-def _left_out(column: str, judgement: Judgement) -> str:
-    roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
-    if column in roles:
-        return f"the {roles[column]}"
-    return "ignored" if column in judgement.validation.ignore else "not in the schema"
+def _number(rule: Rule, value: float) -> str:
+    if rule.name == "freshness":
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"{value:.4g}"

@@ -1,15 +1,17 @@
 """What is known of one split."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Snapshot
-from trainwright.tables import iter_batches
-from trainwright.validate.bins import Counts, Cuts, count, cut_points
-from trainwright.validate.statistics import VALUES_KEPT, by_column, describe, unreadable
+from trainwright.experiment.data import Runner
+from trainwright.validate import looking
+from trainwright.validate.bins import Counts, Cuts, cut_points
+from trainwright.validate.looking import Lookout
+from trainwright.validate.statistics import VALUES_KEPT, by_column
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,34 @@ class Profile:
         return ""
 
 
-def foreign_columns(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> dict[str, str]:
-    """Return the columns of a type that TFDV cannot read, with the type; none if there is no split."""
-    for batch in iter_batches(folder, snapshot, splits, batch_rows=1):
-        return unreadable(batch.schema)
-    return {}
+def foreign_columns(
+    folder: Path, snapshot: Snapshot, splits: Sequence[str], unread: Any | None = None
+) -> dict[str, str]:
+    """Return the columns of which there are no statistics, with their types; none if there is no split.
+
+    Args:
+        folder: The snapshot's folder.
+        snapshot: Its manifest.
+        splits: Splits with rows.
+        unread: The schema, if columns that it does not name are not read; absent, only those of a type that
+            TFDV cannot read are returned.
+    """
+    found = looking.foreign_columns(folder, snapshot, list(splits)) if splits else {}
+    return found | (looking.unnamed_columns(snapshot, unread) if splits and unread is not None else {})
 
 
 def profile_splits(
-    folder: Path, snapshot: Snapshot, splits: Sequence[str], schema: Any, numbers: Sequence[str]
+    folder: Path,
+    snapshot: Snapshot,
+    splits: Sequence[str],
+    schema: Any,
+    numbers: Sequence[str],
+    *,
+    runner: Runner | None = None,
+    store: str = "",
+    new_columns: bool = True,
 ) -> dict[str, Profile]:
-    """Look at splits, reading each from its files batch by batch.
+    """Look at splits, piece by piece, on the processes or the engine of ``runner``.
 
     Args:
         folder: The snapshot's folder.
@@ -79,22 +98,45 @@ def profile_splits(
         splits: Splits with rows. The quantiles of the first bound the bins of all; one alone is not binned.
         schema: The reviewed schema.
         numbers: Columns to count in bins, if they hold numbers.
+        runner: On what the rows are read; two processes if absent. It changes nothing of the result.
+        store: Folder or URI where statistics and counts are kept, and looked for first; none if empty.
+        new_columns: Whether statistics are taken of columns, too, that the schema does not name.
     """
-    key = [snapshot.roles["key"]] if "key" in snapshot.roles else []
-    described = {name: describe(iter_batches(folder, snapshot, [name]), schema, key) for name in splits}
-    cuts = _cuts(described[splits[0]], numbers) if len(splits) > 1 else {}
+    lookout = Lookout(folder, snapshot, schema, runner or Runner(), store, new_columns)
+    first = lookout.statistics(splits[0])
+    cuts = own_cuts(first, numbers) if len(splits) > 1 else {}
+    found = {splits[0]: (first, lookout.counts(splits[0], cuts))}
+    found |= {name: lookout.both(name, cuts) for name in splits[1:]}
     return {
-        name: Profile(
-            split=name,
-            rows=snapshot.splits[name],
-            statistics=statistics,
-            counts=count(iter_batches(folder, snapshot, [name], list(cuts)), cuts) if cuts else {},
-        )
-        for name, statistics in described.items()
+        name: Profile(split=name, rows=snapshot.splits[name], statistics=statistics, counts=counts)
+        for name, (statistics, counts) in found.items()
     }
 
 
-def _cuts(statistics: Any, numbers: Sequence[str]) -> dict[str, Cuts]:
+def count_split(
+    folder: Path,
+    snapshot: Snapshot,
+    split: str,
+    cuts: Mapping[str, Cuts],
+    *,
+    runner: Runner | None = None,
+    store: str = "",
+) -> dict[str, Counts]:
+    """Count the rows of a split in given bins, on the processes or the engine of ``runner``.
+
+    Args:
+        folder: The snapshot's folder.
+        snapshot: Its manifest.
+        split: A split with rows.
+        cuts: Cut points by column; every column must be in the snapshot.
+        runner: See :func:`profile_splits`.
+        store: See :func:`profile_splits`.
+    """
+    return Lookout(folder, snapshot, None, runner or Runner(), store).counts(split, cuts)
+
+
+def own_cuts(statistics: Any, numbers: Sequence[str]) -> dict[str, Cuts]:
+    """Return where columns are cut by the quantiles of their own split; only those that hold numbers."""
     features = by_column(statistics)
     points = {name: cut_points(features[name]) for name in numbers if name in features}
     return {name: cuts for name, cuts in points.items() if cuts is not None}

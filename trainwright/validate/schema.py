@@ -63,7 +63,7 @@ def _faults(schema: Any) -> Iterator[str]:
         if feature.HasField("drift_comparator"):
             yield f"{feature.name}: has a drift_comparator; limits belong to validation.drift"
         if feature.HasField("skew_comparator"):
-            yield f"{feature.name}: has a skew_comparator, and nothing here compares with serving data"
+            yield f"{feature.name}: has a skew_comparator; limits belong to validation.drift"
 
 
 def kind(feature: Any) -> Kind:
@@ -79,22 +79,27 @@ def kind(feature: Any) -> Kind:
     return "categories" if declared else "numbers"
 
 
-def environment(schema: Any) -> str | None:
-    """Return the environment to check a training snapshot under; None if the schema knows none."""
-    return TRAINING if TRAINING in schema.default_environment else None
+def environment(schema: Any, name: str = TRAINING) -> str | None:
+    """Return the environment to check rows under; None if the schema does not know it.
+
+    Args:
+        schema: The reviewed schema.
+        name: :data:`TRAINING` for rows to learn from, :data:`SERVING` for rows as they were served.
+    """
+    return name if name in schema.default_environment else None
 
 
-def expected(schema: Any) -> dict[str, Any]:
-    """Return the columns that a training snapshot should have, by name."""
-    return {feature.name: feature for feature in schema.feature if _in_training(feature, schema)}
+def expected(schema: Any, name: str = TRAINING) -> dict[str, Any]:
+    """Return the columns that rows of an environment should have, by name."""
+    return {feature.name: feature for feature in schema.feature if _in(name, feature, schema)}
 
 
-def _in_training(feature: Any, schema: Any) -> bool:
+def _in(name: str, feature: Any, schema: Any) -> bool:
     if feature.lifecycle_stage in _UNCHECKED_STAGES:
         return False
-    if environment(schema) is None:
+    if environment(schema, name) is None:
         return True
-    return TRAINING not in feature.not_in_environment
+    return name not in feature.not_in_environment
 
 
 def optional(feature: Any) -> bool:

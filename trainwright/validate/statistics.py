@@ -1,24 +1,33 @@
-"""TFDV's statistics of a split, straight from the Arrow batches of its files.
+"""TFDV's statistics of rows, straight from their Arrow batches.
 
-TFDV's own combiners do the work; only the road to them is ours. No file is converted, no Beam pipeline is
-built, and memory stays that of a batch. The rows give the same statistics as TFDV's
-``generate_statistics_from_dataframe``, but for a float NaN: pandas makes it a missing value, here it is
-counted as NaN.
+TFDV's own combiners do the work; only the road to them is ours. No file is converted, and memory stays that
+of a batch. The rows give the same statistics as TFDV's ``generate_statistics_from_dataframe``, but for a
+float NaN: pandas makes it a missing value, here it is counted as NaN. Quantiles of more rows than a sketch
+holds are within :data:`SKETCH_ERROR` of their rank, on TFDV's road as on ours.
 """
 
+import pickle
 from collections.abc import Iterable
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright.validate.tfdv import array_util, schema_pb2, stats_impl, tfdv
+from trainwright.validate.combiners import QUANTILES, VALUES_KEPT, Combiners, counted_as
+from trainwright.validate.forms import listed, prepared, readable, unreadable
 
-VALUES_KEPT = 10_000
-"""Distinct values of a column that are counted exactly. TFDV keeps 1,000 and drops the rest in silence."""
+__all__ = [
+    "QUANTILES",
+    "SKETCH_ERROR",
+    "VALUES_KEPT",
+    "Statistics",
+    "by_column",
+    "describe",
+    "readable",
+    "unreadable",
+]
 
-QUANTILES = 20
-"""Buckets of equal weight in a numeric column's quantile histogram."""
+SKETCH_ERROR = 0.01
+"""Largest error of a quantile's rank, as a share of the rows: TFDV's own setting of its sketch."""
 
 
 class Statistics:
@@ -30,49 +39,41 @@ class Statistics:
     """
 
     def __init__(self, schema: Any, uncounted: Iterable[str] = ()) -> None:
-        options = tfdv.StatsOptions(
-            schema=_without_counts(schema, frozenset(uncounted)),
-            num_rank_histogram_buckets=VALUES_KEPT,
-            num_quantiles_histogram_buckets=QUANTILES,
-        )
-        self._generators = stats_impl.get_generators(options, in_memory=True)
-        self._parts = [generator.create_accumulator() for generator in self._generators]
+        self._combiners = Combiners(counted_as(schema, uncounted))
+        self._parts = self._combiners.begin()
 
     def add(self, batch: pa.RecordBatch) -> Self:
         """Add rows."""
-        rows = listed(batch)
-        with np.errstate(invalid="ignore"):  # infinities have no mean and no variance: TFDV writes NaN
-            self._parts = [
-                generator.add_input(part, rows)
-                for generator, part in zip(self._generators, self._parts, strict=True)
-            ]
+        return self.add_listed(listed(prepared(batch)))
+
+    def add_listed(self, rows: pa.RecordBatch) -> Self:
+        """Add rows that are in TFDV's form already."""
+        self._parts = self._combiners.add(self._parts, rows)
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add the rows that another has seen; it must have been made with the same schema."""
-        parts = zip(self._generators, self._parts, other._parts, strict=True)
-        with np.errstate(invalid="ignore"):
-            self._parts = [
-                generator.merge_accumulators([generator.compact(mine), generator.compact(theirs)])
-                for generator, mine, theirs in parts
-            ]
+        """Add the rows that another has seen, which is used up; both must be of the same schema."""
+        return self._merge(self._combiners.compact(other._parts))
+
+    def packed(self) -> bytes:
+        """Return what was seen so far as bytes, for a process that was given the same schema."""
+        return pickle.dumps(self._combiners.compact(self._parts), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def merge_packed(self, parts: bytes) -> Self:
+        """Add the rows that another process has seen. Only for bytes that our own processes sent."""
+        return self._merge(pickle.loads(parts))  # noqa: S301  # nosec B301
+
+    def _merge(self, parts: list[Any]) -> Self:
+        self._parts = self._combiners.merge([self._combiners.compact(self._parts), parts])
         return self
 
     def finish(self) -> Any:
         """Return the statistics as TFDV's ``DatasetFeatureStatisticsList`` with one dataset."""
-        return stats_impl.extract_statistics_output(self._parts, self._generators)
-
-
-def _without_counts(schema: Any, columns: frozenset[str]) -> Any:
-    copy = schema_pb2.Schema.FromString(schema.SerializeToString())
-    for feature in copy.feature:
-        if feature.name in columns and feature.type == schema_pb2.BYTES:
-            feature.string_domain.is_categorical = schema_pb2.StringDomain.CATEGORICAL_NO
-    return copy
+        return self._combiners.finish(self._parts)
 
 
 def describe(batches: Iterable[pa.RecordBatch], schema: Any, uncounted: Iterable[str] = ()) -> Any:
-    """Compute the statistics of some rows.
+    """Compute the statistics of some rows in this process.
 
     Args:
         batches: Rows, all of the same columns.
@@ -88,60 +89,3 @@ def describe(batches: Iterable[pa.RecordBatch], schema: Any, uncounted: Iterable
 def by_column(statistics: Any) -> dict[str, Any]:
     """Return the statistics of each top-level column (``FeatureNameStatistics``) by its name."""
     return {feature.path.step[0]: feature for feature in statistics.datasets[0].features}
-
-
-def listed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring a batch into the form that TFDV takes: every row a list of values, or null.
-
-    Columns of a type that TFDV cannot take are left out; :func:`unreadable` names them.
-    """
-    names, arrays = [], []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        flat = readable(column)
-        if flat is not None:
-            several = pa.types.is_large_list(flat.type)
-            names.append(name)
-            arrays.append(flat if several else array_util.ToSingletonListArray(flat))
-    return pa.RecordBatch.from_arrays(arrays, names)
-
-
-def unreadable(schema: pa.Schema) -> dict[str, str]:
-    """Return the columns that TFDV cannot take, with their types: structs, maps, unions."""
-    return {field.name: str(field.type) for field in schema if _target(field.type) is None}
-
-
-def readable(array: pa.Array) -> pa.Array | None:
-    """Bring a column into a type that TFDV takes, or return None.
-
-    Integers and booleans become 64-bit and 8-bit integers, decimals and floats doubles, strings bytes.
-    Timestamps become whole seconds since 1970 in UTC, dates days; a time of the day or a duration stays the
-    number it is stored as.
-    """
-    target = _target(array.type)
-    if target is None or target == array.type:
-        return None if target is None else array
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False)
-    if pa.types.is_temporal(array.type):
-        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())  # noqa: PLR2004
-    return array.cast(target)
-
-
-def _target(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type under which TFDV takes a column; None if it does not."""
-    of = pa.types
-    if of.is_list(kind) or of.is_large_list(kind):
-        inner = _target(kind.value_type)
-        flat = inner is not None and not of.is_large_list(inner) and not of.is_temporal(kind.value_type)
-        return pa.large_list(inner) if flat else None
-    if of.is_dictionary(kind):
-        return _target(kind.value_type)
-    forms = (
-        (of.is_boolean(kind), pa.int8()),
-        (of.is_unsigned_integer(kind), pa.uint64()),
-        (of.is_signed_integer(kind) or of.is_temporal(kind), pa.int64()),
-        (of.is_float32(kind) or of.is_float64(kind) or of.is_decimal(kind), pa.float64()),
-        (of.is_string(kind) or of.is_large_string(kind), pa.large_binary()),
-        (of.is_binary(kind) or of.is_large_binary(kind) or of.is_null(kind), pa.large_binary()),
-    )
-    return next((target for holds, target in forms if holds), None)

@@ -42,7 +42,7 @@ weather = FeatureView(
         Field(name="pressure", dtype=Float64, description="Sea-level pressure, millibars."),
         Field(name="visib", dtype=Float64, description="Visibility, miles, at most 10."),
     ],
-    online=False,
+    online=True,
 )
 
 planes = FeatureView(
@@ -60,7 +60,7 @@ planes = FeatureView(
         Field(name="engines", dtype=Int64, description="Number of engines."),
         Field(name="seats", dtype=Int64, description="Number of seats."),
     ],
-    online=False,
+    online=True,
 )
 
 carrier_punctuality = FeatureView(
@@ -77,7 +77,7 @@ carrier_punctuality = FeatureView(
             name="carrier_cancelled_share_30d", dtype=Float64, description="Never departed, of all scheduled."
         ),
     ],
-    online=False,
+    online=True,
 )
 
 origin_traffic = FeatureView(
@@ -92,7 +92,7 @@ origin_traffic = FeatureView(
         Field(name="origin_late_share_2h", dtype=Float64, description="Share over 15 minutes late."),
         Field(name="origin_waiting", dtype=Int64, description="Due in the past 3 hours and not gone."),
     ],
-    online=False,
+    online=True,
 )
 
 flight_delay_v1 = FeatureService(
