@@ -1,4 +1,4 @@
-"""Features into Redis and SQLite: the newest row of every key, readable by Feast's own ``get_online_features``.
+"""Features into Redis and SQLite: the newest row of every key, as ``get_online_features`` reads it.
 
 ``python benchmarks/materialize.py [--rows N] [--peer-rows N] [--repeats N]`` writes N rows of 10 features,
 each of a key of its own, in turn with ours and with the peer: Feast's ``FeatureStore.materialize`` with its
@@ -51,9 +51,11 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueTyp
 from feast.types import Float64
 folder, features = sys.argv[1], int(sys.argv[2])
 driver = Entity(name="driver", value_type=ValueType.INT64)
-source = FileSource(path=folder + "/rows.parquet", timestamp_field="event", created_timestamp_column="created")
+path = folder + "/rows.parquet"
+source = FileSource(path=path, timestamp_field="event", created_timestamp_column="created")
 schema = [Field(name=f"f{n}", dtype=Float64) for n in range(features)]
-view = FeatureView(name="drivers", entities=[driver], ttl=timedelta(0), source=source, schema=schema, online=True)
+kind = {"name": "drivers", "entities": [driver], "ttl": timedelta(0), "online": True}
+view = FeatureView(source=source, schema=schema, **kind)
 FeatureStore(repo_path=folder).apply([driver, view])
 """
 
@@ -91,9 +93,8 @@ print(json.dumps([seconds, peak]))
 def run(code: str, *arguments: str) -> str:
     """Run code under the environment of the step; return the last line that it prints."""
     command = [str(PYTHON), "-W", "ignore", "-c", code, *arguments]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    )
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    done = subprocess.run(command, check=True, text=True, cwd=ROOT, **quiet)
     return done.stdout.strip().rsplit("\n", 1)[-1]
 
 

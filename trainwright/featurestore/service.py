@@ -1,67 +1,24 @@
-"""Opening a Feast repository: what a feature service joins, from which files, with what identity.
-
-Feast is imported inside functions: it takes seconds, and only two verbs need it.
-"""
+"""A feature service: the views that it joins, checked before any join."""
 
 import difflib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError
-from trainwright.storage import TABLE_SUFFIXES, list_files, local_path, open_file, take_listing
-
-SETTINGS = "feature_store.yaml"
-OFFLINE_STORE = "duckdb"
-"""The one offline store that is joined from: Feast's default, dask, drops rows that match nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """One feature view as a service uses it.
-
-    Attributes:
-        name: Its name, or its alias in the service.
-        features: Name and Feast type of each feature, in the service's order.
-        keys: Column of the rows by key column of the view.
-        ttl: How old a value may be, relative to the row; zero is any age.
-        source: Absolute path or URI of its Parquet files.
-        content: Digest of those files.
-        time: Column with the time that a value describes.
-        created: Column with the time from which on it was known; empty if there is none.
-        renamed: Feature by column of the files, where they differ.
-        feast: The view as Feast holds it.
-    """
-
-    name: str
-    features: Mapping[str, str]
-    keys: Mapping[str, str]
-    ttl: timedelta
-    source: str
-    content: str
-    time: str
-    created: str
-    renamed: Mapping[str, str]
-    feast: Any = field(compare=False, repr=False)
-
-    @property
-    def definition(self) -> dict[str, Any]:
-        """What decides the values it gives, as plain JSON data: nothing about places or descriptions."""
-        return {
-            "name": self.name,
-            "features": list(self.features.items()),
-            "keys": dict(self.keys),
-            "ttl_us": self.ttl // timedelta(microseconds=1),
-            "content": self.content,
-            "time": self.time,
-            "created": self.created,
-            "renamed": dict(self.renamed),
-        }
+from trainwright.featurestore.repository import (
+    OFFLINE_STORE,
+    SETTINGS,
+    apply_hint,
+    open_folder,
+    open_settings,
+    open_store,
+)
+from trainwright.featurestore.view import View, offline_file, offline_files
+from trainwright.storage import take_listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +57,7 @@ def open_service(repository: str, name: str) -> Service:
             cannot be joined without a leak or a loss.
         DependencyError: The registry is there but cannot be read.
     """
-    folder = _folder(repository)
+    folder = open_folder(repository)
     store = _store(folder)
     known = _services(store, folder)
     if name not in known:
@@ -108,7 +65,7 @@ def open_service(repository: str, name: str) -> Service:
         raise InputError(
             f"no feature service {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
             where=str(folder),
-            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {_apply(folder)}",
+            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {apply_hint(folder)}",
         )
     views = tuple(_view(store, folder, use) for use in known[name].feature_view_projections)
     return Service(name=name, views=views, feast=store)
@@ -122,45 +79,17 @@ def _services(store: Any, folder: Path) -> dict[str, Any]:
         raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
 
 
-def _folder(repository: str) -> Path:
-    folder = local_path(repository)
-    if folder is None:
-        raise InputError(
-            "a Feast repository is a local folder",
-            where=repository,
-            hint="Put it into the image or mount it; its offline files and its registry may be remote.",
-        )
-    if not (folder / SETTINGS).is_file():
-        raise InputError(f"no Feast repository here: no {SETTINGS}", where=str(folder))
-    return folder
-
-
 def _store(folder: Path) -> Any:
     """Open Feast's store, unless its settings are not to be trusted with a training set."""
-    from feast import FeatureStore
-    from feast.repo_config import load_repo_config
-
-    try:
-        settings = load_repo_config(folder, folder / SETTINGS)
-        offline = settings.offline_store.type
-    except Exception as error:
-        raise InputError(f"Feast cannot read its settings: {error}", where=str(folder / SETTINGS)) from error
+    settings = open_settings(folder)
+    offline = settings.offline_store.type
     if offline != OFFLINE_STORE:
         raise InputError(
             f"offline store {offline!r} is not joined from",
             where=str(folder / SETTINGS),
             hint=f"Set offline_store: {{type: {OFFLINE_STORE}}}; Feast's default drops rows without a match.",
         )
-    registry = settings.registry.path
-    if settings.registry.registry_type == "file" and "://" not in registry:
-        path = folder / registry
-        if not path.is_file():
-            raise InputError(f"not applied: no registry {path}", where=str(folder), hint=_apply(folder))
-    return FeatureStore(repo_path=str(folder), config=settings)
-
-
-def _apply(folder: Path) -> str:
-    return f"After a change of the definitions: feast --chdir {folder} apply."
+    return open_store(folder, settings)
 
 
 def _view(store: Any, folder: Path, use: Any) -> View:
@@ -252,25 +181,3 @@ def _require_columns(view: View) -> None:
                 where=view.source,
                 hint="Write it as timestamp[us, tz=UTC]; DuckDB cannot compare nanoseconds with a zone.",
             )
-
-
-def offline_files(view: View) -> list[str]:
-    """List the files behind a view."""
-    return [entry.uri for entry in list_files(view.source, TABLE_SUFFIXES)]
-
-
-@contextmanager
-def offline_file(view: View, uri: str) -> Iterator[BinaryIO]:
-    """Open a file behind a view; what Arrow says about it becomes an error that names both.
-
-    Raises:
-        InputError: It is gone, incomplete, or not Parquet.
-    """
-    import pyarrow as pa
-
-    with open_file(uri) as stream:
-        try:
-            yield stream
-        except (pa.ArrowException, OSError) as error:
-            what = f"the offline file of view {view.name!r} is not Parquet, or broken: {error}"
-            raise InputError(what, where=uri) from None

@@ -1,0 +1,88 @@
+"""Real servers, started on free ports of this machine and stopped again."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 30
+POSTGRES = Path("/usr/lib/postgresql")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not ready():
+        assert time.monotonic() < until, f"{what} did not start"
+        time.sleep(0.05)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def running(command: list[str], port: int, log: Path, user: str | None = None) -> Iterator[int]:
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, user=user)
+        try:
+            wait_until(lambda: answers(port), command[0])
+            yield port
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE_S)
+
+
+def _installed(package: str, found: Callable[[], bool]) -> None:
+    """Install a package of Debian where that is possible; skip with the reason where it is not."""
+    if not found() and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "-y", "-qq", package], capture_output=True, check=False)
+    if not found():
+        pytest.skip(f"{package} is not installed, and could not be")
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[int]:
+    _installed("redis-server", lambda: shutil.which("redis-server") is not None)
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with running(command, port, folder / "redis.log"):
+        yield port
+
+
+@contextmanager
+def postgres() -> Iterator[int]:
+    _installed("postgresql", lambda: bool(list(POSTGRES.glob("*/bin/postgres"))))
+    programs = sorted(POSTGRES.glob("*/bin"))[-1]
+    user = None if os.geteuid() else "postgres"  # it does not run as root
+    with tempfile.TemporaryDirectory(prefix="trainwright-postgres-") as name:
+        folder, port = Path(name), free_port()
+        if user:
+            shutil.chown(folder, user)
+        initdb = [programs / "initdb", "-D", folder / "data", "-U", "feast", "-A", "trust", "--no-sync"]
+        subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=folder)
+        quiet = [
+            "-c",
+            "fsync=off",
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"unix_socket_directories={name}",
+        ]
+        command = [str(programs / "postgres"), "-D", str(folder / "data"), "-p", str(port), *quiet]
+        with running(command, port, folder / "log", user):
+            yield port

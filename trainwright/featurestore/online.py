@@ -1,0 +1,198 @@
+"""The feature views that an online store serves, as they were applied."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import DependencyError, InputError
+from trainwright.featurestore.repository import (
+    apply_hint,
+    close_store,
+    open_folder,
+    open_settings,
+    open_store,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineView:
+    """One feature view that is served.
+
+    Attributes:
+        name: Its name.
+        keys: Feast's type of each key column, by name, such as ``INT64``.
+        features: Feast's type of each feature, by name, in the view's order.
+        columns: Column of the files for each key, feature and time.
+        ttl: How old a value may be; zero is any age.
+        source: Absolute path or URI of its Parquet files.
+        time: Name of the time that a value describes.
+        created: Name of the time from which on it was known; empty if there is none.
+        feast: The view as Feast holds it.
+    """
+
+    name: str
+    keys: Mapping[str, str]
+    features: Mapping[str, str]
+    columns: Mapping[str, str]
+    ttl: timedelta
+    source: str
+    time: str
+    created: str
+    feast: Any = field(compare=False, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the values that are served, but for the rows and where they lie."""
+        definition = {
+            "name": self.name,
+            "keys": dict(self.keys),
+            "features": list(self.features.items()),
+            "columns": dict(self.columns),
+            "ttl_us": self.ttl // timedelta(microseconds=1),
+            "time": self.time,
+            "created": self.created,
+        }
+        return digest_text(canonical(definition))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Online:
+    """The served views of an applied repository, and Feast's own store behind them."""
+
+    folder: Path
+    views: tuple[OnlineView, ...]
+    feast: Any = field(compare=False, repr=False)
+
+    @property
+    def project(self) -> str:
+        """Feast's name for all of it; keys of one project never meet those of another."""
+        return str(self.feast.project)
+
+    def close(self) -> None:
+        """Close what Feast keeps open."""
+        close_store(self.feast)
+
+    @property
+    def store(self) -> str:
+        """Feast's name of the kind of online store, such as ``redis``."""
+        return str(self.feast.config.online_store.type)
+
+    @property
+    def place(self) -> str:
+        """Which store it is, without credentials: two that are equal hold the same rows."""
+        settings = self.feast.config.online_store
+        parts = [self.store]
+        for name in ("path", "host", "port", "database", "db_schema"):
+            parts.append(str(getattr(settings, name, None) or ""))
+        hosts = str(getattr(settings, "connection_string", "")).split(",")
+        parts += [part for part in hosts if "=" not in part or part.startswith("db=")]
+        return " ".join(part for part in parts if part)
+
+    @property
+    def engine(self) -> str:
+        """Feast's name of the engine that materializes; ``local`` is this process."""
+        engine = self.feast.config.batch_engine
+        return str(engine if isinstance(engine, str) else getattr(engine, "type", "local"))
+
+
+def open_online(repository: str, names: Sequence[str] = ()) -> Online:
+    """Open the views that an applied repository serves. Nothing is written, and no feature is read.
+
+    Args:
+        repository: Folder with ``feature_store.yaml``.
+        names: Views to open; all that are online when empty.
+
+    Raises:
+        InputError: There is no such folder, registry or view; a view is not served, has no key, is
+            transformed, or is not read from files; or the repository has no online store.
+        DependencyError: The registry is there but cannot be read.
+    """
+    folder = open_folder(repository)
+    settings = open_settings(folder)
+    if settings.online_store is None:
+        raise InputError(
+            "this repository has no online store",
+            where=str(folder),
+            hint="Set online_store in feature_store.yaml: sqlite, redis or postgres.",
+        )
+    store = open_store(folder, settings)
+    known = _views(store, folder)
+    _require_known(names, known, folder)
+    chosen = names or [name for name, view in known.items() if view.online and getattr(view, "enabled", True)]
+    if not chosen:
+        raise InputError(
+            "no view is online", where=str(folder), hint=f"Set online=True. {apply_hint(folder)}"
+        )
+    return Online(folder=folder, views=tuple(_view(known[name], folder) for name in chosen), feast=store)
+
+
+def _views(store: Any, folder: Path) -> dict[str, Any]:
+    """Return Feast's views by name; this is the first time that the registry is read."""
+    try:
+        return {view.name: view for view in store.list_all_feature_views()}
+    except Exception as error:
+        raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
+
+
+def _require_known(names: Sequence[str], known: Mapping[str, Any], folder: Path) -> None:
+    for name in names:
+        if name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=3)
+        raise InputError(
+            f"no feature view {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
+            where=str(folder),
+            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {apply_hint(folder)}",
+        )
+
+
+def _view(feast: Any, folder: Path) -> OnlineView:
+    """Read one view as data."""
+    _require_served(feast, folder)
+    source = feast.batch_source
+    back = {new: old for old, new in (source.field_mapping or {}).items()}
+    features = {feature.name: feature.dtype.to_value_type().name for feature in feast.features}
+    keys = {column.name: column.dtype.to_value_type().name for column in feast.entity_columns}
+    created = source.created_timestamp_column or ""
+    names = [*keys, *features, source.timestamp_field, *([created] if created else [])]
+    return OnlineView(
+        name=feast.name,
+        keys=keys,
+        features=features,
+        columns={name: back.get(name, name) for name in names},
+        ttl=feast.ttl or timedelta(0),
+        source=source.path if "://" in source.path else str(folder / source.path),
+        time=source.timestamp_field,
+        created=created,
+        feast=feast,
+    )
+
+
+def _require_served(feast: Any, folder: Path) -> None:
+    """Refuse a view whose values are not rows of files under a key."""
+    from feast import FeatureView
+
+    problem = ""
+    if type(feast) is not FeatureView:
+        problem = f"is a {type(feast).__name__}; only plain feature views are materialized"
+    elif not feast.online:
+        problem = "is not online"
+    elif not feast.entity_columns or feast.entities == ["__dummy"]:
+        problem = "has no entity, so no key to be served under"
+    elif getattr(feast, "feature_transformation", None) is not None:
+        problem = "is transformed when it is materialized; only stored values are"
+    elif not _in_files(feast.batch_source):
+        problem = f"reads from {type(feast.batch_source).__name__}; only Parquet files are read"
+    if problem:
+        raise InputError(f"view {feast.name!r} {problem}", where=str(folder))
+
+
+def _in_files(source: Any) -> bool:
+    """Tell whether a source is Parquet files: Feast's FileSource, or a SparkSource that names a path."""
+    kind = getattr(source, "file_format", None)
+    name = kind if isinstance(kind, str) else type(kind).__name__.removesuffix("Format").lower()
+    return bool(getattr(source, "path", "")) and name in {"parquet", "nonetype"}

@@ -1,0 +1,292 @@
+"""The newest row of every key within a window, from files of any size in little memory."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from trainwright import tables
+from trainwright.artifacts import SourceFile
+from trainwright.errors import DependencyError, InputError, TrainwrightError
+from trainwright.featurestore import OnlineView
+from trainwright.materialize.rows import microseconds
+from trainwright.materialize.window import Window
+from trainwright.storage import open_file
+
+READ_ROWS = 65_536
+"""Rows read from a file at a time."""
+
+BATCH_ROWS = 20_000
+"""Rows handed out at a time, at most."""
+
+BATCH_BYTES = 32 << 20
+"""Bytes of them, about, at most: what bounds the memory when values are large."""
+
+SORT_MEMORY = "256MB"
+"""What the database may hold before it uses its folder."""
+
+_THREADS = 2
+_US = 1_000_000
+
+
+@dataclass
+class Seen:
+    """What was met while the files were read.
+
+    Attributes:
+        rows: Rows of the files that the window holds.
+        newest: Newest time of them, in microseconds; None without rows.
+        late: Rows before the window that became known after ``known_since``: this run does not write them.
+        problem: What stopped the reading; the database in between reports it in its own words.
+    """
+
+    rows: int = 0
+    newest: int | None = None
+    late: int = 0
+    problem: TrainwrightError | None = None
+
+
+@dataclass
+class Latest:
+    """The newest row of each key, held in a database on disk.
+
+    Attributes:
+        view: The view.
+        seen: What was met while the files were read.
+        keys: How many keys there are.
+    """
+
+    view: OnlineView
+    seen: Seen
+    keys: int
+    _database: Any = field(repr=False)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Give the rows: keys, features and times by their names in the view, in pieces of bounded size."""
+        yield from self._read("SELECT * FROM latest")
+
+    def sample(self, count: int) -> pa.Table:
+        """Give the rows of some keys: all when there are no more than ``count``; else always the same."""
+        limit = f" USING SAMPLE reservoir({int(count)} ROWS) REPEATABLE (1)" if count < self.keys else ""
+        found = list(self._read(f"SELECT * FROM latest{limit}"))  # noqa: S608  # nosec B608 - a number
+        return pa.Table.from_batches(found) if found else pa.table({})
+
+    def _read(self, query: str) -> Iterator[pa.RecordBatch]:
+        cursor = self._database.cursor()
+        for batch in cursor.sql(query).to_arrow_reader(BATCH_ROWS):
+            for piece in tables.plain(pa.Table.from_batches([batch])).to_batches():
+                pieces = max(1, -(-piece.nbytes // BATCH_BYTES))
+                step = max(1, -(-piece.num_rows // pieces))
+                yield from (piece.slice(first, step) for first in range(0, piece.num_rows, step))
+
+
+@contextmanager
+def latest_rows(
+    view: OnlineView, files: Sequence[SourceFile], window: Window, known_since: datetime | None = None
+) -> Iterator[Latest]:
+    """Find the newest row of each key: last by its time, then by when it was created.
+
+    Args:
+        view: The view.
+        files: Its files, as they were listed; a remote one is read as it was then.
+        window: Which rows count.
+        known_since: Count rows before the window that were created from then on.
+
+    Raises:
+        InputError: A file is broken or lacks a column; a key or a time is null; or two rows of one key have
+            the same times and other values, so that the choice would be chance.
+    """
+    import duckdb
+
+    seen = Seen()
+    with tempfile.TemporaryDirectory(prefix="trainwright-materialize-") as scratch:
+        settings: dict[str, Any] = {"memory_limit": SORT_MEMORY, "threads": _THREADS}
+        settings |= {"temp_directory": f"{scratch}/spill", "preserve_insertion_order": False}
+        with duckdb.connect(str(Path(scratch) / "latest.duckdb"), config=settings) as database:
+            database.execute("SET TimeZone = 'UTC'")
+            database.register("incoming", _reader(view, files, window, known_since, seen))
+            try:
+                keys = _newest(database, view)
+            except duckdb.Error as error:
+                raise seen.problem or _failed(error) from error
+            yield Latest(view, seen, keys, database)
+
+
+def _failed(error: Exception) -> DependencyError:
+    hint = "Give this step room on the disk of its temporary folder: about the size of the window's rows."
+    return DependencyError(f"the newest rows could not be sorted out: {error}", where="DuckDB", hint=hint)
+
+
+def _newest(database: Any, view: OnlineView) -> int:
+    """Keep the newest rows in the table ``latest``; return the number of keys."""
+    names = ", ".join(_quoted(name) for name in view.keys)
+    order = f"{_quoted(view.time)} DESC"
+    order += f", {_quoted(view.created)} DESC NULLS LAST" if view.created else ""
+    database.execute(
+        "CREATE TABLE latest AS SELECT * FROM incoming "  # noqa: S608  # nosec B608 - quoted names
+        f"QUALIFY rank() OVER (PARTITION BY {names} ORDER BY {order}) = 1"
+    )
+    rows, keys = _counts(database, names)
+    if rows == keys:
+        return keys
+    database.execute("CREATE OR REPLACE TABLE latest AS SELECT DISTINCT * FROM latest")
+    rows, keys = _counts(database, names)
+    if rows != keys:
+        raise _ambiguous(database, view, names, rows - keys)
+    return keys
+
+
+def _counts(database: Any, names: str) -> tuple[int, int]:
+    keys = f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM latest)"  # noqa: S608  # nosec B608 - quoted names
+    counts = [database.execute(query).fetchone()[0] for query in ("SELECT count(*) FROM latest", keys)]
+    return int(counts[0]), int(counts[1])
+
+
+def _ambiguous(database: Any, view: OnlineView, names: str, count: int) -> InputError:
+    query = (
+        f"SELECT {names}, max({_quoted(view.time)}) FROM latest GROUP BY {names} HAVING count(*) > 1 LIMIT 1"  # noqa: S608  # nosec B608 - quoted names
+    )
+    values = database.execute(query).fetchone()
+    shown = ", ".join(f"{name}={value}" for name, value in zip([*view.keys, view.time], values, strict=True))
+    return InputError(
+        f"view {view.name!r} is ambiguous: {count:,} rows have the key and the times of another but other "
+        f"values, such as {shown}",
+        where=view.source,
+        hint="Keep one of them, or give them different created timestamps.",
+    )
+
+
+def _reader(
+    view: OnlineView,
+    files: Sequence[SourceFile],
+    window: Window,
+    known_since: datetime | None,
+    seen: Seen,
+) -> pa.RecordBatchReader:
+    """Read the window's rows as one stream of batches that are all alike."""
+    schema = pa.schema([])
+    for entry in files:
+        with _opened(view, entry) as parquet:
+            found = tables.plain(_renamed(parquet.schema_arrow.empty_table(), view, entry.uri)).schema
+        schema = schema if len(schema) else found
+        if found != schema:
+            difference = tables.schema_difference(schema, found)
+            raise InputError(f"the files of view {view.name!r} differ: {difference}", where=entry.uri)
+    _require_times(view, schema)
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        try:
+            for entry in files:
+                yield from _pieces(view, entry, window, known_since, seen)
+        except TrainwrightError as error:
+            seen.problem = error
+            raise
+
+    return pa.RecordBatchReader.from_batches(schema, parts())
+
+
+def _pieces(
+    view: OnlineView, entry: SourceFile, window: Window, known_since: datetime | None, seen: Seen
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows of one file that the window holds; row groups that cannot hold any are not read."""
+    with _opened(view, entry) as parquet:
+        groups = [
+            index
+            for index in range(parquet.num_row_groups)
+            if _may_hold(parquet.metadata.row_group(index), view, window, known_since)
+        ]
+        columns = list(dict.fromkeys(view.columns.values()))
+        for batch in parquet.iter_batches(READ_ROWS, row_groups=groups, columns=columns):
+            table = tables.plain(_renamed(pa.Table.from_batches([batch]), view, entry.uri))
+            for piece in table.to_batches():
+                yield _within(piece, view, entry, window, known_since, seen)
+
+
+def _within(
+    piece: pa.RecordBatch,
+    view: OnlineView,
+    entry: SourceFile,
+    window: Window,
+    known_since: datetime | None,
+    seen: Seen,
+) -> pa.RecordBatch:
+    """Keep a batch's rows of the window, and count what was met."""
+    for name in (*view.keys, view.time):
+        if nulls := piece.column(name).null_count:
+            kind = "key" if name in view.keys else "event timestamp"
+            what = f"{kind} column {view.columns[name]!r} of view {view.name!r} has {nulls:,} nulls"
+            raise InputError(what, where=entry.uri, hint="Every row needs its key and its time.")
+    at = microseconds(piece.column(view.time))
+    inside = pc.less(at, window.end_us)
+    if window.start_us is not None:
+        before = pc.less(at, window.start_us)
+        inside = pc.and_not(inside, before)
+        if known_since is not None and view.created:
+            known = microseconds(piece.column(view.created))
+            late = pc.and_(before, pc.greater_equal(known, int(known_since.timestamp() * _US)))
+            seen.late += pc.sum(late).as_py() or 0
+    kept = piece.filter(inside)
+    if kept.num_rows:
+        seen.rows += kept.num_rows
+        newest = pc.max(at.filter(inside)).as_py()
+        seen.newest = newest if seen.newest is None else max(seen.newest, newest)
+    return kept
+
+
+def _may_hold(group: Any, view: OnlineView, window: Window, known_since: datetime | None) -> bool:
+    """Tell from a row group's statistics whether it can have rows of the window, or such as came late."""
+    times = _span(group, view.columns[view.time])
+    if times is None:
+        return True
+    if times[0] < window.end and (window.start is None or times[1] >= window.start):
+        return True
+    known = _span(group, view.columns[view.created]) if known_since is not None and view.created else None
+    return known is not None and known_since is not None and known[1] >= known_since
+
+
+def _span(group: Any, name: str) -> tuple[datetime, datetime] | None:
+    """Return the least and the greatest time in a column of a row group; None if that is not known."""
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema != name or column.statistics is None:
+            continue
+        found = column.statistics
+        ends = (found.min, found.max) if found.has_min_max and not found.null_count else ()
+        times = [time.replace(tzinfo=time.tzinfo or UTC) for time in ends if isinstance(time, datetime)]
+        return (times[0], times[1]) if len(times) > 1 else None
+    return None
+
+
+@contextmanager
+def _opened(view: OnlineView, entry: SourceFile) -> Iterator[pq.ParquetFile]:
+    with open_file(entry.uri, entry.version) as stream:
+        try:
+            yield pq.ParquetFile(stream)
+        except (pa.ArrowException, OSError) as error:
+            what = f"the offline file of view {view.name!r} is not Parquet, or broken: {error}"
+            raise InputError(what, where=entry.uri) from None
+
+
+def _renamed(table: pa.Table, view: OnlineView, uri: str) -> pa.Table:
+    tables.require_columns(
+        table.schema, dict.fromkeys(view.columns.values()), where=f"offline file of view {view.name!r}: {uri}"
+    )
+    return pa.table({name: table[column] for name, column in view.columns.items()})
+
+
+def _require_times(view: OnlineView, schema: pa.Schema) -> None:
+    for name in (view.time, view.created):
+        if name and not pa.types.is_timestamp(kind := schema.field(name).type):
+            what = f"column {view.columns[name]!r} of view {view.name!r} is {kind}, no timestamp"
+            raise InputError(what, where=view.source)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

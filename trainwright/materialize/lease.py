@@ -1,0 +1,208 @@
+"""A lease: of many runs, one writes a view, and one that died is succeeded after a while.
+
+It is held in the folder of the watermarks, by files that are only ever created. ``lease.N.json`` is a claim;
+the highest number holds. Its owner gives signs of life, ``lease.N.beat.K.json``, and ends with
+``lease.N.done.json``. Whoever finds the last sign too old claims N+1. Ages are taken by the store's clock
+alone: what pods think of the time does not matter.
+"""
+
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainwright.artifacts import SourceFile
+from trainwright.documents import canonical
+from trainwright.errors import InputError, TrainwrightError, TransientError
+from trainwright.storage import AlreadyThere, create, head, join, list_files, remove
+
+_NAME = re.compile(r"lease\.(\d{8})\.(?:(beat)\.(\d{8})\.|(done)\.)?json")
+_BEATS = 3
+"""Signs of life in the time after which their absence counts."""
+
+
+_LISTINGS = 100
+"""How often to list again when files come and go."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """The highest claim that is there, and when its owner was last heard of."""
+
+    number: int
+    done: bool
+    heard: datetime | None
+    files: tuple[str, ...]
+    older: tuple[str, ...]
+
+
+class Lease:
+    """A claim that this process holds, as long as its signs of life arrive.
+
+    Attributes:
+        began: When it was claimed, by the store's clock.
+    """
+
+    def __init__(self, folder: str, number: int, began: datetime, lease_s: float) -> None:
+        self.began = began
+        self._folder, self._number, self._lease_s = folder, number, lease_s
+        self._heard = time.monotonic()
+        self._lost = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
+        self._thread.start()
+
+    def require(self) -> None:
+        """Check that the claim still holds; asked before every write.
+
+        Raises:
+            TransientError: It does not: another may be writing.
+        """
+        silent_s = time.monotonic() - self._heard
+        if not self._lost and silent_s > self._lease_s:
+            self._lost = f"no sign of life could be left for {silent_s:.0f} s"
+        if self._lost:
+            raise TransientError(
+                f"the lease was lost: {self._lost}",
+                where=self._folder,
+                hint="Nothing is lost: the next run writes the same rows again.",
+            )
+
+    def release(self) -> None:
+        """Give it up, so that the next need not wait."""
+        self._ended.set()
+        self._thread.join()
+        if not self._lost:
+            create(join(self._folder, _name(self._number, "done.")), b"{}")
+
+    def _live(self) -> None:
+        beat = 0
+        while not self._ended.wait(self._lease_s / _BEATS):
+            asked, beat = time.monotonic(), beat + 1
+            try:
+                create(join(self._folder, _name(self._number, f"beat.{beat:08d}.")), b"{}")
+                claim = _look(self._folder)
+                if claim is None or claim.number != self._number:
+                    self._lost = "another run took over"
+                    return
+                remove(uri for uri in claim.files if _beat(uri) not in {0, beat})
+                self._heard = asked
+            except TrainwrightError:
+                continue  # the next one may arrive; `require` counts the time
+
+
+@contextmanager
+def held(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]:
+    """Hold the lease of a folder; wait for another run, and succeed one that died.
+
+    Args:
+        folder: Path or URI; it need not exist.
+        lease_s: After so long without a sign of life, an owner counts as dead.
+        wait_s: How long to wait for one that lives.
+
+    Raises:
+        TransientError: Another run holds it all this time.
+    """
+    lease = _take(folder, lease_s, wait_s)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
+    until = time.monotonic() + wait_s
+    while True:
+        claim = _look(folder)
+        if claim is None or claim.done or _age_s(folder, claim) > lease_s:
+            lease = _claim(folder, claim, lease_s)
+            if lease is not None:
+                return lease
+            continue
+        if time.monotonic() > until:
+            raise TransientError(
+                f"another run has been writing this view for the {wait_s:.0f} s that were waited",
+                where=folder,
+                hint="Start it again when the other has ended, or raise materialize.wait_s.",
+            )
+        time.sleep(min(1.0, lease_s / _BEATS))
+
+
+def _claim(folder: str, before: _Claim | None, lease_s: float) -> Lease | None:
+    """Claim the next number; None if another did."""
+    number = before.number + 1 if before else 1
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
+    try:
+        made = _known(create(join(folder, _name(number)), canonical(owner).encode()))
+    except AlreadyThere:
+        return None
+    now = _look(folder)
+    if now is None or now.number != number:
+        return None  # the list was old: a later claim was there, and is left alone
+    remove(now.older)
+    return Lease(folder, number, _written(made), lease_s)
+
+
+def _look(folder: str) -> _Claim | None:
+    files = _listed(folder)
+    found = [(match, file) for file in files if (match := _NAME.fullmatch(_last(file.uri)))]
+    if not found:
+        return None
+    number = max(int(match.group(1)) for match, _ in found)
+    own = [(match, file) for match, file in found if int(match.group(1)) == number]
+    return _Claim(
+        number=number,
+        done=any(match.group(4) for match, _ in own),
+        heard=max(_written(file) for _, file in own),
+        files=tuple(file.uri for _, file in own),
+        older=tuple(file.uri for match, file in found if int(match.group(1)) < number),
+    )
+
+
+def _listed(folder: str) -> list[SourceFile]:
+    """List the files of all claims; on a disk, one that another run removes meanwhile spoils the list."""
+    for _ in range(_LISTINGS):
+        try:
+            return list_files(join(folder, "lease.*.json"))
+        except InputError:
+            return []  # nothing is there yet
+        except FileNotFoundError:
+            continue
+    raise TransientError("the leases change too fast to be listed", where=folder, hint="Run again.")
+
+
+def _age_s(folder: str, claim: _Claim) -> float:
+    """Return how long ago an owner was heard of, by the clock of the store: a file is made to ask it."""
+    uri = join(folder, f"time.{secrets.token_hex(8)}.json")
+    asked = _known(create(uri, b"{}"))
+    remove([uri])
+    return (_written(asked) - claim.heard).total_seconds() if claim.heard else 0.0
+
+
+def _known(file: SourceFile) -> SourceFile:
+    """Look a file up if its store did not say, when it was made, at what time that was: S3 does not."""
+    return file if file.written else head(file.uri)
+
+
+def _written(file: SourceFile) -> datetime:
+    return datetime.fromisoformat(file.written)
+
+
+def _name(number: int, rest: str = "") -> str:
+    return f"lease.{number:08d}.{rest}json"
+
+
+def _beat(uri: str) -> int:
+    """Return the number of a sign of life; 0 for other files."""
+    match = _NAME.fullmatch(_last(uri))
+    return int(match.group(3)) if match and match.group(3) else 0
+
+
+def _last(uri: str) -> str:
+    return uri.rsplit("/", 1)[-1]

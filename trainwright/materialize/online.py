@@ -1,0 +1,233 @@
+"""The online store of a run: each view's window written, checked, and only then marked as done."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from trainwright.artifacts import SourceFile
+from trainwright.documents import Document
+from trainwright.experiment import Materialize
+from trainwright.featurestore import Online, OnlineView, open_online
+from trainwright.materialize.check import check, require_equal
+from trainwright.materialize.engine import LOCAL, run_engine
+from trainwright.materialize.latest import Latest, latest_rows
+from trainwright.materialize.lease import Lease, held
+from trainwright.materialize.rows import encoded
+from trainwright.materialize.summary import headline, summary_of
+from trainwright.materialize.watermark import History, Watermark, reached_after
+from trainwright.materialize.window import Window, explicit, incremental, run_date, shown, window_end
+from trainwright.materialize.writers import writer_for
+from trainwright.storage import join, local_path, take_listing
+from trainwright.tracking import Stopwatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOutcome(Document):
+    """What became of one view.
+
+    Attributes:
+        mark: The watermark that was added.
+        way: How rows went into the store.
+        newest: Newest event time among the rows of the window, in ISO 8601; empty without rows.
+        late: Rows before the window that became known since the last run: they were not written.
+        newer: Compared keys whose row in the store is from after the window.
+        by_feast: Features whose values went through Feast's own converter.
+        seconds: How long it took.
+    """
+
+    mark: Watermark
+    way: str
+    newest: str
+    late: int
+    newer: int
+    by_feast: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineState(Document):
+    """What a run put into an online store.
+
+    Attributes:
+        project: Feast's project.
+        store: Feast's name of the kind of store.
+        features: Content digest of the features' files, as the run was given it.
+        views: What became of each view.
+    """
+
+    FILE = "online.json"
+
+    project: str
+    store: str
+    features: str
+    views: tuple[ViewOutcome, ...]
+
+
+def materialize(
+    section: Materialize,
+    features_version: str,
+    date: str,
+    folder: Path,
+    summary: Path,
+    now: datetime | None = None,
+) -> OnlineState:
+    """Bring the newest row of every key within the window into the online store, and check that it is there.
+
+    Safe to kill at any point and to run again: what is written twice is the same, an older row replaces no
+    newer one, and the watermark moves only after the check.
+
+    Args:
+        section: What to materialize.
+        features_version: Content digest that ``resolve`` found for ``section.source``; for the record.
+        date: The run's date; see :func:`trainwright.materialize.window.run_date`.
+        folder: Where ``online.json`` and the step's record are written.
+        summary: Where the Markdown summary is written.
+        now: The time; the clock's when None.
+
+    Returns:
+        What was done.
+
+    Raises:
+        InputError: The window is empty or lies in the future, or a view or a file is missing or broken.
+        TransientError: Another run was writing all the time.
+        DependencyError: The store failed, or does not hold what was written.
+    """
+    watch = Stopwatch()
+    now = now or datetime.now(UTC)
+    _window_end(section, date, now)  # refused before anything is opened
+    online = open_online(section.repository, section.views)
+    try:
+        views = tuple(_run_view(online, view, section, date, now) for view in online.views)
+    finally:
+        online.close()
+    state = OnlineState(project=online.project, store=online.store, features=features_version, views=views)
+    folder.mkdir(parents=True, exist_ok=True)
+    state.write(folder)
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(summary_of(state, section))
+    watch.record(
+        folder,
+        "materialize",
+        headline(state),
+        config=section.model_dump(mode="json"),
+        inputs={"features": features_version},
+        outputs={"online": state.digest} | {f"view.{view.mark.view}": view.mark.definition for view in views},
+    )
+    return state
+
+
+def _run_view(
+    online: Online, view: OnlineView, section: Materialize, date: str, now: datetime
+) -> ViewOutcome:
+    """Materialize one view, under its lease."""
+    place = local_path(section.state)
+    folder = join(str(place) if place else section.state, online.project, view.name)
+    with held(folder, lease_s=section.lease_s, wait_s=section.wait_s) as lease:
+        history = History(folder)
+        now = min(now, lease.began)  # a pod's clock that is ahead may not move the window into the future
+        before = history.reached(now, store=online.place, definition=view.digest)
+        window = _window(section, date, now, before)
+        listing = take_listing(view.source)
+        started = time.monotonic()
+        done = _write(online, view, listing.files, window, section, lease, before)
+        last = history.last()
+        mark = Watermark(
+            project=online.project,
+            view=view.name,
+            store=online.place,
+            number=last.number + 1 if last else 1,
+            reached=reached_after(before, window),
+            start=shown(window.start) if window.start else "",
+            end=shown(window.end),
+            backfill=window.backfill,
+            at=lease.began.isoformat(),
+            definition=view.digest,
+            content=listing.content_digest,
+            rows=done.latest.seen.rows,
+            keys=done.latest.keys,
+            written=done.written,
+            checked=done.checked,
+        )
+        lease.require()
+        history.add(mark)
+    newest = done.latest.seen.newest
+    return ViewOutcome(
+        mark=mark,
+        way=done.way,
+        newest="" if newest is None else shown(datetime.fromtimestamp(newest / 1_000_000, UTC)),
+        late=done.latest.seen.late,
+        newer=done.newer,
+        by_feast=done.by_feast,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _window(section: Materialize, date: str, now: datetime, before: Watermark | None) -> Window:
+    end = _window_end(section, date, now)
+    if section.start is not None:
+        return explicit(section.start, end)
+    reached = before.reached_time if before else None
+    return incremental(reached, section.since, end, timedelta(seconds=section.overlap_s))
+
+
+def _window_end(section: Materialize, date: str, now: datetime) -> datetime:
+    return window_end(section.end, run_date(date), now, timedelta(seconds=section.lag_s))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What was done with one view's rows."""
+
+    latest: Latest
+    written: int
+    checked: int
+    newer: int
+    way: str
+    by_feast: tuple[str, ...]
+
+
+def _write(
+    online: Online,
+    view: OnlineView,
+    files: Sequence[SourceFile],
+    window: Window,
+    section: Materialize,
+    lease: Lease,
+    before: Watermark | None,
+) -> _Written:
+    """Write a window and check it."""
+    since = datetime.fromisoformat(before.at) if before and not window.backfill else None
+    with latest_rows(view, files, window, since) as latest:
+        if online.engine == LOCAL:
+            written, way, by_feast = _by_us(online, view, latest, lease)
+        else:
+            run_engine(online, view, window)
+            written, way, by_feast = latest.keys, f"{online.store}, by Feast's {online.engine}", ()
+        lease.require()
+        checked = check(online, view, latest.sample(section.check_keys), window)
+    require_equal(checked, view, online.store)
+    return _Written(latest, written, checked.keys, checked.newer, way, by_feast)
+
+
+def _by_us(
+    online: Online, view: OnlineView, latest: Latest, lease: Lease
+) -> tuple[int, str, tuple[str, ...]]:
+    """Write all rows; return how many were written, by which way, and what Feast's converter did."""
+    from trainwright.materialize.values import is_fast
+
+    writer, written = writer_for(online, view), 0
+    slow: dict[str, None] = {}
+    try:
+        for batch in latest.batches():
+            lease.require()
+            slow |= {
+                name: None
+                for name, kind in view.features.items()
+                if not is_fast(kind, batch.schema.field(name).type)
+            }
+            written += writer.write(encoded(view, batch))
+    finally:
+        writer.close()
+    return written, writer.name, tuple(slow)

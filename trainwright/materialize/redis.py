@@ -1,0 +1,193 @@
+"""Writing into Redis in Feast's layout: one hash a key, one field a feature, built from arrays.
+
+Feast 0.67 sends one command a row and makes every value a Python object. Here a script on the server takes
+some hundred rows at a time; it compares and writes each row in one step, so a row never replaces a newer one,
+whoever else writes.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from trainwright.errors import DependencyError
+from trainwright.featurestore import Online, OnlineView
+from trainwright.materialize import wire
+from trainwright.materialize.keys import timestamps
+from trainwright.materialize.rows import Rows
+
+SCRIPT_ROWS = 500
+"""Rows of one call: some milliseconds of the server's one thread."""
+
+IN_FLIGHT = 4
+"""Calls sent before the first one's reply is read, so that both sides work at once."""
+
+SCRIPT = """
+local stamp, count, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local function number(text, at)
+  local low, scale, first = 0, 1, at
+  while true do
+    local byte = string.byte(text, at)
+    if at - first < 5 then
+      low = low + (byte % 128) * scale
+      scale = scale * 128
+    end
+    at = at + 1
+    if byte < 128 then break end
+  end
+  if at - first == 10 then low = low - 34359738368 end
+  return low, at
+end
+
+local function instant(text)
+  local seconds, nanos, at = 0, 0, 1
+  while at <= #text do
+    local field = string.byte(text, at)
+    if field == 8 then seconds, at = number(text, at + 1) else nanos, at = number(text, at + 1) end
+  end
+  return seconds, nanos
+end
+
+local function replaces(new, old)
+  if not old or old == new then return true end
+  local new_seconds, new_nanos = instant(new)
+  local old_seconds, old_nanos = instant(old)
+  return new_seconds > old_seconds or (new_seconds == old_seconds and new_nanos >= old_nanos)
+end
+
+local form, rows, at = '<' .. string.rep('I4c0', count + 1), ARGV[4 + count], 1
+local command, written = {'HSET', '', stamp, ''}, 0
+for index = 1, count do command[3 + 2 * index] = ARGV[3 + index] end
+for index = 1, #KEYS do
+  local values = {struct.unpack(form, rows, at)}
+  at = values[count + 2]
+  local key, new = KEYS[index], values[1]
+  if replaces(new, redis.call('HGET', key, stamp)) then
+    command[2], command[4] = key, new
+    for feature = 1, count do command[4 + 2 * feature] = values[1 + feature] end
+    redis.call(unpack(command))
+    if ttl > 0 then redis.call('EXPIRE', key, ttl) end
+    written = written + 1
+  end
+end
+return written
+"""
+"""Feast's timestamps are Protobuf: seconds (field 1) and nanoseconds (field 2) as varints. A number of ten
+bytes is negative; its low 35 bits tell it, and stay exact in Lua's doubles. All rows come as one argument,
+each part after its size in 4 bytes: an argument of its own would cost the server more than the part."""
+
+MAX_FEATURES = 1000
+"""What fits on Lua's stack, with room to spare."""
+
+_END = b"\r\n"
+
+
+class RedisWriter:
+    """One view's way into Redis.
+
+    Args:
+        online: The repository.
+        view: The view.
+
+    Raises:
+        DependencyError: Redis does not answer, or takes no scripts.
+    """
+
+    name = "redis, from arrays"
+
+    def __init__(self, online: Online, view: OnlineView) -> None:
+        from redis.exceptions import RedisError
+
+        self._online, self._view = online, view
+        try:
+            client = online.feast.provider.online_store._get_client(online.feast.config.online_store)
+            self._digest = str(client.script_load(SCRIPT)).encode()
+            self._pool = client.connection_pool
+            self._connection = self._pool.get_connection()
+        except RedisError as error:
+            raise _down(error) from error
+        self._fields = len(view.features)
+        self._head = self._names()
+
+    def write(self, rows: Rows) -> int:
+        """Write rows, each unless a newer one is there; return how many were written.
+
+        Raises:
+            DependencyError: Redis failed or stopped answering; some rows may be written, others not.
+        """
+        from redis.exceptions import RedisError
+
+        written, waiting = 0, deque[int]()
+        try:
+            for call in self._calls(rows):
+                self._connection.send_packed_command(call)
+                waiting.append(1)
+                if len(waiting) >= IN_FLIGHT:
+                    written += self._reply(waiting)
+            while waiting:
+                written += self._reply(waiting)
+        except RedisError as error:
+            self._connection.disconnect()
+            raise _down(error) from error
+        return written
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._pool.release(self._connection)
+
+    def _reply(self, waiting: deque[int]) -> int:
+        waiting.popleft()
+        return int(self._connection.read_response())
+
+    def _names(self) -> bytes:
+        """Return the arguments that every call starts with: what never changes."""
+        from feast.infra.online_stores.helpers import _mmh3, compute_versioned_name
+
+        config = self._online.feast.config
+        versions = config.registry.enable_online_feature_view_versioning
+        name = compute_versioned_name(self._view.feast, versions)
+        fields = [_mmh3(f"{name}:{feature}") for feature in self._view.features]
+        ttl = config.online_store.key_ttl_seconds or 0
+        head = [f"_ts:{name}".encode(), str(len(fields)).encode(), str(ttl).encode(), *fields]
+        return b"".join(_bulk(part) for part in head)
+
+    def _calls(self, rows: Rows) -> Iterator[list[bytes | memoryview]]:
+        """Give the script's calls as Redis reads them off the wire."""
+        project = self._online.project.encode()
+        keys = _announced(wire.joined(rows.keys, project))
+        parts = wire.joined(*(part for column in self._columns(rows) for part in (_sizes(column), column)))
+        for first in range(0, rows.count, SCRIPT_ROWS):
+            last = min(first + SCRIPT_ROWS, rows.count)
+            number, content = last - first, wire.span(parts, first, last)
+            words = 3 + number + 3 + self._fields + 1
+            head = b"*%d\r\n" % words + _bulk(b"EVALSHA") + _bulk(self._digest) + _bulk(b"%d" % number)
+            size = b"$%d\r\n" % len(content)
+            yield [head, wire.span(keys, first, last), self._head + size, content, _END]
+
+    def _columns(self, rows: Rows) -> list[pa.Array]:
+        return [timestamps(rows.event), *rows.values.values()]
+
+
+def _sizes(column: pa.Array) -> pa.Array:
+    return wire.fixed(b"", wire.sizes_of(column).astype("<u4"))
+
+
+def _bulk(content: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(content), content)
+
+
+def _announced(contents: pa.Array) -> pa.Array:
+    """Write each content as Redis reads it off the wire: after its size, up to the end of a line."""
+    known, place = np.unique(wire.sizes_of(contents), return_inverse=True)
+    heads = pa.array([b"$%d\r\n" % size for size in known.tolist()], pa.binary())
+    return wire.joined(heads.take(pa.array(place)), contents, _END)
+
+
+def _down(error: Exception) -> DependencyError:
+    return DependencyError(
+        f"Redis failed: {type(error).__name__}: {error}",
+        where="the online store",
+        hint="Nothing is lost: run again when it answers, and the same rows are written again.",
+    )
