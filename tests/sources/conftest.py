@@ -3,9 +3,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sources import postgres
-from tests.storage.conftest import bucket, environment, gs, gs_proxy, s3, s3_proxy
-
-__all__ = ["bucket", "database", "environment", "gs", "gs_proxy", "s3", "s3_proxy"]
 
 
 @pytest.fixture(scope="session")

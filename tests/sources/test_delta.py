@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.sources.reading import opened, read, section
-from tests.storage.conftest import Bucket
+from tests.storage.stores import Bucket
 from trainwright.artifacts import Listing
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.sources import list_source, open_source

@@ -199,3 +199,16 @@ def test_a_damaged_parquet_file_is_rows_or_an_error_of_ours(
     except TrainwrightError as error:
         said = error.where
         assert said.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    "source", ["{}/y", "y", "./y/", "file://{}/y", "y/day=*/*.csv", "{}/y/*/a.csv", "*/day=2/a.csv"]
+)
+def test_folders_count_from_the_source_on_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """The folders above, of which one has the source's name within its own, are none of its columns."""
+    here = tmp_path / "year=7"
+    text(here / "y" / "day=2" / "a.csv", "id\n1\n")
+    monkeypatch.chdir(here)
+    assert read(source.format(here)).to_pylist() == [{"id": 1, "day": 2}]

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from tests.sources import deletes
 from tests.sources.reading import opened, read, section
-from tests.storage.conftest import Bucket
+from tests.storage.stores import Bucket
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources import list_source

@@ -342,6 +342,12 @@ def test_sqlite_is_read_too_and_says_its_types_by_its_values(file: Path) -> None
     assert some.to_pylist() == [{"id": 5, "word": "w5"}]
 
 
+def test_a_bound_value_that_a_database_reads_as_the_present_is_refused(file: Path) -> None:
+    data = asked(select="SELECT id FROM flights WHERE at < :until", parameters={"until": "yesterday"})
+    with pytest.raises(InputError, match=r"values \['until'\] are another time at every call"):
+        take(f"sqlite:///{file}", data)
+
+
 def test_sqlite_columns_of_two_kinds_and_endless_statements_are_refused(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("update flights set word = 5 where id = 7")

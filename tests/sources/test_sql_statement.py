@@ -190,6 +190,35 @@ def test_what_is_another_at_every_call_is_refused(call: str) -> None:
     assert "data.sql.parameters" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("SELECT * FROM flights WHERE at < 'now'", POSTGRES),
+        ("SELECT * FROM flights WHERE at < ' Yesterday 12:00 UTC'::timestamptz", POSTGRES),
+        ("SELECT timestamp 'today' FROM flights", POSTGRES),
+        ("SELECT datetime(at, 'NOW') FROM flights", SQLITE),
+        ("SELECT date(), id FROM flights", SQLITE),
+        ("SELECT time(), id FROM flights", SQLITE),
+        ("SELECT datetime(), id FROM flights", SQLITE),
+        ("SELECT unixepoch(), id FROM flights", SQLITE),
+    ],
+)
+def test_the_present_in_disguise_is_refused_too(text: str, dialect: Dialect) -> None:
+    with pytest.raises(InputError, match="is another at every call"):
+        check(text, dialect=dialect)
+
+
+def test_a_text_that_only_begins_like_the_present_is_a_text() -> None:
+    check("SELECT * FROM flights WHERE id IN ('Now playing', 'nowhere', 'news of today', '')")
+    check("SELECT date(at) FROM flights", dialect=SQLITE)
+
+
+@pytest.mark.parametrize("text", ["SELECT '\0' FROM flights", "SELECT '\ud800' FROM flights"])
+def test_a_sign_that_no_driver_takes_is_bad_input(text: str) -> None:
+    with pytest.raises(InputError, match="which is no text"):
+        check(text)
+
+
 @pytest.mark.parametrize("text", ELSEWHERE)
 def test_a_table_that_is_not_on_the_list_is_refused(text: str) -> None:
     with pytest.raises(PermissionRefused, match="which it is not allowed to") as caught:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import Bucket, amazon_client, google_client
 from tests.storage.faults import Answer
+from tests.storage.stores import Bucket, amazon_client, google_client
 from trainwright import storage
 from trainwright.errors import InputError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import Bucket
 from tests.storage.faults import Answer, Damaged, Longer, LostReply, Reset, ResetUpload, Short, Slow
+from tests.storage.stores import Bucket
 from trainwright import storage
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.storage import Access

@@ -1,12 +1,18 @@
 import os
 import tempfile
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainwright import storage
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.storage import remembered
 from trainwright.storage.digests import digested
+from trainwright.storage.globs import matcher
 
 NOBODY = 65534
 
@@ -140,3 +146,94 @@ def test_a_pipe_among_the_files_is_an_error_and_not_waited_for(tmp_path: Path) -
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(InputError, match="this is no file"):
         storage.take_listing(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "call", [storage.read_bytes, storage.head, storage.open_file, lambda uri: storage.remove([uri])]
+)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a.csv/b.csv", "a file lies where a folder should be"),
+        ("n" * 300, "this name is longer than the disk takes"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_bad_input_and_no_bug_of_ours(
+    tmp_path: Path, call: Callable[[str], object], name: str, said: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(InputError, match=said):
+        call(str(tmp_path / name))
+    with pytest.raises(InputError):
+        storage.create(str(tmp_path / name), b"x")
+    with pytest.raises(InputError):
+        storage.take_listing(str(tmp_path / name))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    for call in (storage.read_bytes, storage.open_file, storage.head):
+        with pytest.raises(InputError, match="no file: a pipe"):
+            call(str(tmp_path / "a.csv"))
+
+
+def test_a_link_to_itself_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").symlink_to(tmp_path / "a.csv")
+    for source in (tmp_path, tmp_path / "*.csv"):
+        with pytest.raises(InputError, match="a link that leads back to itself") as caught:
+            storage.take_listing(str(source))
+        assert caught.value.where == str(tmp_path / "a.csv")
+
+
+def test_a_name_that_is_no_utf8_is_refused_before_a_listing_would_hold_it(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv")).write_text("x")
+    with pytest.raises(InputError, match="the name of this file is no UTF-8") as caught:
+        storage.take_listing(str(tmp_path))
+    assert caught.value.where == f"{tmp_path}/\\udcff.csv"
+    for source in (f"{tmp_path}/\udcff.csv", f"file://{tmp_path}/%FF.csv", f"file://{tmp_path}/%00.csv"):
+        with pytest.raises(InputError, match="names no file"):
+            storage.read_bytes(source)
+
+
+def test_a_file_that_goes_away_while_its_folder_is_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    stat = os.stat
+
+    def gone(path: object, **options: object) -> os.stat_result:
+        if str(path).endswith("a.csv"):
+            (tmp_path / "a.csv").unlink(missing_ok=True)
+        return stat(path, **options)  # type: ignore[arg-type, call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "stat", gone)
+    with pytest.raises(InputError, match="no such file") as caught:
+        storage.take_listing(str(tmp_path))
+    assert caught.value.where == str(tmp_path / "a.csv")
+
+
+def test_a_glob_of_many_stars_takes_no_longer_than_one_of_few() -> None:
+    """With a step back for every star, these would take longer than anyone can wait."""
+    assert not matcher("*a" * 20 + "b")("a" * 200)
+    assert not matcher("**/" * 20 + "*" * 40 + "b")("a/" * 20 + "a" * 40)
+    assert matcher("*a" * 20 + "b")("a" * 200 + "b")
+    assert matcher("[*]x*y**")("*x-y-z")
+    with pytest.raises(InputError, match=r"'\[z-a\]' is no pattern: bad character range"):
+        matcher("[z-a]")
+
+
+@given(st.text("ab.*?", min_size=1, max_size=8), st.text("ab.", min_size=1, max_size=8))
+def test_a_glob_finds_what_the_one_of_python_finds_but_for_what_is_hidden(pattern: str, name: str) -> None:
+    if "**" not in pattern:
+        hidden = name.startswith(".") and not pattern.startswith((".", "a", "b"))
+        assert matcher(pattern)(name) == (fnmatchcase(name, pattern) and not hidden)
+
+
+@pytest.mark.parametrize("remember", ["a.csv", "a.csv/deeper"])
+def test_a_memory_that_can_be_no_folder_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remember: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    monkeypatch.setattr(remembered, "TICK_NS", -(10**18))
+    with pytest.raises(InputError, match="where a folder should be"):
+        storage.take_listing(str(tmp_path / "a.csv"), remember=str(tmp_path / remember))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import Bucket
+from tests.storage.stores import Bucket
 from trainwright import storage
 
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from tests.storage.conftest import PLANTED, Bucket, Site
 from tests.storage.faults import Answer
+from tests.storage.stores import PLANTED, Bucket, Site
 from trainwright import storage
 from trainwright.errors import InputError, TrainwrightError, as_record
 

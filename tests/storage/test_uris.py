@@ -47,6 +47,14 @@ def test_a_slip_of_the_slashes_is_corrected(uri: str, hint: str) -> None:
     assert caught.value.hint == hint
 
 
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+@pytest.mark.parametrize("bucket", [".", "..", "[x", "b?x", "x%2fy", "a b", "-a", "ü"])
+def test_what_can_be_no_bucket_is_said_before_a_store_is_asked(scheme: str, bucket: str) -> None:
+    for call in (storage.list_files, storage.read_bytes, storage.local_path):
+        with pytest.raises(InputError, match="can be no bucket's name"):
+            call(f"{scheme}://{bucket}/x.csv")
+
+
 @pytest.mark.parametrize("uri", ["", " ", "a\0b", "gs://b/\0"])
 def test_what_names_no_file_is_not_taken_for_the_working_folder(uri: str) -> None:
     with pytest.raises(InputError, match="names no file"):

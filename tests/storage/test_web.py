@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import Site
 from tests.storage.faults import Answer, Reset, Short
+from tests.storage.stores import Site
 from trainwright import storage
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.storage import Access

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.storage.conftest import Bucket
 from tests.storage.faults import Answer, Reset
+from tests.storage.stores import Bucket
 from tests.tables.manifests import MODERN, manifest
 from trainwright import storage, tables
 from trainwright.artifacts import RUN_AGAIN, Snapshot, SnapshotFile
@@ -152,8 +152,12 @@ def test_forked_processes_read_the_objects_that_their_parent_was_reading(
     children = []
     for share in range(2):
         if (child := os.fork()) == 0:
-            counted = [sum(b.num_rows for b in tables.read_piece(tmp_path, piece)) for piece in cut[share::2]]
-            os._exit(0 if counted == [5_000] * 5 else 1)
+            try:  # whatever happens, a child must not go on as a second pytest
+                mine = cut[share::2]
+                counted = [sum(b.num_rows for b in tables.read_piece(tmp_path, piece)) for piece in mine]
+                os._exit(0 if counted == [5_000] * 5 else 1)
+            finally:
+                os._exit(2)
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     assert sum(batch.num_rows for batch in reading) == ROWS - 5_000

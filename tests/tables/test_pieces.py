@@ -98,9 +98,12 @@ def test_forked_processes_read_pieces_of_a_snapshot_that_their_parent_was_readin
     for share in range(4):
         reader, writer = os.pipe()
         if (child := os.fork()) == 0:
-            found = {index: sum(numbers(tmp_path, cut[index])) for index in range(share, 20, 4)}
-            os.write(writer, pickle.dumps(found))
-            os._exit(0)
+            try:  # whatever happens, a child must not go on as a second pytest
+                found = {index: sum(numbers(tmp_path, cut[index])) for index in range(share, 20, 4)}
+                os.write(writer, pickle.dumps(found))
+                os._exit(0)
+            finally:
+                os._exit(2)
         os.close(writer)
         children.append((child, reader))
     sums: dict[int, int] = {}

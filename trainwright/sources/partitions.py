@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
+from trainwright.storage import local_path
 
 _PAIR = re.compile(r"([^=/]+)=([^/]*)")
 _WILD = re.compile(r"[*?\[]")
@@ -56,17 +57,24 @@ def partitions_of(source: str, uris: Sequence[str]) -> tuple[pa.Schema, Values]:
 
 def _pairs(uri: str, source: str) -> dict[str, str | None]:
     """Return the names and texts of one file's folders, outermost first; no value is None."""
-    wild = _WILD.search(source)
-    root = source[: wild.start()].rpartition("/")[0] if wild else source.rstrip("/")
-    place = uri.find(root) + len(root) if root in uri else len(uri)
+    root = _root(source)
+    inside = uri.removeprefix(root) if uri.startswith(f"{root}/") else ""
     found: dict[str, str | None] = {}
-    for folder in uri[place:].split("/")[:-1]:
+    for folder in inside.split("/")[:-1]:
         if pair := _PAIR.fullmatch(folder):
             name, text = (unquote(part) for part in pair.groups())
             if name in found:
                 raise InputError(f"two folders of its path name the column {name!r}", where=uri)
             found[name] = None if text in {_NOTHING, ""} else text
     return found
+
+
+def _root(source: str) -> str:
+    """Return the folder from which on folders count, as the URIs of a listing begin with it."""
+    wild = _WILD.search(source)
+    root = source[: wild.start()].rpartition("/")[0] if wild else source
+    path = local_path(root or ("/" if source.startswith("/") else "."))
+    return (str(path) if path else root).rstrip("/")
 
 
 def _kind_of(texts: Sequence[str | None]) -> tuple[pa.DataType, Callable[[str], int | str | date]]:

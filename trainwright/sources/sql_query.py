@@ -1,6 +1,6 @@
 """A query that was checked, bound to its database."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,16 @@ class Shape:
     text: str
 
 
+def _require_fixed(values: Mapping[str, object], is_present: Callable[[str], bool]) -> None:
+    """Refuse a value that a database reads as the present."""
+    if moving := sorted(name for name, value in values.items() if is_present(str(value))):
+        raise InputError(
+            f"values {moving} are another time at every call, so the rows could not be read the same again",
+            where="data.sql.parameters",
+            hint="Write the time that is meant, such as 2026-01-31.",
+        )
+
+
 class Statement:
     """The SELECT of ``data.sql``, checked, and the version query beside it. It can be pickled.
 
@@ -61,6 +71,7 @@ class Statement:
         self._server, self._parameters = Server(place, query, access), dict(query.parameters)
         with packages(place):
             from trainwright.sources import sql_statement as rules
+        _require_fixed(query.parameters, rules.is_present)
         dialect = rules.SQLITE if place.kind == "sqlite" else rules.POSTGRES
         self._text = rules.checked(query.select, query.tables, self._parameters, dialect, _WHERE)
         self._version = (

@@ -81,8 +81,8 @@ def _plain(tree: exp.Expr, dialect: Dialect) -> str:
 def _parse(text: str, dialect: Dialect, where: str) -> exp.Expr:
     if len(text) > _MOST:
         raise InputError(f"the statement has {len(text):,} characters, more than {_MOST:,}", where=where)
-    if found := re.search("[\0\ud800-\udfff]", text):
-        raise InputError(f"the statement holds {found[0]!r}, which is no text", where=where)
+    if odd := re.search("[\0\ud800-\udfff]", text):
+        raise InputError(f"the statement holds {odd[0]!r}, which is no text", where=where)
     try:
         found = [tree for tree in sqlglot.parse(text, read=dialect.name) if tree is not None]
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
@@ -128,11 +128,16 @@ def _require_known(node: Any, where: str) -> None:
 def _moves(node: Any) -> bool:
     """Tell whether a node is the present in disguise: the text 'now', or SQLite's date() of nothing."""
     if isinstance(node, exp.Literal) and node.is_string:
-        words = set(re.findall("[a-z]+", str(node.this).lower()))
-        return bool(words & MOVING) and words <= MOVING | ZONES
+        return is_present(str(node.this))
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower() in OF_NOTHING and not node.expressions
     return type(node).__name__.lower() in OF_NOTHING and not any(node.args.values())
+
+
+def is_present(text: str) -> bool:
+    """Tell whether a database reads a text as a time that is another at every call."""
+    words = set(re.findall("[a-z]+", text.lower()))
+    return bool(words & MOVING) and words <= MOVING | ZONES
 
 
 def _require_named(tree: exp.Expr, where: str) -> None:

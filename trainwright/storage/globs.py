@@ -7,6 +7,8 @@ wildcard never finds it; a pattern that starts with the same character does.
 import re
 from collections.abc import Callable
 
+from trainwright.errors import InputError
+
 HIDDEN = (".", "_")
 _WILD = re.compile(r"[*?\[]")
 _NOT_HIDDEN = r"(?![._])"
@@ -35,26 +37,41 @@ def matcher(pattern: str, suffixes: tuple[str, ...] = ()) -> Callable[[str], boo
         pattern: A path with wildcards.
         suffixes: One of these is asked for where the pattern leaves the ending open: ``day=*/*`` takes the
             tables there, and not what lies beside them.
+
+    Raises:
+        InputError: It is no pattern, such as ``[z-a]``.
     """
-    if pattern.endswith("**"):
+    if pattern == "**" or pattern.endswith("/**"):
         pattern += "/*"
-    *folders, last = pattern.split("/")
+    *folders, last = re.sub(r"(?:(?<=/)|^)(?:\*\*/)+", "**/", pattern).split("/")
     ways = "".join(f"(?:{_NOT_HIDDEN}[^/]+/)*" if name == "**" else f"{_segment(name)}/" for name in folders)
-    found = re.compile(f"{ways}{_segment(last)}", re.DOTALL)
+    try:
+        found = re.compile(f"{ways}{_segment(last)}", re.DOTALL)
+    except re.error as error:
+        raise InputError(f"{pattern!r:.200} is no pattern: {error}", where="source") from None
     endings = suffixes if last.endswith("*") else ()
     return lambda path: found.fullmatch(path) is not None and (not endings or path.lower().endswith(endings))
 
 
 def _segment(pattern: str) -> str:
-    """Write one folder's or file's pattern as a regular expression that never crosses a slash."""
-    text, rest = _NOT_HIDDEN if pattern[:1] in {"*", "?", "["} else "", pattern
+    """Write one folder's or file's pattern as a regular expression that never crosses a slash.
+
+    What lies between two stars is taken where it comes first, and never given back: so a match takes no
+    longer than the text times the pattern, however many stars there are.
+    """
+    parts, rest = [""], pattern
     while rest:
         group = re.match(r"\[(!?)(\]?[^\]/]*)\]", rest)
         if group and group[2]:
             inside = re.sub(r"([\\\[&~|^])", r"\\\1", group[2])
-            text += f"(?!/)[{'^' if group[1] else ''}{inside}]"
+            parts[-1] += f"(?!/)[{'^' if group[1] else ''}{inside}]"
             rest = rest[group.end() :]
             continue
-        text += {"*": "[^/]*", "?": "[^/]"}.get(rest[0], re.escape(rest[0]))
+        if rest[0] == "*":
+            parts.append("")
+        else:
+            parts[-1] += "[^/]" if rest[0] == "?" else re.escape(rest[0])
         rest = rest[1:]
-    return text
+    hidden = _NOT_HIDDEN if pattern[:1] in {"*", "?", "["} else ""
+    between = "".join(f"(?>[^/]*?{part})" for part in parts[1:-1])
+    return f"{hidden}{parts[0]}{between}" + (f"[^/]*{parts[-1]}" if len(parts) > 1 else "")

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.storage.disk import text_of, told
 from trainwright.storage.globs import HIDDEN, counts, matcher, wild
 from trainwright.storage.store import AlreadyThere, Moved
 from trainwright.storage.uris import refuse_system
@@ -26,27 +27,30 @@ def list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:
     """List a file, the files below a folder, or those that match a glob; none if nothing is there.
 
     Raises:
-        InputError: A link leads nowhere, or back to a folder that it lies in.
+        InputError: A link leads nowhere, or back to a folder that it lies in; or folders lie too deep.
         PermissionRefused: A folder may not be listed, or a link leads out of the source's folder.
+        DependencyError: The disk fails.
     """
-    try:
-        if path.is_file():
-            return [_entry(path)]
-        if path.is_dir():
-            return [_entry(found) for found in _below(path, suffixes)]
-        return [_entry(found) for found in _matching(path, suffixes)]
-    except PermissionError as error:
-        raise PermissionRefused(f"listing was refused: {error}", where=str(path)) from None
+    with told(path):
+        try:
+            if path.is_file():
+                return [_entry(path)]
+            found = _below(path, suffixes) if path.is_dir() else _matching(path, suffixes)
+            return [_entry(file) for file in found]
+        except RecursionError:
+            raise InputError("hundreds of folders lie in one another", where=str(path)) from None
 
 
 def open_local(path: Path) -> BinaryIO:
-    """Open a file for reading.
+    """Open a file for reading; a pipe, which could keep a reader waiting for ever, is none.
 
     Raises:
         InputError: There is no such file.
         PermissionRefused: It may not be read.
+        DependencyError: The disk fails.
     """
-    with _told(path):
+    with told(path):
+        _entry(path)
         return path.open("rb")
 
 
@@ -74,9 +78,10 @@ def placed(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         AlreadyThere: Something lies there.
+        InputError: There can be no file of that name.
         PermissionRefused: The folder may not be written to.
     """
-    with _told(path):
+    with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
         try:
@@ -96,7 +101,7 @@ def remove_local(path: Path) -> None:
     Raises:
         PermissionRefused: It may not be removed.
     """
-    with _told(path):
+    with told(path):
         path.unlink(missing_ok=True)
 
 
@@ -106,7 +111,7 @@ def entry_of(path: Path) -> SourceFile:
     Raises:
         InputError: It is not there.
     """
-    with _told(path):
+    with told(path):
         return _entry(path)
 
 
@@ -196,7 +201,7 @@ def _descend(folder: Path, wanted: tuple[str, ...], root: Path, above: tuple[Pat
 
 
 def _require_inside(path: Path, root: Path) -> None:
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # a link that leads to itself stays where it is
     if not real.is_relative_to(root):
         raise PermissionRefused(
             f"a link leads out of the source's folder, to {real}",
@@ -213,27 +218,13 @@ def _entry(path: Path) -> SourceFile:
         if path.is_symlink():
             raise InputError("a link to a file that is not there", where=str(path)) from None
         raise
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(state.st_mode):
-        raise InputError("this is no file: a folder, a pipe, a socket or a device", where=str(path))
-    return SourceFile(uri=str(path), size=state.st_size, checksum="", written=_moment(state.st_mtime_ns))
+        raise InputError("this is no file: a pipe, a socket or a device", where=str(path))
+    return SourceFile(uri=text_of(path), size=state.st_size, checksum="", written=_moment(state.st_mtime_ns))
 
 
 def _moment(nanoseconds: int) -> str:
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Say in our words what the system says about a path."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path)) from None
-    except IsADirectoryError:
-        raise InputError("this is a folder, not a file", where=str(path)) from None
-    except PermissionError as error:
-        uid = os.geteuid()
-        raise PermissionRefused(
-            f"user {uid} may not do that here: {error.strerror}", where=str(path)
-        ) from None

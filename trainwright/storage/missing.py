@@ -21,13 +21,11 @@ def nothing_local(source: str, path: Path, suffixes: tuple[str, ...]) -> InputEr
         return InputError(
             f"no file ending in {', '.join(suffixes) or 'anything'} below this folder",
             where=str(path),
-            hint=_seen("", sorted(os.listdir(path)), ""),
+            hint=_seen("", _names(path), ""),
         )
     nearest = next(parent for parent in path.parents if parent.is_dir())
     wanted = path.relative_to(nearest).parts[0]
-    return InputError(
-        _looked_for(source), where=str(path), hint=_seen(str(nearest), sorted(os.listdir(nearest)), wanted)
-    )
+    return InputError(_looked_for(source), where=str(path), hint=_seen(str(nearest), _names(nearest), wanted))
 
 
 def nothing_remote(place: Remote, suffixes: tuple[str, ...], access: Access) -> InputError:
@@ -51,6 +49,13 @@ def nothing_remote(place: Remote, suffixes: tuple[str, ...], access: Access) -> 
 
 def _looked_for(source: str) -> str:
     return f"no file matches {source!r}" if wild(source) else f"no such file or folder: {source!r}"
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # it may be passed through, and not be looked into
+        return []
 
 
 def _children(place: Remote, folder: str, access: Access) -> list[str]:

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from trainwright.artifacts import SourceFile
-from trainwright.errors import InputError, PermissionRefused
+from trainwright.errors import InputError
+from trainwright.storage.disk import told
 from trainwright.storage.uris import local_path
 
 FILE = "checksums.v1"
@@ -62,22 +63,20 @@ class Memory:
         """Write what was learned, together with what other processes have written meanwhile.
 
         Raises:
+            InputError: What is named is no folder.
             PermissionRefused: The folder may not be written to.
         """
         if self._path is None or not self._fresh:
             return
         rows = json.dumps(_read(self._path) | self._fresh, separators=(",", ":"), sort_keys=True)
         part = self._path.with_name(f".{FILE}.{os.getpid()}.{secrets.token_hex(4)}")
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(f"{_seal(rows)}\n{rows}")
-            part.replace(self._path)
-        except PermissionError as error:
-            raise PermissionRefused(
-                f"checksums cannot be remembered: {error}", where="data.remember"
-            ) from None
-        finally:
-            part.unlink(missing_ok=True)
+        with told(part):
+            try:
+                part.parent.mkdir(parents=True, exist_ok=True)
+                part.write_text(f"{_seal(rows)}\n{rows}")
+                part.replace(self._path)
+            finally:
+                part.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, tuple[State, str]]:

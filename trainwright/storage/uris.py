@@ -27,6 +27,7 @@ _SECRET_PARAMETER = re.compile(rf"([?&;](?:{_SIGNING})=)[^&;#\s'\"]*", re.IGNORE
 _USER = re.compile(r"(://)(?:[^/?#\s'\"]*|[^/?#\s@'\":]+:(?!\d+(?:[/?#]|$))[^\s'\"@]*)@")
 """A user and a password; the second form is one with slashes in it."""
 
+_BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SLIP = re.compile(r"(gs|s3|https?|file):/*", re.IGNORECASE)
 _IDENTITY = "Take it out: credentials come from the identity that the step runs under."
 
@@ -58,8 +59,7 @@ def remote(uri: str) -> Remote | None:
         InputError: It is empty, malformed, of a scheme that is not known, or carries credentials.
         PermissionRefused: It leads upwards, or names a place of the machine's own.
     """
-    if not uri.strip() or "\0" in uri:
-        raise InputError(f"{uri!r} names no file", where="source")
+    _require_name(uri)
     _refuse_credentials(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -75,6 +75,12 @@ def remote(uri: str) -> Remote | None:
             f"{uri!r} names no {'host' if scheme == 'https' else 'bucket'}",
             where="source",
             hint=f"Write {scheme}://{'HOST' if scheme == 'https' else 'BUCKET'}/{rest.lstrip('/') or 'PATH'}",
+        )
+    if scheme != "https" and not _BUCKET.fullmatch(bucket):
+        raise InputError(
+            f"{bucket!r:.200} can be no bucket's name",
+            where=redacted(uri)[:300],
+            hint="It has letters, digits, '.', '-' and '_', and ends and starts with a letter or digit.",
         )
     _refuse_upwards(name if scheme != "https" else unquote(name.partition("?")[0]), uri)
     return Remote(scheme, bucket, name)
@@ -96,7 +102,8 @@ def local_path(uri: str) -> Path | None:
             raise InputError(
                 f"{uri!r} names a host", where="source", hint=f"Write file:///{host}{slash}{rest}"
             )
-        text = unquote(f"/{rest}")
+        text = unquote(f"/{rest}", errors="surrogateescape")
+        _require_name(text)
     _refuse_upwards(text, uri)
     path = Path(os.path.abspath(text))
     refuse_system(path)
@@ -145,6 +152,19 @@ def refuse_system(path: Path) -> None:
 
 def _within(text: str, folder: str) -> bool:
     return text == folder or text.startswith(f"{folder}/")
+
+
+def _require_name(text: str) -> None:
+    if not text.strip() or "\0" in text or not _is_utf8(text):
+        raise InputError(f"{text!r} names no file", where="source")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_credentials(uri: str) -> None:
