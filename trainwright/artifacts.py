@@ -241,6 +241,8 @@ class Model(Document):
         training_data: Digest of the snapshot it was fitted on.
         config: What was asked of the training, as given.
         metrics: Final figures of the training, such as ``train_loss``.
+        parents: Digests of what it was made from, by name: the training set, what that was made from, such
+            as the feature service and every view, and the fitted transforms.
     """
 
     FILE: ClassVar[str] = "model.json"
@@ -251,6 +253,7 @@ class Model(Document):
     training_data: str
     config: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

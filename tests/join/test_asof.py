@@ -3,11 +3,13 @@
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainwright.join.asof import NOTHING, History
+from trainwright.join.codes import UNKNOWN, Codes
 
 ROW = st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 15))
 ASKED = st.tuples(st.integers(-1, 3), st.integers(-2, 18))
@@ -26,19 +28,34 @@ def known_by_search(
     return expired, newest != known, None if expired else known
 
 
-@settings(max_examples=300, deadline=None)
+STRETCHED = {"small": (1, 1), "whole seconds": (2**29, 10**12), "too wide for 64 bits": (2**29, 10**12 + 1)}
+"""Keys and times are multiplied by these: as they are, in units of seconds, or by the places of the times."""
+
+
+@pytest.mark.parametrize("stretched", STRETCHED)
+@settings(max_examples=150, deadline=None)
 @given(
-    rows=st.lists(ROW, max_size=25), asked=st.lists(ASKED, min_size=1, max_size=15), max_age=st.integers(0, 6)
+    rows=st.lists(ROW, max_size=25),
+    asked=st.lists(ASKED, min_size=1, max_size=15),
+    max_age=st.integers(0, 6),
+    beside=st.integers(-1, 1),
 )
 def test_a_lookup_finds_what_a_search_through_every_row_finds(
-    rows: list[tuple[int, int, int]], asked: list[tuple[int, int]], max_age: int
+    stretched: str,
+    rows: list[tuple[int, int, int]],
+    asked: list[tuple[int, int]],
+    max_age: int,
+    beside: int,
 ) -> None:
+    key_by, time_by = STRETCHED[stretched]
+    rows = [(key * key_by, event * time_by, created * time_by) for key, event, created in rows]
+    asked = [(key * key_by, at * time_by + beside) for key, at in asked]
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
     history = History(columns[:, 0], columns[:, 1], columns[:, 2])
     keys, at = np.array(asked, dtype=np.int64).T
-    found = history.newest(keys, at, max_age=max_age)
+    found = history.newest(keys, at, max_age=max_age * time_by)
     for place, (key, moment) in enumerate(asked):
-        expired, held_back, expected = known_by_search(rows, key, moment, max_age)
+        expired, held_back, expected = known_by_search(rows, key, moment, max_age * time_by)
         position = found.position[place]
         got = None if position == NOTHING else (int(columns[position, 1]), int(columns[position, 2]))
         assert (bool(found.expired[place]), bool(found.held_back[place]), got) == (
@@ -47,6 +64,33 @@ def test_a_lookup_finds_what_a_search_through_every_row_finds(
             expected,
         )
         assert position == NOTHING or columns[position, 0] == key
+
+
+KEY = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 7, -5, 2**40, -(2**63), None]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(KEY.filter(lambda key: None not in key), max_size=12), asked=st.lists(KEY, max_size=12))
+@pytest.mark.parametrize("columns", [[0], [1], [0, 1], [1, 0, 1]])
+def test_codes_are_equal_exactly_where_the_keys_are(
+    columns: list[int], rows: list[tuple[str, int]], asked: list[tuple[str | None, int | None]]
+) -> None:
+    kinds = (pa.string(), pa.int64())
+
+    def arrays(keys: list[tuple[str | None, int | None]]) -> list[pa.ChunkedArray]:
+        return [pa.chunked_array([pa.array([key[place] for key in keys], kinds[place])]) for place in columns]
+
+    codes = Codes(arrays(rows))
+    known = {tuple(row[place] for place in columns): code for row, code in zip(rows, codes.own, strict=True)}
+    assert len(set(known.values())) == len(known)
+    assert all(
+        known[tuple(row[place] for place in columns)] == code
+        for row, code in zip(rows, codes.own, strict=True)
+    )
+    for key, code in zip(asked, codes.of(arrays(asked)), strict=True):
+        assert known.get(tuple(key[place] for place in columns), UNKNOWN) == code or (
+            code not in known.values() and tuple(key[place] for place in columns) not in known
+        )
 
 
 def test_ties_are_the_pairs_that_nothing_orders() -> None:

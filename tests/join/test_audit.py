@@ -9,7 +9,8 @@ import pytest
 
 from tests.featurestore.repository import ViewSpec, at, make_repository
 from tests.join.conftest import Joined
-from trainwright.join.audit import single_column_scores
+from trainwright.errors import DataRefused
+from trainwright.join.scores import single_column_scores
 
 
 def by_pairs(score: np.ndarray, label: np.ndarray) -> float:
@@ -62,7 +63,7 @@ def test_labels_of_one_kind_and_columns_of_other_types_give_no_score() -> None:
     assert single_column_scores(table.set_column(0, "label", pa.array([0, 1])), "label", ["when"]) == {}
 
 
-def test_a_feature_that_knows_the_answer_is_named_on_the_line_of_the_step(
+def test_a_feature_that_knows_the_answer_is_refused_unless_it_may(
     join: Callable[..., Joined], tmp_path: Path
 ) -> None:
     labels = np.random.default_rng(5).integers(0, 2, 100)
@@ -82,7 +83,13 @@ def test_a_feature_that_knows_the_answer_is_named_on_the_line_of_the_step(
         }
         for number, label in enumerate(labels)
     ]
-    made, _, headline, summary = join(make_repository(tmp_path / "repo", [view]), {"train": sales})
-    assert headline == "100 rows, 1 features, 0 leaks, suspicious: verdict alone has AUC 1.000 > 0.99"
+    repository = make_repository(tmp_path / "repo", [view])
+    with pytest.raises(
+        DataRefused, match=r"verdict: alone orders the labels of train with AUC 1\.0000 > 0\.99"
+    ):
+        join(repository, {"train": sales})
+    assert "| verdict | answers | 0.00% | 1.000 | suspicious |" in (tmp_path / "summary.md").read_text()
+    made, _, _, _ = join(repository, {"train": sales}, limits={"max_single_feature_auc": 1})
     assert made.quality["auc.verdict"] == 1.0
-    assert "| verdict | 1.000 | suspicious |" in summary
+    few = join(repository, {"train": sales[:20]})[0]
+    assert few.quality["auc.verdict"] == 1.0, "20 rows are too few to refuse for"

@@ -1,7 +1,10 @@
 """A training set holds what was known at each row's time: against a join in plain Python."""
 
+import contextlib
 import math
+import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,7 +21,9 @@ from tests.join.conftest import Joined, features_of, write_sales
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import DataRefused, InputError
-from trainwright.join import history, training_set
+from trainwright.join import joining, referee
+from trainwright.join.asof import History
+from trainwright.join.audit import Audit
 from trainwright.join.training_set import make_training_set
 from trainwright.storage import take_listing
 
@@ -113,7 +118,7 @@ def test_every_value_is_the_one_that_a_search_in_plain_python_finds(
     spans: int, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views, sales = random_views(1), random_sales(2, 400)
-    monkeypatch.setattr(history, "PAIRS_PER_SPAN", 10**9 if spans == 1 else 400)
+    monkeypatch.setattr(referee, "PAIRS_PER_SPAN", 10**9 if spans == 1 else 400)
     repository = make_repository(tmp_path / "repo", views)
     made, rows, headline, _ = join(repository, {"train": sales[:300], "evaluate": sales[300:]})
     for view in views:
@@ -142,7 +147,7 @@ def test_chunks_of_rows_change_nothing(join: Join, tmp_path: Path, monkeypatch: 
     splits = {"train": sales[:40], "evaluate": sales[40:]}
     repository = make_repository(tmp_path / "repo", random_views(6))
     whole, _, _, _ = join(repository, splits)
-    monkeypatch.setattr(training_set, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(joining, "CHUNK_ROWS", 10)
     monkeypatch.setattr(tables.iter_batches, "__defaults__", (None, 7))
     assert join(repository, splits)[0] == whole
 
@@ -177,7 +182,7 @@ def test_a_ttl_counts_from_the_row_and_includes_its_end(join: Join, tmp_path: Pa
     made, rows, _, _ = join(repository, {"train": sales})
     assert rows["price"].to_pylist() == [10.0, None, 11.0]
     assert made.quality["expired_share.prices"] == pytest.approx(1 / 3, abs=1e-6)
-    assert made.quality["oldest_age_h.prices"] == 6.0
+    assert made.quality["max_age_s.prices"] == 6 * 3600
 
 
 def test_rows_that_match_nothing_stay_with_nulls(join: Join, tmp_path: Path) -> None:
@@ -244,10 +249,8 @@ def test_the_manifest_names_the_rows_and_the_service_and_the_same_inputs_give_th
     again, _, _, _ = join(repository, {"train": [sale("a", 1)]})
     record = Record.read(tmp_path / "set")
     assert first.digest == again.digest == record.outputs["training_set"]
-    assert first.parents == {
-        "entities": Snapshot.read(tmp_path / "sales").digest,
-        "features": record.outputs["service"],
-    }
+    assert first.parents["entities"] == Snapshot.read(tmp_path / "sales").digest
+    assert first.parents["features"] == record.outputs["service"]
 
 
 def test_a_join_opens_no_connection(join: Join, tmp_path: Path) -> None:
@@ -412,7 +415,7 @@ def test_rows_without_a_time_role_are_refused(join: Join, tmp_path: Path) -> Non
 def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo", [PRICES])
     sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
-    version = take_listing(features_of(repository).source)[0].content_digest
+    version = take_listing(features_of(repository).source).content_digest
     make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
     with pytest.raises(InputError, match="they changed after they were looked at"):
         make_training_set(
@@ -459,13 +462,162 @@ def test_with_its_registry_elsewhere_the_definitions_show_a_change_of_the_featur
     assert join(repository, {"train": [sale("a", 1)]})[0].rows == 1
 
 
+LATE = {"product": 1, "price": 99.0, "currency": "EUR", "event": at(10), "created": at(30)}
+
+
 def test_a_join_that_lets_later_values_in_is_refused_and_leaves_no_training_set(
     join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = {"product": 1, "price": 99.0, "currency": "EUR", "event": at(10), "created": at(30)}
-    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, late])])
-    monkeypatch.setitem(history.joined_values.__kwdefaults__, "known_only", False)
-    with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*99\.0.* known was .*10\.0"):
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, LATE])])
+    monkeypatch.setattr(History, "_known", lambda _, place, __: place)
+    with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*99\.0"):
         join(repository, {"train": [sale("a", 5), sale("b", 20)]})
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     assert "**1 values leak: refused.**" in (tmp_path / "summary.md").read_text()
+    assert Audit.read(tmp_path / "set").views[0].leaks == 1
+
+
+def test_a_join_unlike_that_of_feast_is_refused_with_both_values(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, LATE])])
+    monkeypatch.setitem(referee.feast_values.__kwdefaults__, "known_only", False)
+    with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*10\.0.*Feast gives .*99\.0"):
+        join(repository, {"train": [sale("a", 5), sale("b", 20)]})
+    assert not (tmp_path / "set" / Snapshot.FILE).exists()
+    assert Audit.read(tmp_path / "set").views[0].differing_from_feast == 1
+
+
+@pytest.mark.parametrize(("most", "checked"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 5), (9, 5)])
+def test_feast_joins_as_many_rows_again_as_are_asked_for_at_most(
+    most: int, checked: int, join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    splits = {"train": [sale(name, 1) for name in "abc"], "evaluate": [sale("d", 1), sale("e", 30)]}
+    made, _, _, summary = join(repository, splits, checked_rows=most)
+    assert made.quality["checked_by_feast.prices"] == checked
+    assert f"{checked:,} rows were joined again by Feast itself" in summary
+
+
+def feast_gives(repository: Path, sales: list[Row], *, store: str, known_only: bool) -> dict[str, Any]:
+    """What Feast itself gives with one of its offline stores: the price by sale."""
+    from feast import FeatureStore
+
+    settings = repository / "feature_store.yaml"
+    settings.write_text(settings.read_text().replace("type: duckdb", f"type: {store}"))
+    frame = pa.Table.from_pylist(
+        [{"sale": row["sale"], "product": row["product"], "event_timestamp": row["sold"]} for row in sales]
+    )
+    feast = FeatureStore(repo_path=str(repository))
+    try:
+        with warnings.catch_warnings(), contextlib.chdir(repository):
+            warnings.simplefilter("ignore")
+            found = feast.get_historical_features(
+                frame.to_pandas(),
+                feast.get_feature_service("shop_v1"),
+                filter_by_created_timestamp=known_only,
+            ).to_arrow()
+    finally:
+        settings.write_text(settings.read_text().replace(f"type: {store}", "type: duckdb"))
+    return dict(zip(found["sale"].to_pylist(), found["price"].to_pylist(), strict=True))
+
+
+def test_feast_by_default_lets_a_backfilled_row_in_and_this_join_does_not(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, LATE])])
+    sales = [sale("a", 5), sale("b", 20)]
+    assert feast_gives(repository, sales, store="duckdb", known_only=False) == {"a": 10.0, "b": 99.0}
+    assert feast_gives(repository, sales, store="duckdb", known_only=True) == {"a": 10.0, "b": 10.0}
+    made, rows, _, _ = join(repository, {"train": sales})
+    assert rows["price"].to_pylist() == [10.0, 10.0]
+    assert made.quality["held_back_rows.prices"] == 1
+
+
+def test_feasts_default_store_drops_rows_that_match_nothing_and_this_join_keeps_them(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, ttl=timedelta(hours=6))])
+    sales = [sale("fresh", 5), sale("unknown", 5, product=77), sale("too soon", -1), sale("stale", 20)]
+    assert len(feast_gives(repository, sales, store="dask", known_only=True)) < len(sales)
+    _, rows, _, _ = join(repository, {"train": sales})
+    assert rows["sale"].to_pylist() == ["fresh", "unknown", "too soon", "stale"]
+    expected = feast_gives(repository, sales, store="duckdb", known_only=True)
+    assert dict(zip(rows["sale"].to_pylist(), rows["price"].to_pylist(), strict=True)) == expected
+
+
+def test_offline_files_with_nanoseconds_are_refused_before_duckdb_fails_on_them(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    path = repository / "offline" / "prices.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("event")
+    nanoseconds = table["event"].cast(pa.timestamp("ns", tz="UTC"))
+    pq.write_table(table.set_column(place, "event", nanoseconds), path)
+    with pytest.raises(InputError, match=r"'event' of view 'prices' is timestamp\[ns, tz=UTC\]"):
+        join(repository, {"train": [sale("a", 1)]})
+
+
+# What limits refuse
+
+
+def test_a_feature_that_is_missing_more_often_than_allowed_is_refused_after_the_audit_is_written(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    sales = {"train": [sale("a", 1), sale("b", 1), sale("c", 1, product=77)]}
+    made, _, _, summary = join(repository, sales, limits={"max_missing": {"price": 0.4}})
+    assert made.quality["missing_share.price"] == pytest.approx(1 / 3, abs=1e-6)
+    assert "| price | prices | 33.33% |" in summary
+    shutil.rmtree(tmp_path / "set")
+    with pytest.raises(DataRefused, match=r"price: no value in 33\.33% of the rows > 30\.00%") as raised:
+        join(repository, sales, limits={"max_missing": {"price": 0.3}})
+    assert raised.value.code == 11
+    assert not (tmp_path / "set" / Snapshot.FILE).exists()
+    assert Audit.read(tmp_path / "set").refusals == ("price: no value in 33.33% of the rows > 30.00%",)
+    assert "Refused: 1 limits do not hold" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_default_limit_holds_for_every_feature_that_has_none_of_its_own(join: Join, tmp_path: Path) -> None:
+    odd = [{"product": 1, "price": math.nan, "currency": None, "event": at(0), "created": at(0)}]
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=odd)])
+    limits = {"max_missing": {"currency": 1}, "max_missing_default": 0.5}
+    with pytest.raises(DataRefused, match=r"1 limits do not hold\n.*price: no value in 100\.00% of the rows"):
+        join(repository, {"train": [sale("a", 1)]}, limits=limits)
+
+
+def test_values_that_are_too_old_or_past_their_ttl_are_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [replace(PRICES, ttl=timedelta(hours=6))])
+    sales = {"train": [sale("a", 1), sale("b", 5), sale("c", 20), sale("d", 29)]}
+    made, _, _, _ = join(repository, sales)
+    assert made.quality["median_age_s.prices"] == made.quality["max_age_s.prices"] == 5 * 3600
+    assert made.quality["expired_share.prices"] == 0.25
+    with pytest.raises(DataRefused) as raised:
+        join(repository, sales, limits={"max_age_s": {"prices": 3600}, "max_expired": {"prices": 0.2}})
+    assert "view prices: newest value past its TTL in 25.00% of rows > 20.00%" in raised.value.what
+    assert "view prices: oldest joined value 18,000 s > 3,600 s" in raised.value.what
+
+
+def test_limits_on_what_is_not_joined_are_refused(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    limits = {"max_missing": {"pric": 0.1}, "max_age_s": {"weather": 60}}
+    with pytest.raises(InputError) as raised:
+        join(repository, {"train": [sale("a", 1)]}, limits=limits)
+    assert "features.limits.max_missing: no column 'pric'; did you mean price?" in raised.value.what
+    assert "features.limits.max_age_s: no view 'weather'; the service has prices" in raised.value.what
+
+
+# Where the features come from
+
+
+def test_the_digests_of_the_service_and_of_every_view_are_on_the_training_set(
+    join: Join, tmp_path: Path
+) -> None:
+    visits = ViewSpec("visits", {"shop": pa.string()}, {"visitors": pa.float64()}, [])
+    first = join(make_repository(tmp_path / "repo", [visits, PRICES]), {"train": [sale("a", 1)]})[0].parents
+    assert set(first) == {"entities", "features", "features.visits", "features.prices"}
+    assert Record.read(tmp_path / "set").inputs["features.prices"] == first["features.prices"]
+    longer = replace(PRICES, ttl=timedelta(days=9))
+    second = join(make_repository(tmp_path / "repo", [visits, longer]), {"train": [sale("a", 1)]})[0].parents
+    assert second["features.visits"] == first["features.visits"]
+    assert second["features.prices"] != first["features.prices"]
+    assert second["features"] != first["features"]

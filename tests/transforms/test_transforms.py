@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from trainwright.errors import InputError
-from trainwright.transforms import MISSING_TIME, Categories, Category, Fit, Transforms, Values
+from trainwright.transforms import MISSING_TIME, Categories, Category, Fit, Scaling, Transforms, Values
+from trainwright.transforms.distribution import MOST, STEPS, Distribution
 
 RANDOM = np.random.default_rng(7)
 
@@ -25,8 +26,10 @@ def times(*moments: datetime | None) -> NDArray[np.int64]:
     )
 
 
-def fitted(columns: dict[str, Values], *, most: int = 100, min_rows: int = 1) -> Transforms:
-    fit = Fit({name: kind(values) for name, values in columns.items()})
+def fitted(
+    columns: dict[str, Values], *, most: int = 100, min_rows: int = 1, scaling: Scaling = "standard"
+) -> Transforms:
+    fit = Fit({name: kind(values) for name, values in columns.items()}, scaling)
     fit.add(columns)
     return fit.finish(max_categories=most, min_rows=min_rows)
 
@@ -168,3 +171,105 @@ def test_columns_of_unequal_length_are_refused() -> None:
     transforms = fitted({"x": np.arange(3.0), "y": np.arange(3.0)})
     with pytest.raises(InputError, match="not of one length"):
         transforms.encode({"x": np.arange(3.0), "y": np.arange(2.0)})
+
+
+def level(values: NDArray[np.float64], value: float) -> float:
+    """The share of values below one, and half of those at it, counted one by one."""
+    return float(((values < value).sum() + (values == value).sum() / 2) / len(values))
+
+
+def test_few_values_are_scaled_by_their_exact_place_among_the_training_rows() -> None:
+    years = RANDOM.choice([1959.0, 1990.0, 2004.0, -3.5, 0.0, -0.0], 1000)
+    features = fitted({"x": years}, scaling="quantile").encode({"x": years}).numeric[:, 0]
+    expected = [(level(years, year) - 0.5) * np.sqrt(12) for year in years]
+    np.testing.assert_allclose(features, np.array(expected, dtype=np.float32), rtol=0, atol=1e-7)
+    assert abs(features.mean()) < 1e-6
+
+
+@pytest.mark.parametrize("shape", ["normal", "log-normal", "far from 0", "tiny", "both signs and sizes"])
+def test_many_values_are_scaled_by_their_place_to_less_than_a_step(shape: str) -> None:
+    draw = RANDOM.normal(size=50_000)
+    values = {
+        "normal": draw,
+        "log-normal": np.exp(5 * draw),
+        "far from 0": 1e8 + draw,
+        "tiny": draw * 1e-140,
+        "both signs and sizes": draw * 10.0 ** RANDOM.integers(-100, 100, draw.size),
+    }[shape]
+    features = fitted({"x": values}, scaling="quantile").encode({"x": values}).numeric[:, 0]
+    place = features / np.sqrt(12) + 0.5
+    exact = (np.argsort(np.argsort(values)) + 0.5) / len(values)
+    assert np.abs(place - exact).max() < 1 / STEPS
+    assert np.abs(place - exact).mean() < 0.3 / STEPS
+
+
+@pytest.mark.parametrize("cuts", [[1], [40_000], [100, 101, 59_999], list(range(0, 60_000, 7_000))])
+def test_quantiles_are_the_same_to_the_bit_however_the_rows_are_cut_and_merged(cuts: list[int]) -> None:
+    values = np.exp(RANDOM.normal(size=60_000))
+    values[::7] = np.nan
+    whole = Fit({"x": "number"}, "quantile")
+    whole.add({"x": values})
+    parts = []
+    for start, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
+        part = Fit({"x": "number"}, "quantile")
+        part.add({"x": values[start:end]})
+        parts.append(part.state)
+    for order in (parts, parts[::-1]):
+        total = Fit({"x": "number"}, "quantile")
+        for state in order:
+            total.merge(state)
+        assert total.finish(max_categories=2).digest == whole.finish(max_categories=2).digest
+
+
+def test_a_distribution_keeps_a_bounded_number_of_counts_and_loses_no_row() -> None:
+    values = RANDOM.normal(size=200_000) * 10.0 ** RANDOM.integers(-140, 140, 200_000)
+    counted = Distribution.of(values)
+    assert MOST / 4 < counted.number.size <= MOST
+    assert counted.count.sum() == len(values)
+
+
+def test_values_outside_the_training_rows_get_the_place_of_the_nearest_and_missing_ones_the_middle() -> None:
+    values = np.array([1.0, 2.0, 3.0, np.nan])
+    transforms = fitted({"x": values}, scaling="quantile")
+    encoded = transforms.encode({"x": np.array([-1e9, 1.0, 2.0, 3.0, 1e9, np.nan, np.inf, -np.inf, 1e200])})
+    low, high = encoded.numeric[1, 0], encoded.numeric[3, 0]
+    assert (low, high) == (-high, -low)
+    assert encoded.numeric[:, 0].tolist() == [low, low, 0, high, high, 0, 0, 0, 0]
+    assert encoded.numeric[:, 1].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+
+
+ODD = {
+    "x": np.array([0.5, np.nan, np.inf, -np.inf, 1e300, -1e149, 5e-324, -0.0, 1e9]),
+    "c": categories(["v1", None, "never seen", "", "v2", "v3", "v1", "ä", "V1"]),
+    "t": times(
+        *(datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=7 * h) for h in range(6)),
+        None,
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(9999, 1, 1, tzinfo=UTC),
+    ),
+}
+
+
+@pytest.mark.parametrize("scaling", ["standard", "quantile"])
+def test_every_odd_value_is_encoded_to_the_same_bits_alone_in_a_crowd_and_after_the_file(
+    scaling: Scaling, tmp_path: Path
+) -> None:
+    rows = 3000
+    learned: dict[str, Values] = {
+        "x": np.where(np.arange(rows) % 9 == 0, np.nan, RANDOM.normal(size=rows)),
+        "c": categories([None if index % 8 == 0 else f"v{index % 4}" for index in range(rows)]),
+        "t": times(None, *(datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=h) for h in range(rows - 1))),
+    }
+    transforms = fitted(learned, scaling=scaling)
+    again = Transforms.read(transforms.write(tmp_path / Transforms.FILE))
+    together = transforms.encode(ODD)
+    assert np.isfinite(together.numeric).all()
+    for place in range(9):
+        odd = {
+            "x": ODD["x"][[place]],
+            "c": Categories(codes=ODD["c"].codes[[place]], values=ODD["c"].values),
+            "t": ODD["t"][[place]],
+        }
+        alone = again.encode(odd)
+        assert alone.numeric.tobytes() == together.numeric[[place]].tobytes()
+        assert alone.categories.tolist() == together.categories[[place]].tolist()

@@ -41,6 +41,9 @@ class Features(Section):
     needed: tuple[Name, ...] = Field((), description="Columns there must be; a run adds its slices.")
     cutoff: Time | None = Field(None, description="Rows from this time on are refused; absent: none are.")
     allow_backfill_leak: Name | None = Field(None, description="Why views may lack a created timestamp.")
+    checked_rows: int = Field(
+        20_000, ge=1, description="Rows that Feast itself joins again, at most, to compare every value."
+    )
     limits: JoinLimits = Field(JoinLimits(), description="What the joined features must reach.")
 
     @model_validator(mode="after")

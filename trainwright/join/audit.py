@@ -1,21 +1,20 @@
-"""The leakage audit: every joined value is found again by another road and compared."""
+"""The leakage audit: what every row got, looked at again, and some of it joined again by Feast itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 
-from trainwright.featurestore import View
+from trainwright.documents import Document, canonical, digest_text
+from trainwright.featurestore import Service, View
 from trainwright.join.asof import NOTHING, Found, Ints
+from trainwright.join.referee import feast_values
 from trainwright.join.source import Source, differing_rows
 
-SUSPICIOUS_AUC = 0.99
-"""A column that alone orders the labels this well usually knows the answer."""
-
-_HOUR_US = 3_600_000_000
+_SECOND_US = 1_000_000
 
 
 @dataclass
@@ -27,11 +26,14 @@ class ViewAudit:
         rows: Rows joined.
         matched: Rows that got a value row.
         expired: Rows whose newest known value was older than the view's TTL.
-        held_back: Rows for which a newer value existed, but was created only later.
-        leaks: Rows that hold another value than the newest known one.
-        example: The first of them, as text; empty if there is none.
+        held_back: Rows for which a newer value existed, but was created after the row's time.
+        leaks: Rows that got a value of another key, of a later time, created later, or past its TTL.
+        differ: Of the rows that Feast joined again, those to which it gave another value.
+        checked: Rows that Feast joined again.
+        example: The first wrong row, as text; empty if there is none.
+        missing: Rows without a value (null or NaN), by feature.
         oldest_us: Largest age of a joined value, in microseconds.
-        total_us: Sum of the ages.
+        ages: Ages of a sample of the joined values, in microseconds.
     """
 
     view: View
@@ -40,148 +42,224 @@ class ViewAudit:
     expired: int = 0
     held_back: int = 0
     leaks: int = 0
+    differ: int = 0
+    checked: int = 0
     example: str = ""
+    missing: dict[str, int] = field(default_factory=dict)
     oldest_us: int = 0
-    total_us: float = 0.0
+    ages: list[Ints] = field(default_factory=list)
 
-    def add(self, source: Source, found: Found, at: Ints, joined: pa.Table, names: pa.ChunkedArray) -> None:
-        """Compare what was joined with what was found in the view's files.
+    def add(
+        self, source: Source, found: Found, rows: pa.Table, at: Ints, joined: pa.Table, every: int
+    ) -> None:
+        """Look at what a chunk of rows got.
 
         Args:
             source: The view's rows.
-            found: Which of them was the newest known one for each row; shape (rows,).
-            at: The rows' times in microseconds.
-            joined: What was joined to the rows, of the same length.
-            names: The rows' keys, for the example.
+            found: Which of them was taken for each row; shape (rows,).
+            rows: The rows that were joined to.
+            at: Their times in microseconds.
+            joined: What they got.
+            every: One age in so many is kept for the median.
         """
         matched = found.position != NOTHING
-        expected = source.values.take(pa.array(found.position, mask=~matched))
-        leaked = np.flatnonzero(differing_rows(expected, joined))
-        if leaked.size and not self.leaks:
-            place = int(leaked[0])
-            self.example = (
-                f"{names[place]} has {joined.slice(place, 1).to_pylist()[0]}, "
-                f"known was {expected.slice(place, 1).to_pylist()[0]}"
-            )
+        wrong = np.flatnonzero(source.wrong(found, rows, at))
+        if wrong.size and not self.example:
+            self.example = _shown(rows, joined, int(wrong[0]))
         ages = at[matched] - source.event[found.position[matched]]
         self.rows += at.size
         self.matched += int(matched.sum())
         self.expired += int(found.expired.sum())
         self.held_back += int(found.held_back.sum())
-        self.leaks += leaked.size
+        self.leaks += wrong.size
         self.oldest_us = max(self.oldest_us, int(ages.max(initial=0)))
-        self.total_us += float(ages.sum())
+        self.ages.append(ages[::every].copy())
+        for name in joined.column_names:
+            self.missing[name] = self.missing.get(name, 0) + _missing(joined[name])
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures by name, shares of all rows and ages in hours."""
+    def compare(self, service: Service, source: Source, rows: pa.Table, time: str, joined: pa.Table) -> None:
+        """Let Feast join some of the rows again, and compare.
+
+        Args:
+            service: The service.
+            source: The view's rows.
+            rows: Some of the rows that were joined to.
+            time: Their time column.
+            joined: What they got.
+
+        Raises:
+            InputError: Feast cannot join this view.
+        """
+        answer = feast_values(service, source, rows, time)
+        differ = np.flatnonzero(differing_rows(answer, joined))
+        self.checked, self.differ = rows.num_rows, differ.size
+        if differ.size and not self.example:
+            place = int(differ[0])
+            self.example = (
+                f"{_shown(rows, joined, place)}, Feast gives {answer.slice(place, 1).to_pylist()[0]}"
+            )
+
+    @property
+    def wrong(self) -> int:
+        """Values that must not be where they are."""
+        return self.leaks + self.differ
+
+    def figures(self) -> "ViewFigures":
+        """Return the figures: shares of all rows, and ages in seconds."""
         rows = max(self.rows, 1)
-        return {
-            "matched_share": self.matched / rows,
-            "expired_share": self.expired / rows,
-            "held_back_share": self.held_back / rows,
-            "leaks": float(self.leaks),
-            "mean_age_h": self.total_us / max(self.matched, 1) / _HOUR_US,
-            "oldest_age_h": self.oldest_us / _HOUR_US,
-        }
+        ages = np.concatenate([np.empty(0, np.int64), *self.ages])
+        return ViewFigures(
+            view=self.view.name,
+            matched_share=self.matched / rows,
+            expired_share=self.expired / rows,
+            held_back_share=self.held_back / rows,
+            held_back_rows=self.held_back,
+            created_known=bool(self.view.created),
+            leaks=self.leaks,
+            checked_by_feast=self.checked,
+            differing_from_feast=self.differ,
+            median_age_s=float(np.median(ages)) / _SECOND_US if ages.size else 0.0,
+            max_age_s=self.oldest_us / _SECOND_US,
+        )
 
 
-@dataclass(frozen=True)
-class Audit:
-    """What the audit found.
+@dataclass(frozen=True, kw_only=True)
+class ViewFigures:
+    """What the audit says of one view.
 
     Attributes:
-        views: One a view.
-        scores: AUC of each column alone, by name; columns that cannot be scored are missing.
-        scored_on: The split that the scores were taken on; empty if the rows have no label.
+        view: Its name.
+        matched_share: Share of rows that got a value row.
+        expired_share: Share of rows whose newest known value was older than the TTL.
+        held_back_share: Share of rows for which a newer value was created only after the row's time.
+        held_back_rows: Their number.
+        created_known: Whether the view says since when its values are known; if not, the two are no proof.
+        leaks: Rows with a value of another key, of a later time, created later, or past its TTL.
+        checked_by_feast: Rows that Feast joined again.
+        differing_from_feast: Those of them to which it gave another value.
+        median_age_s: Median age of the joined values, in seconds, of a sample where there are many.
+        max_age_s: Largest age of a joined value, in seconds.
     """
 
-    views: tuple[ViewAudit, ...]
-    scores: Mapping[str, float]
+    view: str
+    matched_share: float
+    expired_share: float
+    held_back_share: float
+    held_back_rows: int
+    created_known: bool
+    leaks: int
+    checked_by_feast: int
+    differing_from_feast: int
+    median_age_s: float
+    max_age_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFigures:
+    """What the audit says of one column that a model may read.
+
+    Attributes:
+        column: Its name.
+        view: The view it comes from; empty for a request column.
+        missing_share: Share of rows without a value: null, or NaN. 0 for a request column: not looked at.
+        auc: How well it alone orders the labels, whichever way round, in [0.5, 1]; 0 where it has no score.
+    """
+
+    column: str
+    view: str
+    missing_share: float
+    auc: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Document):
+    """What the audit found; written before anything is refused.
+
+    Attributes:
+        rows: Rows joined.
+        views: One a view.
+        columns: One a feature and request column.
+        scored_on: The split that the scores were taken on; empty if the rows have no label.
+        scored_rows: Rows of each class that they were taken on: of label 0, and of label 1.
+        service: Digest of the feature service.
+        view_digests: Digest of every view.
+        refusals: Why the training set is refused, one a limit that does not hold; empty if it is not.
+    """
+
+    FILE: ClassVar[str] = "audit.json"
+    rows: int
+    views: tuple[ViewFigures, ...]
+    columns: tuple[ColumnFigures, ...]
     scored_on: str
+    scored_rows: tuple[int, ...]
+    service: str
+    view_digests: dict[str, str]
+    refusals: tuple[str, ...] = ()
 
     @property
     def leaks(self) -> int:
-        """Joined values that are not the newest known ones, over all views."""
-        return sum(view.leaks for view in self.views)
+        """Joined values that must not be where they are, over all views."""
+        return sum(view.leaks + view.differing_from_feast for view in self.views)
+
+    @property
+    def checked(self) -> int:
+        """Rows that Feast joined again."""
+        return max((view.checked_by_feast for view in self.views), default=0)
 
     @property
     def unproven(self) -> list[str]:
         """Views whose rows do not say since when they are known."""
-        return [view.view.name for view in self.views if not view.view.created]
-
-    @property
-    def suspicious(self) -> dict[str, float]:
-        """Columns that alone predict the label too well."""
-        return {name: auc for name, auc in self.scores.items() if auc > SUSPICIOUS_AUC}
+        return [view.view for view in self.views if not view.created_known]
 
     def figures(self) -> dict[str, float]:
         """Return all figures by name, for the snapshot's quality."""
-        found = {f"auc.{name}": round(auc, 6) for name, auc in self.scores.items()}
-        for audit in self.views:
-            found |= {f"{name}.{audit.view.name}": round(value, 6) for name, value in audit.figures().items()}
+        found: dict[str, float] = {}
+        for view in self.views:
+            named = {name: value for name, value in vars(view).items() if name != "view"}
+            found |= {f"{name}.{view.view}": round(float(value), 6) for name, value in named.items()}
+        for column in self.columns:
+            if column.view:
+                found[f"missing_share.{column.column}"] = round(column.missing_share, 6)
+            if column.auc:
+                found[f"auc.{column.column}"] = round(column.auc, 6)
         return found
 
 
-def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapping[str, float]:
-    """Measure how well each column alone orders the labels: its AUC, whichever way round.
-
-    A null counts as the lowest value. Categories are scored by the label's mean on every other row, and
-    judged on the rest. Columns of other types, and labels of one kind only, give no score.
+def column_figures(
+    views: Mapping[str, ViewAudit], request: tuple[str, ...], scores: Mapping[str, float]
+) -> tuple[ColumnFigures, ...]:
+    """Put together what is known of every column.
 
     Args:
-        rows: Rows with the label, 0 or 1, and the columns.
-        label: The label's column; rows without it are left out.
-        columns: The columns to score.
-
-    Returns:
-        AUC in [0.5, 1] by column.
+        views: What was found, by the views' names.
+        request: Columns of the rows themselves.
+        scores: AUC by column.
     """
-    known = rows.filter(rows[label].is_valid())
-    truth = known[label].cast(pa.int64()).to_numpy()
-    scores = {}
-    for name in columns:
-        column = known[name]
-        if pa.types.is_string(column.type):
-            values, judged = _category_means(column, truth)
-        elif (
-            pa.types.is_integer(column.type)
-            or pa.types.is_floating(column.type)
-            or pa.types.is_boolean(column.type)
-        ):
-            values, judged = np.nan_to_num(_numbers(column), nan=-np.inf), truth
-        else:
-            continue
-        if 0 < judged.sum() < judged.size:
-            auc = _auc(values, judged)
-            scores[name] = max(auc, 1 - auc)
-    return scores
+    own = [
+        ColumnFigures(column=name, view="", missing_share=0.0, auc=scores.get(name, 0.0)) for name in request
+    ]
+    joined = [
+        ColumnFigures(
+            column=name, view=view, missing_share=count / max(audit.rows, 1), auc=scores.get(name, 0.0)
+        )
+        for view, audit in views.items()
+        for name, count in audit.missing.items()
+    ]
+    return (*own, *joined)
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+def view_digests(service: Service) -> dict[str, str]:
+    """Return the SHA-256 of every view: its definition and the content of its files, wherever they lie."""
+    return {view.name: digest_text(canonical(view.definition)) for view in service.views}
 
 
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
-    return numbers
+def _missing(column: pa.ChunkedArray) -> int:
+    missing = int(column.null_count)
+    if pa.types.is_floating(column.type):
+        missing += int(pc.sum(pc.is_nan(column)).as_py() or 0)
+    return missing
 
 
-def _category_means(
-    column: pa.ChunkedArray, truth: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-    size = int(codes.max(initial=0)) + 1
-    count = np.bincount(codes[::2], minlength=size)
-    positives = np.bincount(codes[::2], weights=truth[::2], minlength=size)
-    overall = positives.sum() / max(count.sum(), 1)
-    means = (positives + overall) / (count + 1)
-    return means[codes[1::2]], truth[1::2]
-
-
-def _auc(score: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """Area under the ROC curve from midranks (Mann-Whitney); ``truth`` holds both 0 and 1."""
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    midrank = np.cumsum(count) - (count - 1) / 2
-    positives = int(truth.sum())
-    wins = midrank[place][truth == 1].sum() - positives * (positives + 1) / 2
-    return float(wins / (positives * (truth.size - positives)))
+def _shown(rows: pa.Table, joined: pa.Table, place: int) -> str:
+    """Show a row and what it got; the first column of the rows is their key."""
+    return f"{rows.column(0)[place]} has {joined.slice(place, 1).to_pylist()[0]}"

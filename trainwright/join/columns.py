@@ -65,6 +65,10 @@ def _problems(snapshot: Snapshot, service: Service, features: Features) -> Itera
     yield from (f"the rows have no {role} column" for role in ("key", "time") if role not in snapshot.roles)
     yield from _missing("features.request", features.request, known)
     yield from _missing("features.known_after", features.known_after, known)
+    names = [view.name for view in service.views]
+    yield from _missing("features.limits.max_missing", features.limits.max_missing, service.features)
+    yield from _unknown_views("features.limits.max_expired", features.limits.max_expired, names)
+    yield from _unknown_views("features.limits.max_age_s", features.limits.max_age_s, names)
     there = [*snapshot.roles.values(), *features.request, *service.features]
     yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
     label = snapshot.roles.get("label", "")
@@ -84,6 +88,12 @@ def _missing(what: str, names: Iterable[str], known: list[str]) -> Iterator[str]
             close = difflib.get_close_matches(name, known, n=1)
             advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
             yield f"{what}: no column {name!r}; {advice}"
+
+
+def _unknown_views(what: str, names: Iterable[str], known: list[str]) -> Iterator[str]:
+    yield from (
+        f"{what}: no view {name!r}; the service has {', '.join(known)}" for name in names if name not in known
+    )
 
 
 def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:

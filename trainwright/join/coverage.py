@@ -31,7 +31,8 @@ def require_covered(service: Service, features: Features, files: Iterable[str]) 
     if any(Path(place).is_relative_to(folder) for place in offline):
         if str(folder / SETTINGS) not in covered:
             missing.append(SETTINGS)
-        registry = _place(str(folder / service.feast.config.registry.path))
+        named = service.feast.config.registry.path  # relative to the repository, and it may start with ..
+        registry = named if "://" in named else os.path.realpath(folder / named)
         if registry not in covered and not any(place.endswith(".py") for place in covered):
             missing.append("the definitions of the views (*.py) or their registry")
     if missing:

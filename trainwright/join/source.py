@@ -1,6 +1,8 @@
 """The history behind one feature view, read from its files and searched without Feast."""
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -10,10 +12,14 @@ from numpy.typing import NDArray
 
 from trainwright.errors import InputError
 from trainwright.featurestore import View, offline_file, offline_files
-from trainwright.join.asof import Found, History, Ints
+from trainwright.join.asof import NOTHING, Found, History, Ints
+from trainwright.join.codes import Codes
 from trainwright.tables import plain
 
 UTC_US = pa.timestamp("us", tz="UTC")
+
+THREADS = min(os.cpu_count() or 1, 8)
+"""Columns gathered at once."""
 
 
 class Source:
@@ -24,6 +30,7 @@ class Source:
         table: Keys, times and features of each usable row of the files: those with a key and all times.
         values: The features, in the view's order; one row for each of ``table``.
         event: Time that each row's values describe, in microseconds; shape (rows,).
+        created: Time from which on they were known; ``event`` if nobody recorded it.
 
     Raises:
         InputError: Two rows of the same key, time and creation have different values: which of them a join
@@ -34,18 +41,28 @@ class Source:
         self.view = view
         table = _read(view)
         times = [name for name in (view.time, view.created) if name]
-        self.table = table.filter(_all_valid([table[name] for name in [*view.keys, *times]]))
+        self.table = _usable(table, [*view.keys, *times]).combine_chunks()
         self.values = self.table.select(list(view.features))
         self.event = microseconds(self.table[view.time])
-        self._codes = _Codes([self.table[name] for name in view.keys])
-        created = microseconds(self.table[view.created]) if view.created else self.event
-        self._history = History(self._codes.own, self.event, created)
+        self.created = microseconds(self.table[view.created]) if view.created else self.event
+        self._codes = Codes([self.table[name] for name in view.keys])
+        self._history = History(self._codes.own, self.event, self.created)
         self._refuse_ties()
 
     @property
     def key_count(self) -> int:
         """Keys that have any row."""
-        return self._codes.count
+        return int(np.unique(self._codes.own).size)
+
+    def among(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Tell which rows of the history have a key that is among the keys of some rows."""
+        asked = self._codes.of(self.keys(rows))
+        return np.isin(self._codes.own, asked[asked >= 0])
+
+    @property
+    def max_age(self) -> int:
+        """Oldest accepted value, relative to the row, in microseconds; 0 is any age."""
+        return int(self.view.definition["ttl_us"])
 
     def find(self, rows: pa.Table, at: Ints) -> Found:
         """Find the newest known row for each of some rows, by key, at the times ``at`` in microseconds.
@@ -53,9 +70,42 @@ class Source:
         Raises:
             InputError: A key column has another type here than in the view's files.
         """
-        keys = [rows[name] for name in self.view.keys.values()]
-        codes = self._codes.of(keys, self.view)
-        return self._history.newest(codes, at, max_age=int(self.view.definition["ttl_us"]))
+        return self._history.newest(self._codes.of(self.keys(rows)), at, max_age=self.max_age)
+
+    def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
+        """Return the rows' keys in the types of the files; null where they could not hold the value.
+
+        Raises:
+            InputError: A key column has another type here than in the view's files.
+        """
+        pairs = self.view.keys.items()
+        return [_as_type(rows[mine], self.table[own].type, self.view, mine) for own, mine in pairs]
+
+    def take(self, found: Found) -> pa.Table:
+        """Return the features of what was found, one row for each lookup; nulls where nothing was."""
+        position = pa.array(found.position, mask=found.position == NOTHING)
+        with ThreadPoolExecutor(THREADS) as pool:
+            columns = list(pool.map(lambda column: column.take(position), self.values.columns))
+        return pa.table(columns, schema=self.values.schema)
+
+    def wrong(self, found: Found, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:
+        """Tell, from the files' own columns, which rows got a value that they must not have.
+
+        That is one of another key, of a later time, created later, or older than is accepted. Nothing that
+        the search was made from is asked again.
+        """
+        matched = found.position != NOTHING
+        place = found.position[matched]
+        event = self.event[place]
+        wrong = (event > at[matched]) | (self.created[place] > at[matched])
+        if self.max_age:
+            wrong |= event < at[matched] - self.max_age
+        for own, key in zip(self.view.keys, self.keys(rows), strict=True):
+            same = pc.equal(self.table[own].take(pa.array(place)), key.filter(pa.array(matched)))
+            wrong |= ~pc.fill_null(same, fill_value=False).to_numpy()
+        result = np.zeros(at.size, dtype=bool)
+        result[matched] = wrong
+        return result
 
     def _refuse_ties(self) -> None:
         first, second = self._history.ties()
@@ -72,36 +122,6 @@ class Source:
             where=self.view.source,
             hint="Keep one of them, or give them different created timestamps.",
         )
-
-
-class _Codes:
-    """Numbers for the combinations of key values that a history has."""
-
-    def __init__(self, keys: Sequence[pa.ChunkedArray]) -> None:
-        self._values = [pc.unique(column) for column in keys]
-        combined = self._combined(keys)
-        self._known, own = np.unique(combined, return_inverse=True)
-        self.own: Ints = own.astype(np.int64)
-        self.count = self._known.size
-
-    def of(self, keys: Sequence[pa.ChunkedArray], view: View) -> Ints:
-        """Return the code of each row's key, or -1 for a key that the history never had, or a null."""
-        cast = [
-            _as_type(column, values.type, view, name)
-            for column, values, name in zip(keys, self._values, view.keys.values(), strict=True)
-        ]
-        if not self._known.size:
-            return np.full(len(keys[0]), -1, dtype=np.int64)
-        combined = self._combined(cast)
-        place = np.minimum(np.searchsorted(self._known, combined), self._known.size - 1)
-        return np.where((self._known[place] == combined) & (combined >= 0), place, -1).astype(np.int64)
-
-    def _combined(self, keys: Sequence[pa.ChunkedArray]) -> Ints:
-        total: Ints = np.zeros(len(keys[0]), dtype=np.int64)
-        for column, values in zip(keys, self._values, strict=True):
-            code = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy().astype(np.int64)
-            total = np.where((code < 0) | (total < 0), -1, total * max(len(values), 1) + code)
-        return total
 
 
 def _as_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) -> pa.ChunkedArray:
@@ -133,9 +153,12 @@ def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:
     return pa.table({name: table[column] for name, column in columns.items()})
 
 
-def _all_valid(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
-    valid = np.all([column.is_valid().to_numpy() for column in columns], axis=0)
-    return pa.array(valid)
+def _usable(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Leave out rows with a null in any of some columns."""
+    gaps = [table[name] for name in names if table[name].null_count]
+    if not gaps:
+        return table
+    return table.filter(pa.array(np.all([column.is_valid().to_numpy() for column in gaps], axis=0)))
 
 
 def microseconds(time: pa.ChunkedArray) -> Ints:

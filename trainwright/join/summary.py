@@ -3,33 +3,38 @@
 from collections.abc import Sequence
 
 from trainwright.artifacts import Snapshot
+from trainwright.experiment import JoinLimits
 from trainwright.featurestore import Service
-from trainwright.join.audit import SUSPICIOUS_AUC, Audit
+from trainwright.join.audit import Audit
 from trainwright.join.columns import Plan
+from trainwright.join.left_out import LeftOut
+from trainwright.join.limits import suspicious
 from trainwright.report.markdown import escape, table
 
 
-def headline(training_set: Snapshot, plan: Plan, audit: Audit) -> str:
+def headline(training_set: Snapshot, plan: Plan, audit: Audit, left_out: LeftOut) -> str:
     """Say how much was joined and what the audit found: ``336,776 rows, 24 features, 0 leaks``."""
     facts = [f"{training_set.rows:,} rows", f"{len(plan.joined)} features", f"{audit.leaks} leaks"]
+    if left_out.rows:
+        facts.append(f"{left_out.rows:,} rows of the quarantine left out")
     if audit.unproven:
         facts.append(f"not proven for {', '.join(audit.unproven)}")
-    if audit.suspicious:
-        name, auc = max(audit.suspicious.items(), key=lambda item: item[1])
-        facts.append(f"suspicious: {name} alone has AUC {auc:.3f} > {SUSPICIOUS_AUC}")
     return ", ".join(facts)
 
 
-def summary_of(snapshot: Snapshot, service: Service, plan: Plan, audit: Audit) -> str:
-    """Write the summary: what was joined, the audit of every view, every column's score, what was left."""
+def summary_of(service: Service, plan: Plan, audit: Audit, limits: JoinLimits, left_out: LeftOut) -> str:
+    """Write the summary: what was joined, the audit of every view and column, what was left."""
     verdict = "No leak was found." if not audit.leaks else f"**{audit.leaks:,} values leak: refused.**"
     parts = [
         f"## Join: {escape(service.name)}\n",
-        f"{snapshot.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
-        "Every joined value was found again in the views' files, without Feast, and compared.\n",
+        f"{audit.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
+        "Every joined value was held against the time, creation, TTL and key of its row; "
+        f"{audit.checked:,} rows were joined again by Feast itself and compared.\n",
+        _refused(audit),
+        _quarantined(left_out),
         _views(audit),
         _unproven(audit),
-        _scores(audit),
+        _columns(audit, limits),
         f"Carried on: {_names(plan.carried)}.\n",
         f"Left behind: {_names(plan.left)}.\n",
         f"Service digest: `{service.digest}`\n",
@@ -37,18 +42,39 @@ def summary_of(snapshot: Snapshot, service: Service, plan: Plan, audit: Audit) -
     return "\n".join(part for part in parts if part)
 
 
+def _refused(audit: Audit) -> str:
+    if not audit.refusals:
+        return ""
+    lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
+    return f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}"
+
+
+def _quarantined(left_out: LeftOut) -> str:
+    if not left_out.rows:
+        return ""
+    rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
+    return f"{left_out.rows:,} rows are in quarantine and were left out: {rows}.\n"
+
+
 def _names(names: Sequence[str]) -> str:
     return ", ".join(escape(name) for name in names) or "nothing"
 
 
 def _views(audit: Audit) -> str:
-    header = ["view", "rows with a value", "expired", "newer held back", "mean age, h", "oldest, h", "leaks"]
+    header = [
+        "view",
+        "rows with a value",
+        "past TTL",
+        "newer, created later",
+        "median age, h",
+        "oldest, h",
+        "leaks",
+    ]
     rows = []
     for view in audit.views:
-        figures = view.figures()
-        shares = [f"{figures[name]:.2%}" for name in ("matched_share", "expired_share", "held_back_share")]
-        ages = [f"{figures[name]:,.1f}" for name in ("mean_age_h", "oldest_age_h")]
-        rows.append([view.view.name, *shares, *ages, f"{view.leaks:,}"])
+        shares = [f"{share:.2%}" for share in (view.matched_share, view.expired_share, view.held_back_share)]
+        ages = [f"{seconds / 3600:,.1f}" for seconds in (view.median_age_s, view.max_age_s)]
+        rows.append([view.view, *shares, *ages, f"{view.leaks + view.differing_from_feast:,}"])
     return table(header, rows, numeric=range(1, len(header)))
 
 
@@ -61,14 +87,24 @@ def _unproven(audit: Audit) -> str:
     )
 
 
-def _scores(audit: Audit) -> str:
-    """List the columns that alone predict the label best."""
-    if not audit.scores:
-        return "No column was scored against the label.\n"
-    ordered = sorted(audit.scores.items(), key=lambda item: -item[1])
-    rows = [[name, f"{auc:.3f}", "suspicious" if auc > SUSPICIOUS_AUC else ""] for name, auc in ordered[:10]]
-    intro = (
-        f"What one column alone tells of the label (AUC on {escape(audit.scored_on)}; "
-        f"above {SUSPICIOUS_AUC} it usually knows the answer):\n"
-    )
-    return f"{intro}\n{table(['column', 'AUC', ''], rows, numeric=[1])}"
+def _columns(audit: Audit, limits: JoinLimits) -> str:
+    """List every column: what of it is missing, and what it alone tells of the label."""
+    flagged = suspicious(audit, limits)
+    rows = [
+        [
+            column.column,
+            column.view or "(the row)",
+            f"{column.missing_share:.2%}" if column.view else "",
+            f"{column.auc:.3f}" if column.auc else "",
+            "suspicious" if column.column in flagged else "no value" if column.missing_share == 1 else "",
+        ]
+        for column in sorted(audit.columns, key=lambda column: -column.auc)
+    ]
+    if any(column.auc for column in audit.columns):
+        intro = (
+            f"AUC says what one column alone tells of the label on {escape(audit.scored_on)}; above "
+            f"{limits.max_single_feature_auc:g} it usually knows the answer.\n\n"
+        )
+    else:
+        intro = "No column was scored against the label.\n\n"
+    return intro + table(["column", "from", "missing", "AUC", ""], rows, numeric=[2, 3])

@@ -27,7 +27,8 @@ def _parts(trained: "Trained") -> Iterator[str]:
     yield "## Limits"
     yield (
         "Values that were rare or absent in training are treated as unknown, numbers are cut off at 10 "
-        "standard deviations, and nothing is known of times after the training split. How good the scores "
+        "standard deviations or, where they are scaled by quantiles, at the smallest and the largest that "
+        "were learned from, and nothing is known of times after the training split. How good the scores "
         "are, overall and by slice, is in the report of the evaluation, not here."
     )
     yield "## Use"

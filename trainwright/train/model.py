@@ -66,6 +66,11 @@ def write_model(folder: Path, trained: Trained) -> Model:
         training_data=trained.data_version,
         config=dict(trained.config),
         metrics=dict(trained.metrics),
+        parents={
+            **trained.source.snapshot.parents,
+            "training_set": trained.data_version,
+            "transforms": trained.transforms.digest,
+        },
     )
     model.write(folder)
     return model

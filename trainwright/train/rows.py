@@ -90,11 +90,11 @@ def fit(source: Source, network: Network, group: Group) -> tuple[Transforms, lis
         InputError: A label is neither 0 nor 1, or no input column tells anything.
         DataRefused: Fewer than two classes are there.
     """
-    mine = {file: _fit_file(source, file) for file in range(group.rank, source.files, group.size)}
+    mine = {file: _fit_file(source, file, network) for file in range(group.rank, source.files, group.size)}
     gathered: list[dict[int, _Part]] = [{} for _ in range(group.size)]
     distributed.all_gather_object(gathered, mine)
     parts = {file: part for share in gathered for file, part in share.items()}
-    total = Fit(source.kinds)
+    total = Fit(source.kinds, network.scaling)
     for file in range(source.files):
         total.merge(parts[file].fit)
     labels = [parts[file].labels for file in range(source.files)]
@@ -107,8 +107,8 @@ def fit(source: Source, network: Network, group: Group) -> tuple[Transforms, lis
     return transforms, labels
 
 
-def _fit_file(source: Source, file: int) -> _Part:
-    part = Fit(source.kinds)
+def _fit_file(source: Source, file: int, network: Network) -> _Part:
+    part = Fit(source.kinds, network.scaling)
     negatives = positives = missing = 0
     for batch, labels in source.read(file):
         known = _labels(labels, source)

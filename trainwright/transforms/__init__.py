@@ -12,11 +12,12 @@ from trainwright.transforms.encoding import (
     Encoded,
     Kind,
     Number,
+    Ranked,
     TimeOf,
     Transforms,
     Values,
 )
-from trainwright.transforms.fitting import Fit
+from trainwright.transforms.fitting import Fit, Scaling
 
 __all__ = [
     "MISSING_TIME",
@@ -26,6 +27,8 @@ __all__ = [
     "Fit",
     "Kind",
     "Number",
+    "Ranked",
+    "Scaling",
     "TimeOf",
     "Transforms",
     "Values",

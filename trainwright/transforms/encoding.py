@@ -61,6 +61,24 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A numeric column as its place in the distribution of the training rows, 0 where missing.
+
+    Between the points it is a straight line; below the first and above the last it is theirs. The level u of
+    a value becomes ``(u - 1/2) * sqrt(12)``: on the training rows its mean is 0, and its variance at most 1.
+
+    Attributes:
+        points: Values, ascending.
+        levels: Share of training rows below each, and half of those at it; in (0, 1), ascending.
+    """
+
+    name: str
+    points: tuple[float, ...]
+    levels: tuple[float, ...]
+    indicator: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimeOf:
     """A time column: sine and cosine within the day and the week, 0 where missing."""
 
@@ -107,6 +125,8 @@ class Transforms(Document):
         times: Time columns, whose features follow.
         categories: Category columns, in the order of their codes.
         unused: Input columns that tell nothing, such as one with a single value; by name, with the reason.
+        ranked: Numeric columns that are scaled by quantiles; their features lie between those of ``numbers``
+            and ``times``.
     """
 
     FILE: ClassVar[str] = "transforms.json"
@@ -114,18 +134,23 @@ class Transforms(Document):
     times: tuple[TimeOf, ...]
     categories: tuple[Category, ...]
     unused: dict[str, str] = field(default_factory=dict)
+    ranked: tuple[Ranked, ...] = ()
 
     @property
     def inputs(self) -> dict[str, Kind]:
         """The raw columns that are read, and what each is."""
-        numbers: dict[str, Kind] = {column.name: "number" for column in self.numbers}
+        numbers: dict[str, Kind] = {column.name: "number" for column in self._scaled}
         times: dict[str, Kind] = {column.name: "time" for column in self.times}
         return numbers | times | {column.name: "category" for column in self.categories}
 
     @property
+    def _scaled(self) -> tuple[Number | Ranked, ...]:
+        return (*self.numbers, *self.ranked)
+
+    @property
     def width(self) -> int:
         """Number of numeric features."""
-        return sum(1 + column.indicator for column in self.numbers) + sum(
+        return sum(1 + column.indicator for column in self._scaled) + sum(
             2 * len(_CYCLES_S) + column.indicator for column in self.times
         )
 
@@ -148,6 +173,8 @@ class Transforms(Document):
         features: list[NDArray[np.float64]] = []
         for number in self.numbers:
             features += _number_features(as_numbers(columns[number.name]), number)
+        for ranked in self.ranked:
+            features += _ranked_features(as_numbers(columns[ranked.name]), ranked)
         for time in self.times:
             features += _time_features(as_times(columns[time.name]), time)
         rows = _rows(columns)
@@ -205,6 +232,13 @@ def _number_features(values: NDArray[np.float64], column: Number) -> list[NDArra
     there = present(values)
     standard = np.clip((np.where(there, values, column.mean) - column.mean) * column.scale, -CLIP, CLIP)
     return [standard, (~there).astype(np.float64)] if column.indicator else [standard]
+
+
+def _ranked_features(values: NDArray[np.float64], column: Ranked) -> list[NDArray[np.float64]]:
+    there = present(values)
+    level = np.interp(np.where(there, values, 0.0), column.points, column.levels)
+    scaled = np.where(there, (level - 0.5) * math.sqrt(12), 0.0)
+    return [scaled, (~there).astype(np.float64)] if column.indicator else [scaled]
 
 
 def _time_features(values: NDArray[np.int64], column: TimeOf) -> list[NDArray[np.float64]]:

@@ -4,16 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwright.transforms.distribution import Distribution
 from trainwright.transforms.encoding import (
     MISSING_TIME,
     Category,
     Kind,
     Number,
+    Ranked,
     TimeOf,
     Transforms,
     Values,
@@ -22,6 +24,9 @@ from trainwright.transforms.encoding import (
     as_times,
     present,
 )
+
+Scaling: TypeAlias = Literal["standard", "quantile"]
+"""How numbers are scaled: by mean and standard deviation, or by their place in the distribution."""
 
 
 @dataclass
@@ -75,10 +80,15 @@ class Fit:
 
     Args:
         kinds: What each input column is, by name, in the order of the features.
+        scaling: How numbers are scaled.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, kinds: Mapping[str, Kind], scaling: Scaling = "standard") -> None:
         self._kinds = dict(kinds)
+        counted = kinds if scaling == "quantile" else {}
+        self._distributions = {
+            name: Distribution.of(np.empty(0)) for name, kind in counted.items() if kind == "number"
+        }
         self._moments = {name: _Moments() for name, kind in kinds.items() if kind != "category"}
         self._counts: dict[str, Counter[str]] = {
             name: Counter() for name, kind in kinds.items() if kind == "category"
@@ -92,7 +102,11 @@ class Fit:
             if self._kinds[name] == "time":
                 times = as_times(values)
                 values = np.where(times == MISSING_TIME, np.nan, times.astype(np.float64))
-            self._moments[name].merge(_Moments.of(as_numbers(values)))
+            numbers = as_numbers(values)
+            self._moments[name].merge(_Moments.of(numbers))
+            if name in self._distributions:
+                part = Distribution.of(numbers[present(numbers)])
+                self._distributions[name] = self._distributions[name].merged(part)
         for name, counter in self._counts.items():
             column = as_categories(columns[name])
             counts = np.bincount(column.codes + 1, minlength=len(column.values) + 1)
@@ -105,15 +119,18 @@ class Fit:
         """Add what another fit, of the same columns, has found: its ``state``."""
         for name, moments in self._moments.items():
             moments.merge(_Moments(**part["moments"][name]))
+        for name, found in self._distributions.items():
+            self._distributions[name] = found.merged(Distribution(**part["distributions"][name]))
         for name, counter in self._counts.items():
             counter.update(part["counts"][name])
             self._missing[name] += part["missing"][name]
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was found so far, as plain data."""
+        """What was found so far, as plain data and arrays."""
         return {
             "moments": {name: vars(moments) for name, moments in self._moments.items()},
+            "distributions": {name: found.state for name, found in self._distributions.items()},
             "counts": {name: dict(counter) for name, counter in self._counts.items()},
             "missing": dict(self._missing),
         }
@@ -129,7 +146,12 @@ class Fit:
         names = [name for name in self._kinds if name not in unused]
         moments = self._moments
         return Transforms(
-            numbers=tuple(moments[name].to_number(name) for name in names if self._kinds[name] == "number"),
+            numbers=tuple(
+                moments[name].to_number(name)
+                for name in names
+                if self._kinds[name] == "number" and name not in self._distributions
+            ),
+            ranked=tuple(self._ranked(name) for name in names if name in self._distributions),
             times=tuple(
                 TimeOf(name=name, indicator=moments[name].missing > 0)
                 for name in names
@@ -142,6 +164,10 @@ class Fit:
             ),
             unused=unused,
         )
+
+    def _ranked(self, name: str) -> Ranked:
+        points, levels = self._distributions[name].quantiles()
+        return Ranked(name=name, points=points, levels=levels, indicator=self._moments[name].missing > 0)
 
     def _tells_nothing(self, name: str) -> str:
         """Say why a column tells nothing; empty if it tells something."""

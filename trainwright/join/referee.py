@@ -1,8 +1,7 @@
-"""Feast's point-in-time join of one view, asked once for every distinct key and time.
+"""The referee: Feast's own point-in-time join, asked for some of the rows to be judged by its answer.
 
 Feast's DuckDB store compares each asked row with every row of its key. So what is asked is cut into spans of
-time, and each is asked of the part of the history that it can reach; the audit, which reads the whole
-history, would tell if that part were too small.
+time, and each is asked of the part of the history that it can reach.
 """
 
 import copy
@@ -10,7 +9,6 @@ import math
 import tempfile
 import warnings
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from feast import FileSource
 from feast.data_format import ParquetFormat
 from feast.infra.offline_stores.duckdb import DuckDBOfflineStore
+from numpy.typing import NDArray
 
 from trainwright.errors import InputError, InternalError
 from trainwright.featurestore import Service, View
@@ -34,14 +33,14 @@ MAX_SPANS = 64
 _ROW, _TIME = "trainwright_row", "event_timestamp"
 
 
-def joined_values(
+def feast_values(
     service: Service, source: Source, rows: pa.Table, time: str, *, known_only: bool = True
 ) -> pa.Table:
-    """Join one view's features to rows as of each row's time.
+    """Ask Feast for one view's features as of each row's time, once for every distinct key and time.
 
     Args:
         service: The service the view belongs to.
-        source: The view's history.
+        source: The view's history, of which only the rows with these keys are shown to Feast.
         rows: Any rows; those with a null key get nulls.
         time: Column of ``rows`` with the time.
         known_only: Leave out values created after the row's time. Without it backfilled values leak.
@@ -60,8 +59,10 @@ def joined_values(
     place = np.full(asked.num_rows, -1, dtype=np.int64)
     answers, count = [source.values.slice(0, 0)], 0
     at = microseconds(asked[time])
-    for span in _spans(complete, at, source):
-        answers.append(_answer(service, source, asked.take(pa.array(span)), at[span], known_only=known_only))
+    of_keys = source.among(asked)
+    for span in _spans(complete, at, source, of_keys):
+        part = asked.take(pa.array(span))
+        answers.append(_answer(service, source, part, at[span], of_keys, known_only=known_only))
         place[span] = np.arange(count, count + span.size)
         count += span.size
     return pa.concat_tables(answers).take(pa.array(place[number], mask=place[number] < 0))
@@ -82,20 +83,28 @@ def _distinct(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, Ints]:
     return first.astype(np.int64), number.astype(np.int64)
 
 
-def _spans(complete: Ints, at: Ints, source: Source) -> list[Ints]:
+def _spans(complete: Ints, at: Ints, source: Source, of_keys: NDArray[np.bool_]) -> list[Ints]:
     """Cut the asked rows into spans of time: as many as pay; one if any age of a value is accepted."""
-    pairs = complete.size * source.table.num_rows / max(source.key_count, 1)
-    count = min(max(round(math.sqrt(pairs / PAIRS_PER_SPAN)), 1), MAX_SPANS) if source.view.ttl else 1
+    pairs = complete.size * int(of_keys.sum()) / max(source.key_count, 1)
+    count = min(max(round(math.sqrt(pairs / PAIRS_PER_SPAN)), 1), MAX_SPANS) if source.max_age else 1
     ordered = complete[np.argsort(at[complete], kind="stable")]
     return [span for span in np.array_split(ordered, count) if span.size]
 
 
-def _answer(service: Service, source: Source, asked: pa.Table, at: Ints, *, known_only: bool) -> pa.Table:
+def _answer(
+    service: Service,
+    source: Source,
+    asked: pa.Table,
+    at: Ints,
+    of_keys: NDArray[np.bool_],
+    *,
+    known_only: bool,
+) -> pa.Table:
     """Ask Feast about one span, and check that it gives one row for each that was asked for, in order."""
     frame = asked.select(asked.column_names[:-1]).append_column(_TIME, pa.array(at).cast(UTC_US)).to_pandas()
     frame[_ROW] = np.arange(len(frame))
     with tempfile.TemporaryDirectory(prefix="trainwright-join-") as folder:
-        view = _reachable(source, at, Path(folder) / "history.parquet")
+        view = _reachable(source, at, of_keys, Path(folder) / "history.parquet")
         answer = _ask(service, source.view, view, frame, known_only=known_only).sort_by(_ROW)
     if not np.array_equal(answer[_ROW].to_numpy(), np.arange(asked.num_rows)):
         raise InternalError(
@@ -104,14 +113,14 @@ def _answer(service: Service, source: Source, asked: pa.Table, at: Ints, *, know
     return answer.select(source.values.column_names).cast(source.values.schema)
 
 
-def _reachable(source: Source, at: Ints, path: Path) -> Any:
+def _reachable(source: Source, at: Ints, of_keys: NDArray[np.bool_], path: Path) -> Any:
     """Give Feast's view of only those rows of the history that some of the times can reach.
 
     They are one file whatever the source is: Feast itself cannot read a folder.
     """
-    within = source.event <= at.max()
-    if source.view.ttl:
-        within &= source.event >= at.min() - source.view.ttl // timedelta(microseconds=1)
+    within = of_keys & (source.event <= at.max())
+    if source.max_age:
+        within &= source.event >= at.min() - source.max_age
     pq.write_table(source.table.filter(pa.array(within)), path, compression="none")
     view = copy.copy(source.view.feast)
     view.batch_source = FileSource(

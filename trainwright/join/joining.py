@@ -1,0 +1,199 @@
+"""One join under way: chunk by chunk, with its audit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from trainwright import tables
+from trainwright.artifacts import Snapshot
+from trainwright.errors import InputError
+from trainwright.experiment import Features
+from trainwright.featurestore import Service
+from trainwright.join.asof import Ints
+from trainwright.join.audit import Audit, ViewAudit, column_figures, view_digests
+from trainwright.join.columns import Plan, plan_columns
+from trainwright.join.left_out import LeftOut
+from trainwright.join.limits import refusals
+from trainwright.join.scores import class_rows, single_column_scores
+from trainwright.join.source import Source, microseconds
+
+CHUNK_ROWS = 250_000
+"""Rows joined at once: what bounds the memory, beside the views themselves."""
+
+MEDIAN_ROWS = 200_000
+"""Rows whose ages are kept for the median, at most."""
+
+SCORED_ROWS = 200_000
+"""Rows that the single-column scores look at, at most."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Join:
+    """One join under way: what it reads, what it adds, and what its audit has found so far.
+
+    Args:
+        snapshot: Manifest of the rows.
+        service: The features.
+        features: What was asked for.
+        left_out: The rows that are not joined to.
+
+    Raises:
+        InputError: A column is missing, would leak or is there twice; or a view's files are ambiguous.
+    """
+
+    def __init__(self, snapshot: Snapshot, service: Service, features: Features, left_out: LeftOut) -> None:
+        self.plan: Plan = plan_columns(snapshot, service, features)
+        self._snapshot, self._service, self._features = snapshot, service, features
+        self._left_out = left_out
+        self._sources = [Source(view) for view in service.views]
+        self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
+        self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
+        self._to_score = _Sample(snapshot.splits[self._scored], SCORED_ROWS)
+        self._to_check = _Sample(snapshot.rows, features.checked_rows)
+        self._given = _Sample(snapshot.rows, features.checked_rows)
+
+    def require_keys(self, entities: Path) -> None:
+        """Check that every row can be told from every other.
+
+        Raises:
+            InputError: There is no row; or a key is null or stands twice.
+        """
+        if not self._snapshot.rows:
+            raise InputError("there is no row to join to", where=str(entities))
+        name = self.plan.key
+        batches = tables.iter_batches(entities, self._snapshot, list(self._snapshot.splits), [name])
+        keys = self._left_out.keys(pa.chunked_array([batch.column(0) for batch in batches]))
+        absent, repeated = keys.null_count, len(keys) - len(keys.unique())
+        if absent or repeated:
+            problem = f"{absent:,} rows have none" if absent else f"{repeated:,} rows repeat another's"
+            raise InputError(f"{name!r} is no key: {problem}", where=str(entities))
+
+    def rows(self, entities: Path) -> Iterator[tuple[str, pa.Table]]:
+        """Give the rows of each split, in order, with their features."""
+        waiting: list[tuple[str, pa.Table]] = []
+        count = 0
+        for split, whole in _pieces(entities, self._snapshot, self.plan.read):
+            table = self._left_out.without(split, whole, self.plan.key)
+            waiting.append((split, table))
+            count += table.num_rows
+            if count >= CHUNK_ROWS:
+                yield from self._joined(waiting)
+                waiting, count = [], 0
+        yield from self._joined(waiting)
+
+    def audit(self) -> Audit:
+        """Return what was found over all rows that were given, after Feast has joined some of them again.
+
+        Raises:
+            InputError: Feast cannot join a view.
+        """
+        plan, checked, given = self.plan, self._to_check.rows, self._given.rows
+        if checked and given and not any(audit.leaks for audit in self.views.values()):
+            for source, audit in zip(self._sources, self.views.values(), strict=True):
+                joined = given.select(source.values.column_names)
+                audit.compare(self._service, source, checked, plan.time, joined)
+        request = tuple(name for name in plan.carried if name not in (plan.key, plan.label))
+        scored = self._to_score.rows if plan.label else None
+        scores = single_column_scores(scored, plan.label, [*request, *plan.joined]) if scored else {}
+        found = Audit(
+            rows=sum(self._snapshot.splits.values()) - self._left_out.rows,
+            views=tuple(audit.figures() for audit in self.views.values()),
+            columns=column_figures(self.views, request, scores),
+            scored_on=self._scored if plan.label else "",
+            scored_rows=class_rows(scored, plan.label) if scored else (),
+            service=self._service.digest,
+            view_digests=view_digests(self._service),
+        )
+        return replace(found, refusals=tuple(refusals(found, self._features.limits)))
+
+    def _joined(self, pieces: list[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+        """Join one chunk, audit it, and cut it into its splits again."""
+        if not pieces:
+            return
+        rows = pa.concat_tables([table for _, table in pieces])
+        at = self._times(rows)
+        parts = [rows.select(self.plan.carried)]
+        every = -(-self._snapshot.rows // MEDIAN_ROWS)
+        for source, audit in zip(self._sources, self.views.values(), strict=True):
+            found = source.find(rows, at)
+            joined = source.take(found)
+            audit.add(source, found, rows, at, joined, every)
+            parts.append(joined)
+        whole = _beside(parts)
+        # Apart: Feast needs the rows' keys, which do not all go on, and may have the name of a feature.
+        self._to_check.add(rows)
+        self._given.add(_beside(parts[1:]))
+        start = 0
+        for split, table in pieces:
+            piece = whole.slice(start, table.num_rows)
+            start += table.num_rows
+            if split == self._scored:
+                self._to_score.add(piece)
+            yield split, piece
+
+    def _times(self, rows: pa.Table) -> Ints:
+        """Return the rows' times, in microseconds.
+
+        Raises:
+            InputError: The column holds no timestamps, or a row has none, or is too new.
+        """
+        name, column = self.plan.time, rows[self.plan.time]
+        if not pa.types.is_timestamp(column.type):
+            raise InputError(f"{name!r} is {column.type}, not a timestamp", where="the rows' time column")
+        if column.null_count:
+            raise InputError(f"{column.null_count:,} rows have no {name!r}", where="the rows' time column")
+        at = microseconds(column)
+        if (cutoff := self._features.cutoff) is not None:
+            newer = np.flatnonzero(at >= (cutoff - _EPOCH) // timedelta(microseconds=1))
+            if newer.size:
+                example = rows.slice(int(newer[0]), 1).select([self.plan.key, name]).to_pylist()[0]
+                raise InputError(
+                    f"{newer.size:,} rows are not before {cutoff.isoformat()}, such as {example}",
+                    where="features.cutoff",
+                    hint="Their features may not be complete yet: leave such rows out, or move the cutoff.",
+                )
+        return at
+
+
+class _Sample:
+    """One row in so many of all that pass by, evenly spread, at most a given number.
+
+    Args:
+        rows: Rows that will pass by, at most.
+        most: Rows that are kept, at most.
+    """
+
+    def __init__(self, rows: int, most: int) -> None:
+        self._every = max(-(-rows // most), 1)
+        self._seen = 0
+        self._kept: list[pa.Table] = []
+
+    @property
+    def rows(self) -> pa.Table | None:
+        """What was kept; None if nothing passed by."""
+        return pa.concat_tables(self._kept) if self._kept else None
+
+    def add(self, rows: pa.Table) -> None:
+        """Let rows pass by."""
+        places = np.arange(-self._seen % self._every, rows.num_rows, self._every)
+        self._seen += rows.num_rows
+        self._kept.append(rows.take(pa.array(places)))
+
+
+def _beside(parts: list[pa.Table]) -> pa.Table:
+    names = [name for part in parts for name in part.column_names]
+    return pa.table([column for part in parts for column in part.columns], names=names)
+
+
+def _pieces(folder: Path, snapshot: Snapshot, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """Give the rows in pieces that each belong to one split; a split without rows gives one empty piece."""
+    for split, rows in snapshot.splits.items():
+        if not rows:
+            yield split, tables.read_split(folder, snapshot, split, columns)
+        for batch in tables.iter_batches(folder, snapshot, [split], columns):
+            yield split, pa.Table.from_batches([batch])
