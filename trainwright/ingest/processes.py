@@ -90,6 +90,7 @@ def _work(pipe: Connection, plan: "Plan", attempt: "Attempt", threads: int) -> N
     try:
         while (shard := pipe.recv()) is not None:
             pipe.send(attempt(plan, shard))
+            pa.default_memory_pool().release_unused()  # what one shard needed is not added to the next one's
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

@@ -12,7 +12,7 @@ from trainwright.sources.formats import File, magic_of
 from trainwright.storage import local_path
 from trainwright.tables import require_distinct
 
-BATCH = 32_768
+BATCH = 16_384
 """Rows a batch: a few megabytes, so that what waits to be written is all that counts in memory."""
 
 
