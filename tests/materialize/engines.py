@@ -22,7 +22,7 @@ class SilentEngine(ComputeEngine):
     def teardown_infra(self, *arguments: Any, **more: Any) -> None:
         pass
 
-    def get_historical_features(self, *arguments: Any, **more: Any) -> Any:
+    def get_historical_features(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("no join is asked of this engine")
 
     def _materialize_one(self, *_: Any, **__: Any) -> Any:
