@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 
 from trainwright import tables
 from trainwright.artifacts import Snapshot
-from trainwright.experiment import Network, Training
+from trainwright.experiment import Mlp, Training
 from trainwright.launch.job import Launcher
+from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.group import Group
-from trainwright.train.loop import Fitted, Step, fit_network
-from trainwright.train.network import TabularNetwork
-from trainwright.train.rows import Rows, Source, encode, fit
+from trainwright.train.loader import Loader
+from trainwright.train.loop import Fitted, Loop, Step, Watcher
+from trainwright.train.order import Order, default_streams
+from trainwright.train.rows import Source, encode, fit
 from trainwright.train.specification import input_kinds
+from trainwright.train.step import Stepper
 from trainwright.train.submit import Request, Submitted, submit
 
 ROWS = {"train": 6001, "evaluate": 2000}
@@ -111,22 +115,24 @@ def source(training_set: Path, split: str = "train") -> Source:
     return Source(training_set, snapshot, split, input_kinds(snapshot))
 
 
-def ready_alone(
-    training_set: Path, scratch: Path, group: Group, **sections: Any
-) -> tuple[TabularNetwork, Rows, Training]:
+def ready_alone(training_set: Path, scratch: Path, group: Group, watcher: Watcher, **sections: Any) -> Loop:
     """Prepare a training in this process, without a launcher."""
-    network = Network(**NETWORK | sections.get("network", {}))
+    network = Mlp(**NETWORK | sections.get("network", {}))
     training = Training(**TRAINING | sections.get("training", {}))
     transforms, labels = fit(source(training_set), network, group)
     rows = encode(source(training_set), transforms, labels, scratch / "encoded", group)
     torch.manual_seed(training.seed)
     rate = sum(part.positives for part in labels) / len(rows)
-    return TabularNetwork(network, transforms, rate), rows, training
+    architecture = make(network)
+    module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
+    order = Order(len(rows), training.batch_size, default_streams(1), training.seed)
+    stepper = Stepper(module, architecture, training, group)
+    return Loop(stepper, Loader(rows, order, 0, 1), training, group, watchers=[watcher])
 
 
 def train_alone(
-    training_set: Path, scratch: Path, group: Group, watcher: Silent, **sections: Any
-) -> tuple[TabularNetwork, Fitted]:
+    training_set: Path, scratch: Path, group: Group, watcher: Watcher, **sections: Any
+) -> tuple[nn.Module, Fitted]:
     """Train in this process, without a launcher."""
-    network, rows, training = ready_alone(training_set, scratch, group, **sections)
-    return network, fit_network(network, rows, training, group, watcher)
+    loop = ready_alone(training_set, scratch, group, watcher, **sections)
+    return loop.stepper.module, loop.run()

@@ -9,8 +9,18 @@ from trainwright.experiment.evaluation import Evaluation, Registry
 from trainwright.experiment.features import Features, JoinLimits
 from trainwright.experiment.file import Experiment, json_schema
 from trainwright.experiment.materialize import Materialize
+from trainwright.experiment.network import (
+    FeatureTokenizer,
+    Imported,
+    LanguageModel,
+    Mlp,
+    Network,
+    Tabular,
+    Trees,
+    read_network,
+)
 from trainwright.experiment.section import Fraction, Name, Section, Time
-from trainwright.experiment.training import Network, Resources, Training
+from trainwright.experiment.training import Resources, Training
 from trainwright.experiment.validation import (
     DriftLimit,
     Gravity,
@@ -25,11 +35,15 @@ __all__ = [
     "DriftLimit",
     "Evaluation",
     "Experiment",
+    "FeatureTokenizer",
     "Features",
     "Fraction",
     "Gravity",
+    "Imported",
     "JoinLimits",
+    "LanguageModel",
     "Materialize",
+    "Mlp",
     "Name",
     "Network",
     "Quality",
@@ -42,9 +56,12 @@ __all__ = [
     "Severity",
     "Share",
     "Suppression",
+    "Tabular",
     "Time",
     "Training",
+    "Trees",
     "Validation",
     "Window",
     "json_schema",
+    "read_network",
 ]

@@ -8,8 +8,9 @@ from trainwright.experiment.data import Data
 from trainwright.experiment.evaluation import Evaluation, Registry
 from trainwright.experiment.features import Features
 from trainwright.experiment.materialize import Materialize
+from trainwright.experiment.network import Mlp, Network
 from trainwright.experiment.section import Name, Section
-from trainwright.experiment.training import Network, Resources, Training
+from trainwright.experiment.training import Resources, Training
 from trainwright.experiment.validation import Validation
 
 
@@ -21,7 +22,7 @@ class Experiment(Section):
     schema_file: Name = Field(description="Reviewed TFDV schema (.pbtxt), beside this file.")
     validation: Validation = Field(default_factory=Validation)
     features: Features
-    network: Network = Field(default_factory=Network)
+    network: Network = Field(default_factory=Mlp)
     training: Training = Field(default_factory=Training)
     resources: Resources = Field(default_factory=Resources)
     evaluation: Evaluation = Field(default_factory=Evaluation)

@@ -1,29 +1,24 @@
-"""Sections ``network``, ``training`` and ``resources``: the model, how it is fitted, and on how much."""
+"""Sections ``training`` and ``resources``: how the model is fitted, and on how much."""
 
-from typing import Annotated, Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from trainwright.experiment.section import Name, Section
+from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.guards import Guards
+from trainwright.experiment.objective import Objective
+from trainwright.experiment.parallel import Parallel
+from trainwright.experiment.section import Fraction, Name, Section
 
 
-class Network(Section):
-    """The tabular network: embeddings for categories, then fully connected layers."""
+class Tracking(Section):
+    """Where the curves of a training go, beside its own page."""
 
-    kind: Literal["mlp"] = Field("mlp", description="Architecture.")
-    hidden: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = Field(
-        (256, 128), description="Units a layer."
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="Share of units dropped in training."
-    )
-    embedding: int = Field(16, ge=1, le=1024, description="Largest width of a category's embedding.")
-    scaling: Literal["standard", "quantile"] = Field(
-        "standard",
-        description="Of numbers: by mean and deviation, or by their place among the training rows.",
-    )
-    max_categories: int = Field(256, ge=2, description="Categories kept a column; the rest share one bucket.")
-    min_category_rows: int = Field(10, ge=1, description="Categories in fewer rows share that bucket too.")
+    uri: Name | None = Field(None, description="MLflow server or database; absent: the registry's.")
+    experiment: Name = Field("trainwright", description="MLflow experiment, where no run is given by KFP.")
+    every_steps: int = Field(10, ge=1, description="Steps between two points of a curve.")
+    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU for an hour; null: no cost.")
 
 
 class Training(Section):
@@ -31,11 +26,51 @@ class Training(Section):
 
     split: Name = Field("train", description="Split that is learned from.")
     epochs: int = Field(3, ge=1, description="Passes over the training split.")
-    batch_size: int = Field(8192, ge=1, description="Global batch, in rows, over all processes.")
+    steps: int | None = Field(None, ge=1, description="Steps after which it ends; absent: after `epochs`.")
+    batch_size: int = Field(8192, ge=1, description="Global batch, in samples, over all processes.")
+    micro_batch: int | None = Field(
+        None,
+        ge=1,
+        description="Most samples that a process handles at once; the gradients of a batch add up.",
+    )
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="How the rate falls from its peak: to 0, or not at all."
+    )
+    warmup: Fraction = Field(0.05, description="Share of the steps in which the rate rises to its peak.")
     weight_decay: float = Field(1e-4, ge=0, description="Decoupled weight decay.")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="AdamW's decay of its two moments.")
+    clip: float | None = Field(
+        None, gt=0, description="Largest norm of a gradient; larger ones are shortened."
+    )
+    precision: Literal["float32", "bf16", "fp16"] = Field("float32", description="Of the arithmetic.")
+    compile: bool = Field(False, description="Whether torch.compile is used.")
+    recompute: bool = Field(
+        False, description="Whether activations are computed again in the backward pass, to save memory."
+    )
     seed: int = Field(0, ge=0, description="Seed of weights, dropout and order.")
     predict: tuple[Name, ...] = Field(("evaluate",), min_length=1, description="Splits scored at the end.")
+    objective: Objective = Field(default_factory=Objective)
+    parallel: Parallel = Field(default_factory=Parallel)
+    feeding: Feeding = Field(default_factory=Feeding)
+    checkpoints: Checkpointing = Field(default_factory=Checkpointing)
+    guards: Guards = Field(default_factory=Guards)
+    tracking: Tracking = Field(default_factory=Tracking)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        every = self.checkpoints.every_steps
+        if every and self.steps and every > self.steps:
+            raise ValueError(
+                f"checkpoints.every_steps {every} is above steps {self.steps}: none would be made"
+            )
+        watched = self.guards.early_stopping
+        if watched and watched.split in {self.split, *self.predict}:
+            raise ValueError(
+                f"guards.early_stopping.split {watched.split!r} is learned from or scored: a model chosen by "
+                "it would be judged on what it was chosen by"
+            )
+        return self
 
 
 class Resources(Section):
@@ -46,7 +81,13 @@ class Resources(Section):
     )
     nodes: int = Field(1, ge=1, description="Pods; always 1 with the local launcher.")
     processes: int = Field(2, ge=1, description="Processes a node.")
+    restarts: int = Field(
+        3, ge=0, description="Times that the processes are started again after one was lost."
+    )
     timeout_s: int = Field(3600, ge=1, description="The job is stopped after this many seconds.")
+    grace_s: int = Field(
+        30, ge=1, description="Seconds in which a stopped training finishes its step and saves."
+    )
     cpu: float = Field(2, gt=0, description="Cores a pod.")
     memory_gib: float = Field(4, gt=0, description="Memory a pod.")
     gpus: int = Field(0, ge=0, description="GPUs a pod.")

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainwright.errors import DependencyError
+
 
 @contextlib.contextmanager
 def fresh_folder(beside: Path) -> Iterator[Path]:
@@ -61,6 +63,47 @@ def _remove_if_abandoned(folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
+
+
+@contextlib.contextmanager
+def numbered_folder(home: Path) -> Iterator[Path]:
+    """Give a fresh folder for the next attempt at a job, below the folder that all its attempts share.
+
+    The numbers rise, so the newest attempt is the one that counts. What is saved between attempts stays
+    until one has succeeded; then the whole home is removed.
+
+    Args:
+        home: The job's folder, the same at every attempt.
+
+    Raises:
+        DependencyError: Another living process of this machine is at the same job.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = _locked(home, wait=False)
+    except BlockingIOError:
+        raise DependencyError(
+            "another process is at this very job",
+            where=str(home),
+            hint="Wait for it, or stop it: it would be done twice.",
+        ) from None
+    try:
+        yield next_attempt(home)
+        shutil.rmtree(home, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def next_attempt(home: Path) -> Path:
+    """Make the folder of the next attempt at a job: two processes never get the same one."""
+    attempts = home / "attempts"
+    attempts.mkdir(parents=True, exist_ok=True)
+    while True:
+        number = max((int(path.name) for path in attempts.iterdir()), default=0) + 1
+        folder = attempts / f"{number:04}"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
 
 
 def shared_folder(mount: Path) -> Path:

@@ -9,26 +9,30 @@ from pathlib import Path
 import torch
 
 from trainwright.artifacts import Record, Snapshot
-from trainwright.experiment import Network, Training
+from trainwright.errors import InputError
+from trainwright.experiment import Network, Tabular, Training, read_network
 from trainwright.launch.job import Completion
 from trainwright.launch.ranks import reported_rank
 from trainwright.tracking import Stopwatch
 from trainwright.train import serving
+from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.group import Group, joined
-from trainwright.train.loop import Fitted, fit_network
+from trainwright.train.loader import Loader
+from trainwright.train.loop import Fitted, Loop
 from trainwright.train.model import Trained, write_model
-from trainwright.train.network import TabularNetwork
+from trainwright.train.order import Order, default_streams
 from trainwright.train.predictions import write_predictions
 from trainwright.train.progress import Reporter
 from trainwright.train.rows import Labels, Source, encode, fit
 from trainwright.train.specification import Specification, input_kinds
+from trainwright.train.step import Stepper
 
 
 def main(path: Path) -> None:
     """Train, and leave the model, the predictions and the completion marker beside the specification."""
     watch = Stopwatch()
     specification = Specification.read(path)
-    network = Network.check(specification.network, "network")
+    network = read_network(specification.network)
     training = Training.check(specification.training, "training")
     folder = Path(specification.training_set)
     snapshot = Snapshot.open(folder, specification.data_version)
@@ -44,7 +48,7 @@ def main(path: Path) -> None:
     watch.record(
         path.parent / "model",
         "train",
-        f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.rows_per_s:,.0f} rows/s",
+        f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.samples_per_s:,.0f} rows/s",
         config={**trained.config, "launched_by": specification.launched_by},
         inputs={"training_set": specification.data_version},
         outputs={"model": model.digest, "predictions": scored.digest},
@@ -61,19 +65,40 @@ def _train(
     source: Source, network: Network, training: Training, group: Group, folder: Path
 ) -> tuple[Trained, Fitted]:
     """Fit transforms and network; every process ends with the same ones."""
+    if not isinstance(network, Tabular):
+        raise InputError(f"no architecture {network.kind!r}", where="network.kind")
     transforms, labels = fit(source, network, group)
     counts = _add(labels)
     rows = encode(source, transforms, labels, folder / "encoded", group)
     torch.manual_seed(training.seed)
-    module = TabularNetwork(network, transforms, counts.positives / counts.rows).to(group.device)
-    fitted = fit_network(module, rows, training, group, Reporter(folder, leads=group.leads))
+    rate = counts.positives / counts.rows
+    architecture = make(network)
+    inputs = Inputs(Target("binary", (1 - rate, rate)), transforms)
+    module = architecture.build(inputs).to(group.device)
+    stepper = Stepper(module, architecture, training, group)
+    feeder = Loader(rows, _order(len(rows), training, group), group.rank, group.size)
+    fitted = Loop(stepper, feeder, training, group, watchers=[Reporter(folder, leads=group.leads)]).run()
     config = {
         "network": network.model_dump(mode="json"),
         "training": training.model_dump(mode="json"),
         "processes": group.size,
     }
-    trained = Trained(module, transforms, source, source.snapshot.digest, config, _metrics(fitted, counts))
+    trained = Trained(
+        module, architecture, transforms, source, source.snapshot.digest, config, _metrics(fitted, counts)
+    )
     return trained, fitted
+
+
+def _order(samples: int, training: Training, group: Group) -> Order:
+    feeding = training.feeding
+    return Order(
+        samples,
+        training.batch_size,
+        feeding.streams or default_streams(group.size),
+        training.seed,
+        feeding.block,
+        feeding.window,
+    )
 
 
 def _add(parts: list[Labels]) -> Labels:

@@ -1,23 +1,20 @@
-"""The training loop: the same loss whatever the number of processes, and the same weights at every repeat."""
+"""The training loop: steps, guards, checkpoints, in one order on every process."""
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from trainwright.errors import Diverged
+from trainwright.errors import Diverged, Preempted
 from trainwright.experiment import Training
 from trainwright.train.group import Group
-from trainwright.train.network import TabularNetwork
-from trainwright.train.rows import Rows
-
-_WARM_UP = 0.05
-"""Share of all steps in which the learning rate rises to its peak; then it falls like a cosine."""
+from trainwright.train.order import Order
+from trainwright.train.samples import Batch
+from trainwright.train.state import Keeper, NoKeeper, State
+from trainwright.train.step import Gradients, Stepper
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,17 @@ class Step:
         total: Steps of the whole training.
         epoch: Passes over the data begun so far.
         loss: Mean loss over the global batch.
-        samples: Rows seen so far, over all processes.
+        norm: Norm of the gradient.
+        rate: Learning rate.
+        samples: Samples seen so far, over all processes.
     """
 
     number: int
     total: int
     epoch: int
     loss: float
+    norm: float
+    rate: float
     samples: int
 
 
@@ -47,114 +48,154 @@ class Watcher(Protocol):
         ...
 
 
+class Feeder(Protocol):
+    """Gives the batches of this process in order."""
+
+    order: Order
+
+    def begin(self, step: int) -> None:
+        """Start at a step, whatever was given before."""
+        ...
+
+    def next(self) -> Batch:
+        """Return this process's share of the next batch."""
+        ...
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A training that has ended.
 
     Attributes:
-        losses: Mean loss a row of each epoch, while it was learned from.
+        losses: Mean loss a sample of each epoch, while it was learned from.
         steps: Steps taken.
         seconds: Duration of the loop.
-        rows_per_s: Rows learned from a second, over all processes.
+        samples_per_s: Samples learned from a second, over all processes.
     """
 
     losses: tuple[float, ...]
     steps: int
     seconds: float
-    rows_per_s: float
+    samples_per_s: float
 
 
-def learning_rate(step: int, total: int, peak: float) -> float:
-    """Return the rate of a step: up in a line for the first twentieth, then down a cosine to almost 0.
+@dataclass
+class Loop:
+    """A training, ready to run.
+
+    Attributes:
+        stepper: Takes the steps.
+        feeder: Gives the batches.
+        training: How long, and at which rates.
+        group: The processes.
+        keeper: Saves the state.
+        watchers: Are told of every step.
+        asked_to_stop: Says whether this process was told to stop.
+    """
+
+    stepper: Stepper
+    feeder: Feeder
+    training: Training
+    group: Group
+    keeper: Keeper = field(default_factory=NoKeeper)
+    watchers: Sequence[Watcher] = ()
+    asked_to_stop: Callable[[], bool] = lambda: False
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole training."""
+        return self.training.steps or self.training.epochs * self.feeder.order.batches
+
+    def run(self) -> Fitted:
+        """Fit the module in place; all processes of the group call this together.
+
+        Raises:
+            Diverged: A loss or a gradient is not finite; no weight has been changed by it.
+            Preempted: A process was told to stop; the state is saved.
+        """
+        state = State(self.stepper.module, self.stepper.optimizer, facts={"sums": []})
+        self.keeper.resume(state)
+        self.feeder.begin(state.step)
+        begun, start = state.step, time.monotonic()
+        while state.step < self.total:
+            gradients = self._step(state)
+            last = state.step == self.total or gradients.asked_to_stop
+            self.keeper.saw(state, gradients.loss, last=last)
+            if gradients.asked_to_stop and state.step < self.total:
+                raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
+        seconds = time.monotonic() - start
+        seen = self._samples(state.step) - self._samples(begun)
+        return Fitted(self._epoch_losses(state), state.step, seconds, seen / max(seconds, 1e-9))
+
+    def _step(self, state: State) -> Gradients:
+        order, number = self.feeder.order, state.step
+        # A step's random numbers depend on the step, so that a training which is resumed draws the same.
+        torch.manual_seed(_mixed(self.training.seed, number, self.group.rank))
+        batch = self.feeder.next()
+        size = order.size(number % order.batches)
+        rate = learning_rate(number, self.total, self.training)
+        gradients = self.stepper.gradients(batch, size, stop=self.asked_to_stop())
+        if not gradients.finite:
+            raise _diverged(number, number // order.batches, rate)
+        self.stepper.apply(gradients, rate)
+        state.step += 1
+        self._add(state, number // order.batches, gradients.loss * size)
+        epoch, samples = number // order.batches + 1, self._samples(state.step)
+        told = Step(state.step, self.total, epoch, gradients.loss, gradients.norm, rate, samples)
+        for watcher in self.watchers:
+            watcher.saw(told)
+        return gradients
+
+    def _samples(self, step: int) -> int:
+        """Return how many samples were seen before a step."""
+        epochs, batches = divmod(step, self.feeder.order.batches)
+        return epochs * self.feeder.order.samples + batches * self.feeder.order.batch_size
+
+    def _add(self, state: State, epoch: int, loss: float) -> None:
+        sums = state.facts["sums"]
+        sums += [0.0] * (epoch + 1 - len(sums))
+        sums[epoch] += loss
+
+    def _epoch_losses(self, state: State) -> tuple[float, ...]:
+        order, rest = self.feeder.order, self._samples(state.step) % self.feeder.order.samples
+        sums = state.facts["sums"]
+        sizes = [order.samples] * (len(sums) - 1) + [rest or order.samples]
+        return tuple(total / size for total, size in zip(sums, sizes, strict=True))
+
+
+def learning_rate(step: int, total: int, training: Training) -> float:
+    """Return the rate of a step: up in a line during the warm-up, then down to almost 0, or flat.
 
     Args:
         step: Number of the step, from 0.
         total: Number of steps.
-        peak: Largest rate.
+        training: Peak, share of warm-up, and form of the fall.
     """
-    rising = max(1, math.ceil(total * _WARM_UP))
+    peak = training.learning_rate
+    rising = max(1, math.ceil(total * training.warmup))
     if step < rising:
         return peak * (step + 1) / rising
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising + 1) / (total - rising + 1)))
+    done = (step - rising + 1) / (total - rising + 1)
+    match training.schedule:
+        case "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * done))
+        case "linear":
+            return peak * (1 - done)
+        case "constant":
+            return peak
 
 
-def batches(rows: int, size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """Give the rows of each global batch of an epoch: every row once, in an order drawn from the seed.
+def _mixed(seed: int, step: int, rank: int) -> int:
+    """Return a seed for one step of one process."""
+    from numpy.random import SeedSequence
 
-    The order has a generator of its own and is drawn over all rows by every process alike, so it depends
-    neither on the number of processes nor on what else was random.
-    """
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-    order = torch.randperm(rows, generator=generator)
-    for start in range(0, rows, size):
-        yield order[start : start + size]
+    return int(SeedSequence([seed, 2, step, rank]).generate_state(1, "uint64")[0] >> 1)
 
 
-def fit_network(
-    network: TabularNetwork, rows: Rows, training: Training, group: Group, watcher: Watcher
-) -> Fitted:
-    """Fit the network in place; all processes of the group call this together.
-
-    Raises:
-        Diverged: A loss or a gradient is not finite; no weight has been changed by it.
-    """
-    # Masks of dropout differ between processes, as their rows do.
-    torch.manual_seed((training.seed * 1_000_003 + group.rank + 1) % 2**63)
-    shared = DistributedDataParallel(network.train(), gradient_as_bucket_view=True)
-    optimizer = torch.optim.AdamW(
-        network.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, foreach=True
-    )
-    total = training.epochs * math.ceil(len(rows) / training.batch_size)
-    losses: list[float] = []
-    number, samples, start = 0, 0, time.monotonic()
-    for epoch in range(training.epochs):
-        epoch_loss = 0.0
-        for index in batches(len(rows), training.batch_size, training.seed, epoch):
-            rate = learning_rate(number, total, training.learning_rate)
-            loss = _step(shared, optimizer, rows, index, rate, group)
-            number, samples, epoch_loss = number + 1, samples + len(index), epoch_loss + loss * len(index)
-            if not math.isfinite(loss):
-                raise _diverged(number, epoch, rate, losses)
-            watcher.saw(Step(number, total, epoch + 1, loss, samples))
-        losses.append(epoch_loss / len(rows))
-    seconds = time.monotonic() - start
-    return Fitted(tuple(losses), number, seconds, samples / seconds)
-
-
-def _step(
-    network: nn.Module, optimizer: torch.optim.Optimizer, rows: Rows, index: Tensor, rate: float, group: Group
-) -> float:
-    """Take one step, unless it is not finite, and return the mean loss over the global batch.
-
-    The processes may have unequal shares of a batch, none at the end of an epoch. So each weighs its sum
-    of losses such that the mean of all gradients is that of the global batch. Every process sees the same
-    loss and the same gradients, hence all of them take the step or none does.
-    """
-    first, last = (len(index) * part // group.size for part in (group.rank, group.rank + 1))
-    batch = rows.take(index[first:last])
-    logit = network(batch.numeric.to(group.device), batch.categories.to(group.device))
-    loss_sum = nn.functional.binary_cross_entropy_with_logits(
-        logit, batch.label.to(group.device), reduction="sum"
-    )
-    optimizer.zero_grad(set_to_none=True)
-    (loss_sum * (group.size / len(index))).backward()  # type: ignore[no-untyped-call]
-    total = loss_sum.detach().double()
-    distributed.all_reduce(total)
-    gradients = [entry.grad for entry in network.parameters() if entry.grad is not None]
-    norm = float(nn.utils.get_total_norm(gradients))
-    if not (math.isfinite(norm) and math.isfinite(loss := float(total) / len(index))):
-        return math.nan
-    for settings in optimizer.param_groups:
-        settings["lr"] = rate
-    optimizer.step()
-    return loss
-
-
-def _diverged(number: int, epoch: int, rate: float, losses: list[float]) -> Diverged:
-    before = f"the epoch before ended at {losses[-1]:.4f}" if losses else "no epoch was finished before"
+def _diverged(number: int, epoch: int, rate: float) -> Diverged:
     return Diverged(
-        f"the loss or a gradient is not finite at step {number:,}, epoch {epoch + 1}, "
-        f"learning rate {rate:.3g}; {before}",
+        f"the loss or a gradient is not finite at step {number + 1:,}, epoch {epoch + 1}, "
+        f"learning rate {rate:.3g}",
         where="training.learning_rate",
         hint="Lower the learning rate; if that does not help, look for extreme values in the inputs.",
     )

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from trainwright.artifacts import Model, ModelFile
 from trainwright.documents import digest_file
+from trainwright.train.architectures import Architecture
 from trainwright.train.card import write_card
-from trainwright.train.network import Scorer, TabularNetwork
 from trainwright.train.rows import Source
 from trainwright.train.serving import PROGRAM
 from trainwright.transforms import Transforms
@@ -30,7 +31,8 @@ class Trained:
     """All that a model's folder is made from.
 
     Attributes:
-        network: The fitted network.
+        module: The fitted module.
+        architecture: What turns its output into scores.
         transforms: The fitted transforms.
         source: The split it was fitted on.
         data_version: Digest of its snapshot.
@@ -38,7 +40,8 @@ class Trained:
         metrics: Figures by name.
     """
 
-    network: TabularNetwork
+    module: nn.Module
+    architecture: Architecture
     transforms: Transforms
     source: Source
     data_version: str
@@ -49,11 +52,11 @@ class Trained:
 def write_model(folder: Path, trained: Trained) -> Model:
     """Write the folder and return its manifest, which is written last."""
     folder.mkdir(parents=True)
-    network = trained.network.cpu().eval()
-    weights = {name: value.detach().contiguous() for name, value in sorted(network.state_dict().items())}
+    module = trained.module.cpu().eval()
+    weights = {name: value.detach().contiguous() for name, value in sorted(module.state_dict().items())}
     save_file(weights, folder / "weights.safetensors", metadata={"format": "pt"})
     (folder / "weights.safetensors").chmod(0o644)  # written for its owner alone; whoever serves it is another
-    _export(network, trained.transforms, folder / PROGRAM)
+    _export(Scorer(module, trained.architecture), trained.transforms, folder / PROGRAM)
     trained.transforms.write(folder / Transforms.FILE)
     _write_json(folder / "signature.json", _signature(trained))
     _write_json(folder / "input_example.json", _example(trained))
@@ -80,7 +83,20 @@ def _describe(path: Path) -> ModelFile:
     return ModelFile(path=path.name, size=path.stat().st_size, sha256=digest_file(path))
 
 
-def _export(network: TabularNetwork, transforms: Transforms, path: Path) -> None:
+class Scorer(nn.Module):
+    """What is exported: the module, with scores as its output."""
+
+    def __init__(self, module: nn.Module, architecture: Architecture) -> None:
+        super().__init__()
+        self.module = module
+        self._predict = architecture.predict
+
+    def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
+        """Return the scores of some rows, float64."""
+        return self._predict(self.module(numeric, categories))
+
+
+def _export(scorer: Scorer, transforms: Transforms, path: Path) -> None:
     """Export the program for any number of rows, without the paths of this machine and without pickle."""
     example = (
         torch.zeros(4, transforms.width),
@@ -88,7 +104,7 @@ def _export(network: TabularNetwork, transforms: Transforms, path: Path) -> None
     )
     rows = {0: torch.export.Dim("rows", min=1)}
     shapes = {"numeric": rows, "categories": rows}
-    program = torch.export.export(Scorer(network).eval(), example, dynamic_shapes=shapes)
+    program = torch.export.export(scorer.eval(), example, dynamic_shapes=shapes)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     program.example_inputs = None

@@ -22,9 +22,10 @@ from torch import Tensor, distributed
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Network
+from trainwright.experiment import Tabular
 from trainwright.train.columns import to_values
 from trainwright.train.group import Group
+from trainwright.train.samples import Batch
 from trainwright.transforms import Fit, Kind, Transforms
 
 
@@ -83,7 +84,7 @@ class _Part:
     labels: Labels
 
 
-def fit(source: Source, network: Network, group: Group) -> tuple[Transforms, list[Labels]]:
+def fit(source: Source, network: Tabular, group: Group) -> tuple[Transforms, list[Labels]]:
     """Fit transforms on the rows that have a label, and count the labels of each file.
 
     Raises:
@@ -107,7 +108,7 @@ def fit(source: Source, network: Network, group: Group) -> tuple[Transforms, lis
     return transforms, labels
 
 
-def _fit_file(source: Source, file: int, network: Network) -> _Part:
+def _fit_file(source: Source, file: int, network: Tabular) -> _Part:
     part = Fit(source.kinds, network.scaling)
     negatives = positives = missing = 0
     for batch, labels in source.read(file):
@@ -168,13 +169,11 @@ class Rows:
         """Number of rows."""
         return len(self.label)
 
-    def take(self, index: Tensor) -> "Rows":
+    def take(self, index: NDArray[np.int64]) -> Batch:
         """Return some rows, in the order of ``index``."""
-        return Rows(
-            self.numeric.index_select(0, index),
-            self.categories.index_select(0, index),
-            self.label.index_select(0, index),
-        )
+        ids = torch.from_numpy(index)
+        numeric, categories = (part.index_select(0, ids) for part in (self.numeric, self.categories))
+        return Batch((numeric, categories), self.label.index_select(0, ids), torch.ones(len(ids)), ids)
 
 
 def encode(source: Source, transforms: Transforms, labels: list[Labels], folder: Path, group: Group) -> Rows:

@@ -29,7 +29,8 @@ class Specification(Document):
     """What every process of a training job is told.
 
     Attributes:
-        attempt: Name of the attempt, which its completion marker repeats.
+        attempt: Name of the attempt, which its completion marker repeats: a number that rises.
+        home: Folder that all attempts at this training share.
         training_set: Folder of the training-set snapshot.
         data_version: Digest that its manifest must have.
         network: The experiment's section of that name.
@@ -41,6 +42,7 @@ class Specification(Document):
 
     FILE: ClassVar[str] = "spec.json"
     attempt: str
+    home: str
     training_set: str
     data_version: str
     network: dict[str, Any]

@@ -1,7 +1,6 @@
 """Submits a training as a job, and harvests what it made. Runs without torch and without pyarrow."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from trainwright import tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import DependencyError, InputError, InternalError
-from trainwright.experiment import Network, Resources, Section, Training
+from trainwright.experiment import Network, Resources, Training, read_network
 from trainwright.launch import choice
-from trainwright.launch.attempt import fresh_folder, publish, shared_folder
+from trainwright.launch.attempt import next_attempt, numbered_folder, publish
 from trainwright.launch.job import FOLDER, Job, Launcher, Result
 from trainwright.report import markdown
 from trainwright.train.specification import Specification, check_batch, check_snapshot
@@ -71,6 +70,17 @@ class _Plan:
     def processes(self) -> int:
         return self.resources.nodes * self.resources.processes
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What makes this training what it is: two trainings that are told the same can be continued."""
+        return {
+            "data_version": self.request.data_version,
+            "network": self.network.model_dump(mode="json"),
+            "training": self.training.model_dump(mode="json"),
+            "processes": self.processes,
+            "gpus": self.resources.gpus,
+        }
+
 
 def submit(
     request: Request, model: Path, predictions: Path, summary: Path, *, launcher: Launcher | None = None
@@ -97,30 +107,29 @@ def submit(
         submitted = _harvest(result)
         publish(result.folder / "predictions", predictions)
         publish(result.folder / "model", model)
-        shutil.rmtree(result.folder, ignore_errors=True)
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_summarize(model, submitted))
     return submitted
 
 
-_SectionT = TypeVar("_SectionT", bound=Section)
+_SectionT = TypeVar("_SectionT")
 
 
 def _parse(request: Request) -> _Plan:
     """Read all sections, and report what is wrong with any of them at once."""
     wrong: list[str] = []
-    network = _section(Network, request.network, wrong)
-    training = _section(Training, request.training, wrong)
-    resources = _section(Resources, request.resources, wrong)
+    network = _read(lambda: read_network(request.network), wrong)
+    training = _read(lambda: Training.parse(request.training, "training"), wrong)
+    resources = _read(lambda: Resources.parse(request.resources, "resources"), wrong)
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
     return _Plan(request, network, training, resources, choice.resolve(resources.launcher))
 
 
-def _section(kind: type[_SectionT], text: str, wrong: list[str]) -> _SectionT | None:
+def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | None:
     """Read a section, or add to ``wrong`` what is wrong with it."""
     try:
-        return kind.parse(text, kind.__name__.lower())
+        return section()
     except InputError as error:
         wrong.append(f"{error.where}: {error.what}")
         return None
@@ -135,9 +144,10 @@ def _check(plan: _Plan) -> None:
 
 @contextmanager
 def _attempt(plan: _Plan, model: Path) -> Iterator[Path]:
-    """Give a fresh folder that every process of the job sees under the same path."""
+    """Give a fresh folder for this attempt, below one that all attempts at the same training share."""
+    name = digest_text(canonical([plan.request.run, plan.told]))[:16]
     if plan.launcher == "local":
-        with fresh_folder(model) as folder:
+        with numbered_folder(model.absolute().with_name(f".{model.name}.job-{name}")) as folder:
             yield folder
         return
     if not Path(plan.resources.mount).is_dir():
@@ -146,29 +156,23 @@ def _attempt(plan: _Plan, model: Path) -> Iterator[Path]:
             where=f"resources.mount {plan.resources.mount}",
             hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
         )
-    yield shared_folder(Path(plan.resources.mount))
+    yield next_attempt(Path(plan.resources.mount) / "trainwright" / "jobs" / name)
 
 
 def _prepare(plan: _Plan, folder: Path) -> Job:
     """Write what the processes are told into the attempt's folder, and describe the job."""
     request, resources = plan.request, plan.resources
     environment = tracking.environment()
-    told: dict[str, Any] = {
-        "data_version": request.data_version,
-        "network": plan.network.model_dump(mode="json"),
-        "training": plan.training.model_dump(mode="json"),
-        "processes": plan.processes,
-        "gpus": resources.gpus,
-    }
     Specification(
         attempt=folder.name,
+        home=str(folder.parent.parent),
         training_set=str(_visible(plan)),
         launched_by={
             "launcher": plan.launcher,
             "environment": environment.name,
             "lock_sha256": environment.lock_sha256,
         },
-        **told,
+        **plan.told,
     ).write(folder)
     on_cluster = plan.launcher != "local"
     return Job(
@@ -177,7 +181,7 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
         image=request.image,
         program=("-m", "trainwright.train", f"{FOLDER}/{Specification.FILE}"),
         folder=folder,
-        specification=digest_text(canonical(told)),
+        specification=digest_text(canonical(plan.told)),
         nodes=resources.nodes,
         processes=resources.processes,
         cpu=resources.cpu,

@@ -6,7 +6,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trainwright.experiment import Network
+from trainwright.errors import InternalError
+from trainwright.experiment import Mlp
+from trainwright.train.architectures.contract import Inputs
 from trainwright.transforms import Transforms
 
 
@@ -21,7 +23,7 @@ class TabularNetwork(nn.Module):
         base_rate: Share of rows of label 1, in (0, 1): what the untrained network says.
     """
 
-    def __init__(self, network: Network, transforms: Transforms, base_rate: float) -> None:
+    def __init__(self, network: Mlp, transforms: Transforms, base_rate: float) -> None:
         super().__init__()
         columns = len(transforms.categories)
         largest = max((category.size for category in transforms.categories), default=0)
@@ -67,13 +69,26 @@ class TabularNetwork(nn.Module):
         return logit
 
 
-class Scorer(nn.Module):
-    """What is exported: the network, with a probability as its output."""
+class TabularMlp:
+    """Trains and scores a :class:`TabularNetwork`.
 
-    def __init__(self, network: TabularNetwork) -> None:
-        super().__init__()
-        self.network = network
+    Args:
+        network: Sizes of the layers.
+    """
 
-    def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
-        """Return the probability of label 1, shape (rows,), float64."""
-        return torch.sigmoid(self.network(numeric, categories).double())
+    def __init__(self, network: Mlp) -> None:
+        self._network = network
+
+    def build(self, inputs: Inputs) -> TabularNetwork:
+        """Make the untrained network."""
+        if inputs.transforms is None:
+            raise InternalError("a network of rows was given no transforms")
+        return TabularNetwork(self._network, inputs.transforms, inputs.target.rates[1])
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the binary cross-entropy of each row."""
+        return nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+
+    def predict(self, output: Tensor) -> Tensor:
+        """Return the probability of label 1 of each row."""
+        return torch.sigmoid(output.double())

@@ -1,0 +1,33 @@
+"""Section ``training.objective``: what is predicted, and how rare classes are weighed."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainwright.experiment.section import Section
+
+
+class Objective(Section):
+    """Kind of target, and what to do about imbalance."""
+
+    kind: Literal["auto", "binary", "multiclass", "regression"] = Field(
+        "auto", description="auto: by the label; whole numbers are classes, other numbers are regressed."
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: every class weighs the same in the loss (mean weight 1)."
+    )
+    sampling: Literal["none", "balanced"] = Field(
+        "none", description="balanced: every class is drawn equally often, with replacement."
+    )
+    focal: float = Field(
+        0.0, ge=0, le=10, description="Focusing exponent of the focal loss (Lin et al., ICCV 2017); 0: none."
+    )
+    threshold: Literal["half", "f1", "youden"] = Field(
+        "half", description="Where a score counts as label 1: 0.5, or what is best on the evaluation split."
+    )
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        if self.class_weights == "balanced" and self.sampling == "balanced":
+            raise ValueError("class_weights and sampling are both balanced, which weighs twice; choose one")
+        return self
