@@ -31,6 +31,7 @@ ROOMS = {
     "sources": "ingest",
     "significance": "tabular",
     "launch": "launcher",
+    "tracking": "mlflow",
 }
 """Which environment runs the tests of which room; a verb's metadata says so, all others run in this one."""
 

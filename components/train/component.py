@@ -17,20 +17,22 @@ def train(
     image: str,
     model: dsl.Output[dsl.Model],
     predictions: dsl.Output[dsl.Dataset],
+    report: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):  # type: ignore[valid-type]
-    """Fit a tabular network in several processes, and score the splits kept for evaluation.
+    """Fit a model in one or many processes, and score the splits kept for evaluation.
 
     Args:
         training_set: Snapshot with a key, a time, a label of 0 and 1, and any columns to learn from.
         data_version: Digest of its manifest; another content is refused.
-        network: JSON: layers, embeddings (the section ``network``).
-        training: JSON: epochs, batch, rates, splits (the section ``training``).
+        network: JSON: which model, how large (the section ``network``).
+        training: JSON: epochs, batch, rates, splits, parallelism, checkpoints (the section ``training``).
         resources: JSON: launcher, nodes, processes, limits (the section ``resources``).
         image: Image of the job's pods; without a cluster, the environment of the same name runs it.
         model: Weights, program, transforms, signature, input example, card; the manifest is written last.
         predictions: Snapshot of the scored rows that have a label, with a column ``score`` in [0, 1].
+        report: Curves of the loss, the speed and the use of the machine; drawn for a failed training too.
         summary: Rows, losses and versions.
         metrics: ``train_loss`` and what it is to be compared with.
 
@@ -46,7 +48,8 @@ def train(
         asked = Request(
             Path(training_set.path), data_version, network, training, resources, image, run=model.uri
         )
-        made = submit(asked, Path(model.path), Path(predictions.path), Path(summary.path))
+        places = (Path(place.path) for place in (model, predictions, summary, report))
+        made = submit(asked, *places)
         for name, value in made.metrics.items():
             metrics.log_metric(name, value)
     return (made.model_version, made.predictions_version)

@@ -19,7 +19,7 @@ from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.register.registration import Registration, register
-from trainwright.register.tracking_server import open_client
+from trainwright.tracking.server import open_client
 from trainwright.register.versions import create_version, find_version, open_run
 
 pytestmark = pytest.mark.filterwarnings(

@@ -95,7 +95,7 @@ def request(training_set: Path, **sections: Any) -> Request:
 def run(training_set: Path, folder: Path, launcher: Launcher | None = None, **sections: Any) -> Outcome:
     """Train in a job of several processes, as the component does."""
     asked = request(training_set, **sections)
-    places = folder / "model", folder / "predictions", folder / "summary.md"
+    places = (folder / name for name in ("model", "predictions", "summary.md", "report.html"))
     return Outcome(folder, submit(asked, *places, launcher=launcher))
 
 

@@ -125,7 +125,12 @@ def test_the_record_says_what_was_found_and_by_which_environment(trained: Outcom
 
 def test_nothing_of_the_attempt_is_left(trained: Outcome) -> None:
     assert leftovers(trained.folder) == []
-    assert sorted(path.name for path in trained.folder.iterdir()) == ["model", "predictions", "summary.md"]
+    assert sorted(path.name for path in trained.folder.iterdir()) == [
+        "model",
+        "predictions",
+        "report.html",
+        "summary.md",
+    ]
 
 
 def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(

@@ -30,6 +30,7 @@ app.add_typer(new, name="new")
 app.add_typer(verbs.schema, name="schema")
 app.add_typer(verbs.baseline, name="baseline")
 app.add_typer(verbs.features, name="features")
+app.command()(verbs.curves)
 cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
 app.add_typer(cache, name="cache")
 

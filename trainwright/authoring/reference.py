@@ -19,7 +19,8 @@ missing one and a value that is not allowed are all told at once. Relative paths
 def page() -> str:
     """Write the page, as Markdown."""
     schema = json_schema()
-    sections = [("", schema), *schema["$defs"].items()]
+    named = [(name, body) for name, body in schema["$defs"].items() if "properties" in body]
+    sections = [("", schema), *named]
     return HEAD + "".join(_section(name, body) for name, body in sections)
 
 
@@ -27,10 +28,16 @@ def _section(name: str, body: dict[str, Any]) -> str:
     key = next(
         (key for key, field in Experiment.model_fields.items() if _named(field.annotation) == name), ""
     )
-    title = f"`{key}`" if key else name or "The whole file"
+    title = f"`{key}`" if key else _kind(body) or name or "The whole file"
     about = body.get("description", "").split("\n", 1)[0]
     rows = "\n".join(_rows(body))
     return f"\n## {title}\n\n{about}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n{rows}\n"
+
+
+def _kind(body: dict[str, Any]) -> str:
+    """Return the title of one kind of model among several."""
+    kind = body.get("properties", {}).get("kind", {}).get("const")
+    return f"`network`, kind `{kind}`" if kind else ""
 
 
 def _named(annotation: object) -> str:
@@ -53,14 +60,16 @@ def _default(field: dict[str, Any]) -> str:
 def _takes(field: dict[str, Any]) -> str:
     """Say what values a key takes, from its part of the JSON Schema."""
     if "$ref" in field:
-        return f"a section, {field['$ref'].rsplit('/', 1)[-1]}"
+        name = field["$ref"].rsplit("/", 1)[-1]
+        return "any value" if name == "JsonValue" else f"a section, {name}"
     if kinds := field.get("anyOf") or field.get("oneOf"):
         return " or ".join(_takes(part) for part in kinds if part.get("type") != "null")
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     kind = field.get("type", "")
     if kind == "array":
-        return f"a list of {_takes(field['items'])}"
+        parts = field.get("prefixItems")
+        return " and ".join(map(_takes, parts)) if parts else f"a list of {_takes(field['items'])}"
     if kind == "object":
         [entry] = (field.get("patternProperties") or {"": field.get("additionalProperties")}).values()
         return f"names, each with {_takes(entry)}"

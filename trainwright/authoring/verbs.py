@@ -73,6 +73,14 @@ def features_apply(
     raise typer.Exit(_verb("materialize", "feast", "apply", str(repository), "--plan", str(plan)))
 
 
+def curves(
+    run: Annotated[Path, typer.Argument(help="Folder of the run, of its train step, or of a model.")],
+    to: Annotated[str, typer.Option(help="MLflow's address: https://…, http://… or sqlite:///FILE.")],
+) -> None:
+    """Bring the curves of a training to MLflow, whatever of them was sent before."""
+    raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to))
+
+
 def _verb(verb: str, toolchain: str, *arguments: str) -> int:
     """Run a command of a verb under the environment of its image, and return its exit code."""
     with reported():

@@ -20,7 +20,7 @@ from trainwright.experiment.network import (
     read_network,
 )
 from trainwright.experiment.section import Fraction, Name, Section, Time
-from trainwright.experiment.training import Resources, Training
+from trainwright.experiment.training import Resources, Tracking, Training
 from trainwright.experiment.validation import (
     DriftLimit,
     Gravity,
@@ -58,6 +58,7 @@ __all__ = [
     "Suppression",
     "Tabular",
     "Time",
+    "Tracking",
     "Training",
     "Trees",
     "Validation",

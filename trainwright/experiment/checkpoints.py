@@ -20,3 +20,6 @@ class Checkpointing(Section):
         None,
         description="Folder or URI that committed checkpoints are copied to; absent: the job's folder alone.",
     )
+    wait_s: float = Field(
+        60, ge=0, description="Seconds that the end of a training waits for the last copy to `store`."
+    )

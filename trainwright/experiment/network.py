@@ -1,9 +1,9 @@
 """Section ``network``: which model is fitted, and how large it is."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Discriminator, Field, JsonValue, Tag
+from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 
 from trainwright.experiment.section import Name, Section, kind_of
 
@@ -39,7 +39,19 @@ class FeatureTokenizer(Tabular):
     layers: int = Field(3, ge=1, le=64, description="Transformer blocks.")
     heads: int = Field(8, ge=1, le=256, description="Attention heads; they share the width evenly.")
     hidden_ratio: float = Field(4 / 3, gt=0, le=16, description="Units of a block's network, per width.")
-    dropout: Dropout = Field(0.1, description="Share of units dropped in training.")
+    dropout: Dropout = Field(0.1, description="Share dropped of attention and of units, in training.")
+
+    @property
+    def units(self) -> int:
+        """Units of a block's network."""
+        return max(1, round(self.width * self.hidden_ratio))
+
+    @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.width % self.heads:
+            near = max(self.width // self.heads, 1) * self.heads
+            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}; {near} is")
+        return self
 
 
 class LanguageModel(Section):
@@ -54,9 +66,29 @@ class LanguageModel(Section):
     layers: int = Field(8, ge=1, le=512, description="Transformer blocks.")
     heads: int = Field(8, ge=1, le=256, description="Attention heads; they share the width evenly.")
     groups: int | None = Field(None, ge=1, description="Heads of keys and values; absent: as many as heads.")
-    hidden: Width | None = Field(None, description="Units of a block's network; absent: 8/3 of the width.")
+    hidden: Width | None = Field(
+        None, description="Units of a block's network; absent: 8/3 of the width, up to a multiple of 64."
+    )
     rope_base: float = Field(10_000, gt=1, description="Base of the rotary positions' wave lengths.")
     tied: bool = Field(True, description="Whether input and output share one embedding.")
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.groups or self.heads
+
+    @property
+    def units(self) -> int:
+        """Units of a block's feed-forward network."""
+        return self.hidden or -(-self.width * 8 // (3 * 64)) * 64
+
+    @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} is no multiple of twice heads {self.heads}")
+        if self.heads % self.shared_heads:
+            raise ValueError(f"heads {self.heads} cannot share groups {self.groups} evenly")
+        return self
 
 
 class Trees(Section):
@@ -73,6 +105,11 @@ class Trees(Section):
     bins: int = Field(256, ge=2, le=65536, description="Bins of a histogram.")
     max_categories: int = Field(256, ge=2, description="Categories kept a column; the rest share one bucket.")
     min_category_rows: int = Field(10, ge=1, description="Categories in fewer rows share that bucket too.")
+
+    @property
+    def encoding(self) -> Tabular:
+        """How columns are encoded for trees: as for a network; their scale does not matter."""
+        return Tabular(max_categories=self.max_categories, min_category_rows=self.min_category_rows)
 
 
 class Imported(Tabular):

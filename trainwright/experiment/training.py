@@ -15,7 +15,12 @@ from trainwright.experiment.section import Fraction, Name, Section
 class Tracking(Section):
     """Where the curves of a training go, beside its own page."""
 
-    uri: Name | None = Field(None, description="MLflow server or database; absent: the registry's.")
+    uri: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="MLflow server that gets the curves while they grow; absent: the run that KFP gives, or "
+        "none. The registered model's run gets them in any case.",
+    )
     experiment: Name = Field("trainwright", description="MLflow experiment, where no run is given by KFP.")
     every_steps: int = Field(10, ge=1, description="Steps between two points of a curve.")
     gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU for an hour; null: no cost.")

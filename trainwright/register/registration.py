@@ -12,11 +12,12 @@ from trainwright.lineage import HEADER, environment_locks, rows
 from trainwright.register.candidate import Candidate, admit
 from trainwright.register.entry import description, lay_evidence, metrics, params, tags
 from trainwright.register.package import pack
-from trainwright.register.tracking_server import open_client, persist
+from trainwright.tracking.server import open_client, persist
 from trainwright.register.versions import (
     ALIAS,
     create_version,
     find_version,
+    log_curves,
     log_files,
     log_run,
     open_run,
@@ -24,6 +25,7 @@ from trainwright.register.versions import (
 )
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
+from trainwright.tracking.history import FILE as HISTORY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -138,6 +140,7 @@ def _enter(
     if entry is None:
         run = open_run(client, name, key, registry.tracking_uri, labels)
         log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
+        log_curves(client, run.info.run_id, candidate.folder / HISTORY)
         with TemporaryDirectory() as scratch:
             package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
             pack(candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InputError
-from trainwright.register.tracking_server import SQLITE, database
+from trainwright.tracking.server import SQLITE, database
+from trainwright.tracking.shipping import requests
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,6 +78,13 @@ def log_run(
     figures = [Metric(key, value, time_ms, 0) for key, value in metrics.items()]
     for start in range(0, len(figures), 1000):
         client.log_batch(run, metrics=figures[start : start + 1000])
+
+
+def log_curves(client: "MlflowClient", run: str, history: Path) -> None:
+    """Log the curves of the training, if it left any; logging them again changes nothing."""
+    if history.exists():
+        for _, values in requests(history):
+            client.log_batch(run, metrics=values)
 
 
 def log_files(client: "MlflowClient", run: str, folders: Sequence[tuple[Path, str]]) -> None:

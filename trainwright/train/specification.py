@@ -38,6 +38,7 @@ class Specification(Document):
         processes: Number of processes in the whole job.
         gpus: GPUs a node; 0 trains on the CPU.
         launched_by: The launcher and its environment, for the record.
+        destination: Where the curves go while they grow, as ``uri``, ``run`` and so on; empty: nowhere yet.
     """
 
     FILE: ClassVar[str] = "spec.json"
@@ -50,6 +51,7 @@ class Specification(Document):
     processes: int
     gpus: int = 0
     launched_by: dict[str, str] = field(default_factory=dict)
+    destination: dict[str, str] = field(default_factory=dict)
 
 
 def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "time"]]:
@@ -131,20 +133,3 @@ def _check_splits(counts: Mapping[str, int], splits: Sequence[str]) -> None:
         )
     if empty := [name for name in splits if not counts[name]]:
         raise DataRefused(f"no rows in split {', '.join(map(repr, empty))}", where="training set")
-
-
-def check_batch(batch_size: int, processes: int) -> None:
-    """Check that the global batch can be shared evenly.
-
-    Raises:
-        InputError: It cannot; the nearest sizes that can are named.
-    """
-    if batch_size % processes == 0:
-        return
-    below = batch_size - batch_size % processes
-    near = " or ".join(str(size) for size in (below, below + processes) if size)
-    raise InputError(
-        f"batch_size {batch_size} cannot be shared evenly by {processes} processes",
-        where="training.batch_size",
-        hint=f"Use {near}.",
-    )

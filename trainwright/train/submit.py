@@ -1,5 +1,7 @@
 """Submits a training as a job, and harvests what it made. Runs without torch and without pyarrow."""
 
+import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +12,14 @@ from trainwright import tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import DependencyError, InputError, InternalError
-from trainwright.experiment import Network, Resources, Training, read_network
+from trainwright.experiment import Network, Resources, Tracking, Training, read_network
 from trainwright.launch import choice
 from trainwright.launch.attempt import next_attempt, numbered_folder, publish
 from trainwright.launch.job import FOLDER, Job, Launcher, Result
 from trainwright.report import markdown
-from trainwright.train.specification import Specification, check_batch, check_snapshot
+from trainwright.tracking.shipping import Destination, given_by_kfp
+from trainwright.train.degrees import check_division
+from trainwright.train.specification import Specification, check_snapshot
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,13 @@ class _Plan:
 
 
 def submit(
-    request: Request, model: Path, predictions: Path, summary: Path, *, launcher: Launcher | None = None
+    request: Request,
+    model: Path,
+    predictions: Path,
+    summary: Path,
+    report: Path,
+    *,
+    launcher: Launcher | None = None,
 ) -> Submitted:
     """Train, and put the model and the predictions in their places.
 
@@ -92,6 +102,7 @@ def submit(
         model: Where the model's folder is to appear.
         predictions: Where the predictions' snapshot is to appear.
         summary: Where the Markdown summary is to appear.
+        report: Where the page with the curves is to appear, after a training that failed too.
         launcher: What runs the job; the one that ``resources.launcher`` names if absent.
 
     Raises:
@@ -103,7 +114,10 @@ def submit(
     _check(plan)
     with _attempt(plan, model) as folder:
         job = _prepare(plan, folder)
-        result = (launcher or choice.make(plan.launcher)).run(job)
+        try:
+            result = (launcher or choice.make(plan.launcher)).run(job)
+        finally:
+            _show(folder / _PAGE, report)
         submitted = _harvest(result)
         publish(result.folder / "predictions", predictions)
         publish(result.folder / "model", model)
@@ -137,7 +151,7 @@ def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | Non
 
 def _check(plan: _Plan) -> None:
     """Check everything that can be checked without reading rows."""
-    check_batch(plan.training.batch_size, plan.processes)
+    check_division(plan.network, plan.training, plan.processes)
     snapshot = Snapshot.open(plan.request.training_set, plan.request.data_version)
     check_snapshot(snapshot, [plan.training.split, *plan.training.predict])
 
@@ -172,6 +186,7 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
             "environment": environment.name,
             "lock_sha256": environment.lock_sha256,
         },
+        destination=_destination(plan.training.tracking),
         **plan.told,
     ).write(folder)
     on_cluster = plan.launcher != "local"
@@ -195,6 +210,14 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
     )
 
 
+def _destination(tracking: Tracking) -> dict[str, str]:
+    """Return where the curves go while they grow: into KFP's run if there is one, else where we are told."""
+    given = given_by_kfp()
+    if given is None and tracking.uri:
+        given = Destination(tracking.uri, experiment=tracking.experiment)
+    return dataclasses.asdict(given) if given else {}
+
+
 def _visible(plan: _Plan) -> Path:
     """Return where the job's processes find the training set: on a cluster, copied to the shared volume."""
     source = plan.request.training_set.absolute()
@@ -204,6 +227,16 @@ def _visible(plan: _Plan) -> Path:
     if not (target / Snapshot.FILE).exists():
         publish(source, target, keep=True)
     return target
+
+
+_PAGE = "report.html"
+
+
+def _show(page: Path, report: Path) -> None:
+    """Bring the page to its place, if the training got as far as to draw one."""
+    if page.exists():
+        report.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, report)
 
 
 def _harvest(result: Result) -> Submitted:

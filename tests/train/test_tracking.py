@@ -1,0 +1,70 @@
+"""A training whose tracking server is there, cut off, silent or lossy: the same weights, and no point lost."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from tests.tracking.server import Way, mlflow_server, way_to
+from tests.train.problems import Outcome, run
+from trainwright.documents import digest_file
+from trainwright.tracking.__main__ import replay
+from trainwright.tracking.history import FILE, History
+
+TRACKED = {"epochs": 2, "tracking": {"every_steps": 1}}
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    """A way to a running MLflow server."""
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as port, way_to(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def untracked(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The same training without a server."""
+    return run(training_set, tmp_path_factory.mktemp("untracked"), training=TRACKED)
+
+
+def weights(outcome: Outcome) -> str:
+    return digest_file(outcome.model / "weights.safetensors")
+
+
+@pytest.mark.parametrize("mode", ["open", "lossy", "cut", "silent"])
+def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every_point(
+    training_set: Path, tmp_path: Path, untracked: Outcome, way: Way, mode: str
+) -> None:
+    way.mode = mode
+    tracking = TRACKED | {"tracking": {"every_steps": 1, "uri": way.uri, "experiment": mode}}
+    outcome = run(training_set, tmp_path, training=tracking)
+    assert weights(outcome) == weights(untracked)
+    assert outcome.submitted.model_version == untracked.submitted.model_version
+
+    way.mode = "open"
+    client = MlflowClient(way.uri)
+    replay(outcome.model, way.uri, experiment=mode)
+    experiment = client.get_experiment_by_name(mode)
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    history = History.read(outcome.model / FILE)
+    steps, losses = history.curve("loss")
+    assert steps == list(range(1, 27)), "two epochs of 13 batches"
+    sent = sorted((point.step, point.value) for point in client.get_metric_history(found.info.run_id, "loss"))
+    assert sent == list(zip(steps, losses, strict=True))
+
+
+def test_the_curves_of_two_trainings_that_are_alike_are_alike(
+    trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    again = run(training_set, tmp_path)
+    first, second = (History.read(outcome.model / FILE) for outcome in (trained, again))
+    for name in ("loss", "gradient_norm", "learning_rate"):
+        assert first.curve(name) == second.curve(name)
+
+
+def test_the_page_shows_the_curves(trained: Outcome) -> None:
+    page = (trained.folder / "report.html").read_text()
+    assert page.count("<svg") >= 3
+    assert "Mean loss a sample." in page
