@@ -7,6 +7,7 @@ NAME ?= *
 FLIGHTS := examples/flights
 PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
+ENGINES := .environments/engines/.made
 
 .PHONY: help demo data test check lint types format compile compile-check lock lock-check environments bench clean
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ demo: data  ## run the whole pipeline on the flights, here, without a cluster
 data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature tables, the Feast repository
 	@.environments/feast/bin/python $(FLIGHTS)/prepare.py
 
-test: data .venv/.tools $(EMULATORS)  ## run every test in its environment (ARGS="tests/join -k leak")
+test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
 
 check: lint types compile-check lock-check test  ## all that CI runs
@@ -63,6 +64,12 @@ $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
 $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	@touch $@
+
+# Feast with Spark and Ray, which its tests start.
+$(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .venv/.made
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.

@@ -65,8 +65,10 @@ def locks() -> list[Lock]:
             )
     for path in sorted(ROOT.glob("examples/*/requirements.in")):
         found.append(Lock(path.with_suffix(".lock"), (path,), dependencies=False))
+    feast = IMAGES / "feast" / "requirements.lock"  # Spark and Ray are installed on top of it
     for path in sorted(ROOT.glob("tests/*/requirements.in")):
-        found.append(Lock(path.with_suffix(".lock"), (path,)))
+        constraint = feast if path.parent.name == "engines" else None
+        found.append(Lock(path.with_suffix(".lock"), (path,), constraint=constraint))
     tests, authoring = ROOT / "tests" / "requirements.in", IMAGES / "authoring" / "requirements.lock"
     return [*found, Lock(tests.with_suffix(".lock"), (tests,), constraint=authoring)]
 

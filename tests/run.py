@@ -24,6 +24,7 @@ AUTHORING = "authoring"
 ROOMS = {
     "transforms": "torch",
     "featurestore": "feast",
+    "engines": "feast",
     "examples": "feast",
     "report": "tabular",
     "tables": "tabular",

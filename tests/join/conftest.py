@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.featurestore.repository import UTC_US
+from tests.featurestore.repository import UTC_US, ViewSpec, at, make_repository
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.experiment import Features
@@ -49,6 +50,17 @@ def features_of(repository: Path, **changes: Any) -> Features:
         "known_after": ["refund"],
     }
     return Features.parse(json.dumps(section | changes), "features")
+
+
+def repository_of(tmp_path: Path, columns: dict[str, pa.Array]) -> Path:
+    """Make a repository whose one view, ``codes``, has these columns: the key product, and a feature."""
+    [feature] = [name for name in columns if name != "product"]
+    view = ViewSpec("codes", {"product": pa.int64()}, {feature: pa.float64()}, [])
+    repository = make_repository(tmp_path / "repo", [view])
+    times = pa.array([at(0)] * len(columns[feature]), UTC_US)
+    table = pa.table(columns | {"event": times, "created": times})
+    pq.write_table(table, repository / "offline" / "codes.parquet")
+    return repository
 
 
 @pytest.fixture

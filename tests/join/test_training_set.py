@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.featurestore.repository import PRICES, UTC_US, ViewSpec, at, make_repository, write_table
-from tests.join.conftest import Joined, features_of, write_sales
+from tests.join.conftest import Joined, features_of, repository_of, write_sales
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import DataRefused, InputError
@@ -350,11 +350,11 @@ def test_a_folder_of_offline_files_is_joined_like_one_file(
 
 
 def test_what_feast_itself_cannot_join_is_refused_with_its_reason(join: Join, tmp_path: Path) -> None:
-    """Feast's DuckDB store drops every column whose name ends in _y."""
-    rows = [{"product": 1, "quantity_y": 1.0, "event": at(0), "created": at(0)}]
-    view = ViewSpec("stock", {"product": pa.int64()}, {"quantity_y": pa.float64()}, rows)
-    with pytest.raises(InputError, match="Feast could not join view 'stock'"):
-        join(make_repository(tmp_path / "repo", [view]), {"train": [sale("a", 1)]})
+    """Feast's DuckDB store gives times of day in nanoseconds as text."""
+    opened = pa.array([time(8, 30)], pa.time64("ns"))
+    repository = repository_of(tmp_path, {"product": pa.array([1]), "opens": opened})
+    with pytest.raises(InputError, match=r"Feast could not join view 'codes': .* string to time64"):
+        join(repository, {"train": [sale("a", 1)]})
 
 
 def test_a_view_that_fans_out_is_refused(join: Join, tmp_path: Path) -> None:

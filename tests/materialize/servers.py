@@ -47,7 +47,7 @@ def running(command: list[str], port: int, log: Path, user: str | None = None) -
             process.wait(PATIENCE_S)
 
 
-def _installed(package: str, found: Callable[[], bool]) -> None:
+def installed(package: str, found: Callable[[], bool]) -> None:
     """Install a package of Debian where that is possible; skip with the reason where it is not."""
     if not found() and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "-y", "-qq", package], capture_output=True, check=False)
@@ -57,7 +57,7 @@ def _installed(package: str, found: Callable[[], bool]) -> None:
 
 @contextmanager
 def redis(folder: Path) -> Iterator[int]:
-    _installed("redis-server", lambda: shutil.which("redis-server") is not None)
+    installed("redis-server", lambda: shutil.which("redis-server") is not None)
     port = free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     with running(command, port, folder / "redis.log"):
@@ -66,7 +66,7 @@ def redis(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def postgres() -> Iterator[int]:
-    _installed("postgresql", lambda: bool(list(POSTGRES.glob("*/bin/postgres"))))
+    installed("postgresql", lambda: bool(list(POSTGRES.glob("*/bin/postgres"))))
     programs = sorted(POSTGRES.glob("*/bin"))[-1]
     user = None if os.geteuid() else "postgres"  # it does not run as root
     with tempfile.TemporaryDirectory(prefix="trainwright-postgres-") as name:

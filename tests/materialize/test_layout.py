@@ -128,7 +128,7 @@ def test_the_store_holds_what_feasts_own_writer_would_have_written(
     shop = shop_of_all_types(make_shop, kind)
     online = open_online(str(shop.repository))
     [view] = online.views
-    chosen = writer_for(online, view)
+    chosen = writer_for(online, view, lambda: None)
     chosen.close()
     assert kind in type(chosen).__name__.lower()
 
@@ -145,7 +145,7 @@ def test_the_store_holds_what_feasts_own_writer_would_have_written(
         found = []
         for make in (writer_for, FeastWriter):
             empty(shop)
-            writer = make(online, view)
+            writer = make(online, view, lambda: None)
             assert writer.write(encoded(view, batch)) == table.num_rows
             writer.close()
             close_store(online.feast)

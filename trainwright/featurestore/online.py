@@ -16,6 +16,7 @@ from trainwright.featurestore.repository import (
     open_settings,
     open_store,
 )
+from trainwright.featurestore.view import in_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,8 @@ class Online:
         parts = [self.store]
         for name in ("path", "host", "port", "database", "db_schema"):
             parts.append(str(getattr(settings, name, None) or ""))
+        if getattr(settings, "redis_type", "") == "redis_sentinel":
+            parts.append(str(settings.sentinel_master))
         hosts = str(getattr(settings, "connection_string", "")).split(",")
         parts += [part for part in hosts if "=" not in part or part.startswith("db=")]
         return " ".join(part for part in parts if part)
@@ -185,14 +188,7 @@ def _require_served(feast: Any, folder: Path) -> None:
         problem = "has no entity, so no key to be served under"
     elif getattr(feast, "feature_transformation", None) is not None:
         problem = "is transformed when it is materialized; only stored values are"
-    elif not _in_files(feast.batch_source):
+    elif not in_files(feast.batch_source):
         problem = f"reads from {type(feast.batch_source).__name__}; only Parquet files are read"
     if problem:
         raise InputError(f"view {feast.name!r} {problem}", where=str(folder))
-
-
-def _in_files(source: Any) -> bool:
-    """Tell whether a source is Parquet files: Feast's FileSource, or a SparkSource that names a path."""
-    kind = getattr(source, "file_format", None)
-    name = kind if isinstance(kind, str) else type(kind).__name__.removesuffix("Format").lower()
-    return bool(getattr(source, "path", "")) and name in {"parquet", "nonetype"}

@@ -8,7 +8,9 @@ from trainwright.storage import local_path
 
 SETTINGS = "feature_store.yaml"
 OFFLINE_STORE = "duckdb"
-"""The one offline store that is joined from: Feast's default, dask, drops rows that match nothing."""
+"""The offline store that is joined from here: Feast's default, dask, drops rows that match nothing."""
+ENGINE_STORE = "spark"
+"""The one that joins on its own engine, past one machine. Ray's cannot leave out what was created later."""
 
 
 def open_folder(repository: str) -> Path:

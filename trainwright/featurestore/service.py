@@ -10,6 +10,7 @@ from typing import Any
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore.repository import (
+    ENGINE_STORE,
     OFFLINE_STORE,
     SETTINGS,
     apply_hint,
@@ -17,8 +18,11 @@ from trainwright.featurestore.repository import (
     open_settings,
     open_store,
 )
-from trainwright.featurestore.view import View, offline_file, offline_files
+from trainwright.featurestore.view import View, in_files, offline_file, offline_files
 from trainwright.storage import take_listing
+
+_SOURCES = {OFFLINE_STORE: "FileSource", ENGINE_STORE: "SparkSource"}
+_ZONE = "spark.sql.session.timeZone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,16 @@ class Service:
     name: str
     views: tuple[View, ...]
     feast: Any = field(compare=False, repr=False)
+
+    @property
+    def store(self) -> str:
+        """Feast's name of the offline store."""
+        return str(self.feast.config.offline_store.type)
+
+    @property
+    def on_engine(self) -> bool:
+        """Whether Feast's store joins on an engine of its own."""
+        return self.store == ENGINE_STORE
 
     @property
     def features(self) -> list[str]:
@@ -83,24 +97,32 @@ def _store(folder: Path) -> Any:
     """Open Feast's store, unless its settings are not to be trusted with a training set."""
     settings = open_settings(folder)
     offline = settings.offline_store.type
-    if offline != OFFLINE_STORE:
+    if offline not in {OFFLINE_STORE, ENGINE_STORE}:
         raise InputError(
             f"offline store {offline!r} is not joined from",
             where=str(folder / SETTINGS),
-            hint=f"Set offline_store: {{type: {OFFLINE_STORE}}}; Feast's default drops rows without a match.",
+            hint=f"Set offline_store: {{type: {OFFLINE_STORE}}}, or {ENGINE_STORE} past one machine. Dask, "
+            "Feast's default, drops rows without a match; Ray lets in values that were created later.",
+        )
+    zone = (getattr(settings.offline_store, "spark_conf", None) or {}).get(_ZONE, "")
+    if offline == ENGINE_STORE and zone != "UTC":
+        raise InputError(
+            f"Spark's zone is {zone or 'not set'}: Feast compares times in UTC with times in that zone",
+            where=str(folder / SETTINGS),
+            hint=f"Set offline_store: {{type: spark, spark_conf: {{{_ZONE}: UTC}}}}.",
         )
     return open_store(folder, settings)
 
 
 def _view(store: Any, folder: Path, use: Any) -> View:
     """Read one view of a service as data, with the absolute place of its files."""
-    from feast import FileSource
-
     feast = _joinable(store, folder, use)
-    source = feast.batch_source
-    if not isinstance(source, FileSource):
+    source, kind = feast.batch_source, _SOURCES[store.config.offline_store.type]
+    if type(source).__name__ != kind or not in_files(source):
         raise InputError(
-            f"view {use.name!r} reads from {type(source).__name__}; only files are joined", where=str(folder)
+            f"view {use.name!r} reads from {type(source).__name__}; only a {kind} of Parquet files is joined",
+            where=str(folder),
+            hint="A table or a query has no content that can be named: a change of it would go unseen.",
         )
     uri = source.path if "://" in source.path else str(folder / source.path)
     view = View(
@@ -115,7 +137,7 @@ def _view(store: Any, folder: Path, use: Any) -> View:
         renamed=dict(source.field_mapping),
         feast=feast,
     )
-    _require_columns(view)
+    _require_columns(view, nanoseconds=store.config.offline_store.type == ENGINE_STORE)
     return view
 
 
@@ -128,15 +150,20 @@ def _joinable(store: Any, folder: Path, use: Any) -> Any:
         problem = f"is a {type(feast).__name__}; only plain feature views are joined"
     elif not feast.entity_columns or feast.entities == ["__dummy"]:
         problem = "has no entity, so no key to join by"
-    elif feast.ttl and feast.ttl.days and feast.ttl != timedelta(feast.ttl.days):
+    elif _splits_ttl(store) and feast.ttl and feast.ttl.days and feast.ttl != timedelta(feast.ttl.days):
         problem = f"has a TTL of {feast.ttl}: Feast's DuckDB store takes whole days or less than one day"
     else:
         return feast.with_projection(use)
     raise InputError(f"view {use.name!r} {problem}", where=str(folder))
 
 
+def _splits_ttl(store: Any) -> bool:
+    return bool(store.config.offline_store.type == OFFLINE_STORE)
+
+
 def _keys(feast: Any, use: Any) -> dict[str, str]:
-    return dict(use.join_key_map) or {column.name: column.name for column in feast.entity_columns}
+    """Name the rows' column for each key column; a service may rename some of them only."""
+    return {column.name: use.join_key_map.get(column.name, column.name) for column in feast.entity_columns}
 
 
 def _content(name: str, uri: str) -> str:
@@ -148,8 +175,12 @@ def _content(name: str, uri: str) -> str:
         ) from None
 
 
-def _require_columns(view: View) -> None:
+def _require_columns(view: View, *, nanoseconds: bool) -> None:
     """Check that every file holds what the view promises, alike and in types that the join takes.
+
+    Args:
+        view: The view.
+        nanoseconds: Whether times may be in nanoseconds: those that Spark writes are read as such.
 
     Raises:
         InputError: A file is broken, a column is missing or of another type than in the first file, or a
@@ -160,9 +191,8 @@ def _require_columns(view: View) -> None:
 
     from trainwright import tables
 
-    renamed = {new: old for old, new in view.renamed.items()}
-    times = [name for name in (view.time, view.created) if name]
-    wanted = dict.fromkeys([*view.keys, *(renamed.get(name, name) for name in view.features), *times])
+    times = [view.column(name) for name in (view.time, view.created) if name]
+    wanted = dict.fromkeys([*(view.column(name) for name in (*view.keys, *view.features)), *times])
     first = pa.schema([])
     for uri in offline_files(view):
         with offline_file(view, uri) as stream:
@@ -175,7 +205,7 @@ def _require_columns(view: View) -> None:
             raise InputError(f"the offline files of view {view.name!r} differ: {difference}", where=uri)
     for name in times:
         kind = first.field(name).type
-        if not pa.types.is_timestamp(kind) or kind.unit == "ns":
+        if not pa.types.is_timestamp(kind) or (kind.unit == "ns" and not nanoseconds):
             raise InputError(
                 f"column {name!r} of view {view.name!r} is {kind}, not a timestamp in microseconds",
                 where=view.source,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, BinaryIO
 
+from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.storage import TABLE_SUFFIXES, list_files, open_file
 
@@ -23,7 +24,7 @@ class View:
         content: Digest of those files.
         time: Column with the time that a value describes.
         created: Column with the time from which on it was known; empty if there is none.
-        renamed: Feature by column of the files, where they differ.
+        renamed: Name of a feature, key or time by its column of the files, where they differ.
         feast: The view as Feast holds it.
     """
 
@@ -38,6 +39,10 @@ class View:
     renamed: Mapping[str, str]
     feast: Any = field(compare=False, repr=False)
 
+    def column(self, name: str) -> str:
+        """Return the column of the files that holds a feature, a key or a time."""
+        return next((old for old, new in self.renamed.items() if new == name), name)
+
     @property
     def definition(self) -> dict[str, Any]:
         """What decides the values it gives, as plain JSON data: nothing about places or descriptions."""
@@ -51,6 +56,18 @@ class View:
             "created": self.created,
             "renamed": dict(self.renamed),
         }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the definition and the content of its files, wherever they lie."""
+        return digest_text(canonical(self.definition))
+
+
+def in_files(source: Any) -> bool:
+    """Tell whether a source is Parquet files: Feast's FileSource, or a SparkSource that names a path."""
+    kind = getattr(source, "file_format", None)
+    name = kind if isinstance(kind, str) else type(kind).__name__.removesuffix("Format").lower()
+    return bool(getattr(source, "path", "")) and name in {"parquet", "nonetype"}
 
 
 def offline_files(view: View) -> list[str]:

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.documents import Document, canonical, digest_text
-from trainwright.featurestore import Service, View
+from trainwright.documents import Document
+from trainwright.featurestore import View
 from trainwright.join.asof import NOTHING, Found, Ints
-from trainwright.join.referee import feast_values
+from trainwright.join.engine import EngineSource
+from trainwright.join.referee import Again
 from trainwright.join.source import Source, differing_rows
 
 _SECOND_US = 1_000_000
@@ -25,11 +26,12 @@ class ViewAudit:
         view: The view.
         rows: Rows joined.
         matched: Rows that got a value row.
-        expired: Rows whose newest known value was older than the view's TTL.
-        held_back: Rows for which a newer value existed, but was created after the row's time.
+        expired: Rows whose newest known value was older than the view's TTL; of those joined again, where an
+            engine joined.
+        held_back: Rows for which a newer value existed, but was created after the row's time; likewise.
         leaks: Rows that got a value of another key, of a later time, created later, or past its TTL.
-        differ: Of the rows that Feast joined again, those to which it gave another value.
-        checked: Rows that Feast joined again.
+        differ: Of the rows that were joined again, those to which that gave another value.
+        checked: Rows that were joined again, by Feast, or where Feast's engine joined, by our own search.
         example: The first wrong row, as text; empty if there is none.
         missing: Rows without a value (null or NaN), by feature.
         oldest_us: Largest age of a joined value, in microseconds.
@@ -50,7 +52,13 @@ class ViewAudit:
     ages: list[Ints] = field(default_factory=list)
 
     def add(
-        self, source: Source, found: Found, rows: pa.Table, at: Ints, joined: pa.Table, every: int
+        self,
+        source: Source | EngineSource,
+        found: Found,
+        rows: pa.Table,
+        at: Ints,
+        joined: pa.Table,
+        every: int,
     ) -> None:
         """Look at what a chunk of rows got.
 
@@ -66,7 +74,7 @@ class ViewAudit:
         wrong = np.flatnonzero(source.wrong(found, rows, at))
         if wrong.size and not self.example:
             self.example = _shown(rows, joined, int(wrong[0]))
-        ages = at[matched] - source.event[found.position[matched]]
+        ages = source.ages(found, at)
         self.rows += at.size
         self.matched += int(matched.sum())
         self.expired += int(found.expired.sum())
@@ -77,26 +85,24 @@ class ViewAudit:
         for name in joined.column_names:
             self.missing[name] = self.missing.get(name, 0) + _missing(joined[name])
 
-    def compare(self, service: Service, source: Source, rows: pa.Table, time: str, joined: pa.Table) -> None:
-        """Let Feast join some of the rows again, and compare.
+    def compare(self, again: Again, rows: pa.Table, joined: pa.Table) -> None:
+        """Compare some of the rows with what the other way of joining them gave.
 
         Args:
-            service: The service.
-            source: The view's rows.
+            again: What that was.
             rows: Some of the rows that were joined to.
-            time: Their time column.
             joined: What they got.
-
-        Raises:
-            InputError: Feast cannot join this view.
         """
-        answer = feast_values(service, source, rows, time)
+        answer = again.values
+        if again.found is not None:  # the engine does not say this of all rows
+            self.expired = round(float(again.found.expired.mean()) * self.rows)
+            self.held_back = round(float(again.found.held_back.mean()) * self.rows)
         differ = np.flatnonzero(differing_rows(answer, joined))
         self.checked, self.differ = rows.num_rows, differ.size
         if differ.size and not self.example:
             place = int(differ[0])
             self.example = (
-                f"{_shown(rows, joined, place)}, Feast gives {answer.slice(place, 1).to_pylist()[0]}"
+                f"{_shown(rows, joined, place)}, {again.by} gives {answer.slice(place, 1).to_pylist()[0]}"
             )
 
     @property
@@ -246,11 +252,6 @@ def column_figures(
         for name, count in audit.missing.items()
     ]
     return (*own, *joined)
-
-
-def view_digests(service: Service) -> dict[str, str]:
-    """Return the SHA-256 of every view: its definition and the content of its files, wherever they lie."""
-    return {view.name: digest_text(canonical(view.definition)) for view in service.views}
 
 
 def _missing(column: pa.ChunkedArray) -> int:

@@ -12,17 +12,22 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Features
-from trainwright.featurestore import Service
+from trainwright.featurestore import Service, View
 from trainwright.join.asof import Ints
-from trainwright.join.audit import Audit, ViewAudit, column_figures, view_digests
+from trainwright.join.audit import Audit, ViewAudit, column_figures
 from trainwright.join.columns import Plan, plan_columns
+from trainwright.join.engine import EngineSource
 from trainwright.join.left_out import LeftOut
 from trainwright.join.limits import refusals
+from trainwright.join.referee import joined_again
 from trainwright.join.scores import class_rows, single_column_scores
 from trainwright.join.source import Source, microseconds
 
 CHUNK_ROWS = 250_000
 """Rows joined at once: what bounds the memory, beside the views themselves."""
+
+ENGINE_ROWS = 2_000_000
+"""Likewise, where an engine joins: it goes through the whole history each time."""
 
 MEDIAN_ROWS = 200_000
 """Rows whose ages are kept for the median, at most."""
@@ -50,7 +55,8 @@ class Join:
         self.plan: Plan = plan_columns(snapshot, service, features)
         self._snapshot, self._service, self._features = snapshot, service, features
         self._left_out = left_out
-        self._sources = [Source(view) for view in service.views]
+        self._sources: list[Source | EngineSource] = [_source(view, service) for view in service.views]
+        self._chunk = ENGINE_ROWS if service.on_engine else CHUNK_ROWS
         self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
         self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
         self._to_score = _Sample(snapshot.splits[self._scored], SCORED_ROWS)
@@ -81,7 +87,7 @@ class Join:
             table = self._left_out.without(split, whole, self.plan.key)
             waiting.append((split, table))
             count += table.num_rows
-            if count >= CHUNK_ROWS:
+            if count >= self._chunk:
                 yield from self._joined(waiting)
                 waiting, count = [], 0
         yield from self._joined(waiting)
@@ -96,7 +102,7 @@ class Join:
         if checked and given and not any(audit.leaks for audit in self.views.values()):
             for source, audit in zip(self._sources, self.views.values(), strict=True):
                 joined = given.select(source.values.column_names)
-                audit.compare(self._service, source, checked, plan.time, joined)
+                audit.compare(joined_again(self._service, source, checked, plan.time), checked, joined)
         request = tuple(name for name in plan.carried if name not in (plan.key, plan.label))
         scored = self._to_score.rows if plan.label else None
         scores = single_column_scores(scored, plan.label, [*request, *plan.joined]) if scored else {}
@@ -107,7 +113,7 @@ class Join:
             scored_on=self._scored if plan.label else "",
             scored_rows=class_rows(scored, plan.label) if scored else (),
             service=self._service.digest,
-            view_digests=view_digests(self._service),
+            view_digests={view.name: view.digest for view in self._service.views},
         )
         return replace(found, refusals=tuple(refusals(found, self._features.limits)))
 
@@ -158,6 +164,10 @@ class Join:
                     hint="Their features may not be complete yet: leave such rows out, or move the cutoff.",
                 )
         return at
+
+
+def _source(view: View, service: Service) -> Source | EngineSource:
+    return EngineSource(view, service) if service.on_engine else Source(view)
 
 
 class _Sample:

@@ -51,7 +51,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
+    """Return numbers for ordering; integers beyond 2^53 may come to stand beside their neighbours."""
+    numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
     return numbers
 
 

@@ -18,6 +18,9 @@ from trainwright.tables import plain
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
+BATCH_ROWS = 65_536
+"""Rows of a file read at a time, where only some of them are wanted."""
+
 THREADS = min(os.cpu_count() or 1, 8)
 """Columns gathered at once."""
 
@@ -32,14 +35,18 @@ class Source:
         event: Time that each row's values describe, in microseconds; shape (rows,).
         created: Time from which on they were known; ``event`` if nobody recorded it.
 
+    Args:
+        view: The view.
+        among: Only read the rows of the files with a key that is among the keys of these rows; all if None.
+
     Raises:
         InputError: Two rows of the same key, time and creation have different values: which of them a join
             would take is chance.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, among: pa.Table | None = None) -> None:
         self.view = view
-        table = _read(view)
+        table = _read(view, among)
         times = [name for name in (view.time, view.created) if name]
         self.table = _usable(table, [*view.keys, *times]).combine_chunks()
         self.values = self.table.select(list(view.features))
@@ -79,7 +86,7 @@ class Source:
             InputError: A key column has another type here than in the view's files.
         """
         pairs = self.view.keys.items()
-        return [_as_type(rows[mine], self.table[own].type, self.view, mine) for own, mine in pairs]
+        return [as_files_type(rows[mine], self.table[own].type, self.view, mine) for own, mine in pairs]
 
     def take(self, found: Found) -> pa.Table:
         """Return the features of what was found, one row for each lookup; nulls where nothing was."""
@@ -87,6 +94,12 @@ class Source:
         with ThreadPoolExecutor(THREADS) as pool:
             columns = list(pool.map(lambda column: column.take(position), self.values.columns))
         return pa.table(columns, schema=self.values.schema)
+
+    def ages(self, found: Found, at: Ints) -> Ints:
+        """Return the ages of what was found, at the rows' times, in microseconds."""
+        matched = found.position != NOTHING
+        ages: Ints = at[matched] - self.event[found.position[matched]]
+        return ages
 
     def wrong(self, found: Found, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:
         """Tell, from the files' own columns, which rows got a value that they must not have.
@@ -124,7 +137,24 @@ class Source:
         )
 
 
-def _as_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) -> pa.ChunkedArray:
+def as_files_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) -> pa.ChunkedArray:
+    """Return a key column of the rows in its type in the files; null where that cannot hold the value.
+
+    Args:
+        column: The rows' column.
+        kind: Its type in the files.
+        view: The view that joins by it, for the error.
+        name: Its name in the rows.
+
+    Raises:
+        InputError: The types cannot be compared.
+    """
+    if pa.types.is_floating(kind):
+        raise InputError(
+            f"view {view.name!r} joins by {name!r}, {kind} in its files: no two such numbers are surely one",
+            where=view.source,
+            hint="Write keys as integers or strings; in pandas, integers beside nulls are floats.",
+        )
     both_integers = pa.types.is_integer(column.type) and pa.types.is_integer(kind)
     if column.type != kind and not both_integers:
         raise InputError(
@@ -135,18 +165,36 @@ def _as_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) 
         return column
     narrow = column.cast(kind, safe=False)  # a number that does not fit is a key that the files do not have
     fits = pc.equal(narrow.cast(column.type, safe=False), column)
+    # The way there and back turns -1 into 2^64 - 1 and into -1 again: its sign tells.
+    signs = [pc.less(numbers, pa.scalar(0, numbers.type)) for numbers in (narrow, column)]
+    fits = pc.and_(fits, pc.equal(*signs))
     return pc.if_else(fits, narrow, pa.scalar(None, kind))
 
 
-def _read(view: View) -> pa.Table:
-    renamed = {new: old for old, new in view.renamed.items()}
-    columns = {name: renamed.get(name, name) for name in view.features}
-    columns |= {name: name for name in (*view.keys, view.time, view.created) if name}
+def _read(view: View, among: pa.Table | None) -> pa.Table:
+    names = (*view.features, *view.keys, view.time, view.created)
+    columns = {name: view.column(name) for name in names if name}
     parts = []
     for uri in offline_files(view):
         with offline_file(view, uri) as stream:
-            parts.append(pq.read_table(stream, columns=list(dict.fromkeys(columns.values()))))
-    return plain(_rename(pa.concat_tables(parts), columns), view.source)
+            read = list(dict.fromkeys(columns.values()))
+            if among is None:
+                parts.append(plain(_rename(pq.read_table(stream, columns=read), columns), uri))
+                continue
+            file = pq.ParquetFile(stream)
+            for batch in file.iter_batches(BATCH_ROWS, columns=read):
+                piece = plain(_rename(pa.Table.from_batches([batch]), columns), uri)
+                parts.append(piece.filter(_with_key_among(piece, view, among)))
+    return pa.concat_tables(parts)
+
+
+def _with_key_among(piece: pa.Table, view: View, among: pa.Table) -> pa.ChunkedArray:
+    """Tell which rows have, part by part, a key that some rows have; a few too many are no harm."""
+    found = pa.chunked_array([pa.array(np.ones(piece.num_rows, dtype=bool))])
+    for own, mine in view.keys.items():
+        wanted = as_files_type(among[mine], piece[own].type, view, mine).drop_null().unique()
+        found = pc.and_(found, pc.is_in(piece[own], value_set=wanted))
+    return found
 
 
 def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:
@@ -180,10 +228,12 @@ def _differing(expected: pa.Array, found: pa.Array) -> NDArray[np.bool_]:
     one_null: NDArray[np.bool_] = pc.xor(expected.is_null(), found.is_null()).to_numpy(zero_copy_only=False)
     if pa.types.is_nested(expected.type):
         pairs = zip(expected.to_pylist(), found.to_pylist(), strict=True)
-        unlike: NDArray[np.bool_] = np.array([left != right for left, right in pairs], dtype=bool)
+        # NaN within a list is unlike itself; as text it is not.
+        differ = [left != right and repr(left) != repr(right) for left, right in pairs]
+        unlike: NDArray[np.bool_] = np.array(differ, dtype=bool)
         return one_null | unlike
     unequal = pc.not_equal(expected, found)
     if pa.types.is_floating(expected.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(expected), pc.is_nan(found)))
-    differ: NDArray[np.bool_] = pc.fill_null(unequal, fill_value=False).to_numpy(zero_copy_only=False)
-    return one_null | differ
+    other: NDArray[np.bool_] = pc.fill_null(unequal, fill_value=False).to_numpy(zero_copy_only=False)
+    return one_null | other

@@ -28,8 +28,7 @@ def summary_of(service: Service, plan: Plan, audit: Audit, limits: JoinLimits, l
     parts = [
         f"## Join: {escape(service.name)}\n",
         f"{audit.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
-        "Every joined value was held against the time, creation, TTL and key of its row; "
-        f"{audit.checked:,} rows were joined again by Feast itself and compared.\n",
+        f"{_checks(service, audit)}\n",
         _refused(audit),
         _quarantined(left_out),
         _views(audit),
@@ -40,6 +39,19 @@ def summary_of(service: Service, plan: Plan, audit: Audit, limits: JoinLimits, l
         f"Service digest: `{service.digest}`\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _checks(service: Service, audit: Audit) -> str:
+    if service.on_engine:
+        return (
+            f"Feast's {service.store} store joined them. Every joined value was held against the time, "
+            f"creation and TTL of its row; {audit.checked:,} rows were joined again from the files and "
+            "compared. What was past its TTL, or created later, is told of these."
+        )
+    return (
+        "Every joined value was held against the time, creation, TTL and key of its row; "
+        f"{audit.checked:,} rows were joined again by Feast itself and compared."
+    )
 
 
 def _refused(audit: Audit) -> str:

@@ -7,7 +7,7 @@ from trainwright.artifacts import Listing, Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features
 from trainwright.featurestore import Service, open_service
-from trainwright.join.audit import Audit, view_digests
+from trainwright.join.audit import Audit
 from trainwright.join.coverage import require_covered
 from trainwright.join.joining import Join
 from trainwright.join.left_out import LeftOut, read_left_out
@@ -60,7 +60,7 @@ def make_training_set(
     _require_created(service, features)
     key = snapshot.roles.get("key", "")
     left_out = read_left_out(quarantine, quarantine_version, data_version, key)
-    views = {f"features.{name}": digest for name, digest in view_digests(service).items()}
+    views = {f"features.{view.name}": view.digest for view in service.views}
     join = Join(snapshot, service, features, left_out)
     join.require_keys(entities)
     with tables.SnapshotWriter(folder, list(snapshot.splits)) as writer:

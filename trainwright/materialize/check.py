@@ -1,6 +1,6 @@
 """The check afterwards: what the online store gives, by Feast's own reader, is what the files say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +54,7 @@ def check(online: Online, view: OnlineView, rows: pa.Table, window: Window) -> C
         piece = rows.slice(first, ASKED).combine_chunks()
         expected = _expected(view, piece)
         times = microseconds(piece[view.time].combine_chunks()).to_pylist()
-        found = _stored(online, view, piece)
+        found = stored(online, view, piece, list(view.features))
         for place, (values, seconds) in enumerate(found):
             if seconds is not None and seconds * _US >= window.end_us:
                 newer += 1
@@ -102,9 +102,23 @@ def _expected(view: OnlineView, rows: pa.Table) -> dict[str, list[bytes]]:
     }
 
 
-def _stored(online: Online, view: OnlineView, rows: pa.Table) -> list[tuple[dict[str, bytes], int | None]]:
-    """Ask Feast for some keys; return each one's values and time in seconds, None where there is no row."""
-    names = list(view.features)
+def stored(
+    online: Online, view: OnlineView, rows: pa.Table, names: Sequence[str]
+) -> list[tuple[dict[str, bytes], int | None]]:
+    """Ask Feast for some keys.
+
+    Args:
+        online: The repository.
+        view: The view.
+        rows: Have the keys, by their names in the view.
+        names: The features that are asked for, at least one.
+
+    Returns:
+        Each key's values, and its row's time in seconds, None where there is no row.
+
+    Raises:
+        DependencyError: Feast could not read from its store.
+    """
     asked = rows.select(list(view.keys)).to_pylist()
     try:
         response = online.feast.get_online_features(

@@ -5,7 +5,9 @@ the registry, where a killed run leaves them wrong.
 """
 
 import contextlib
-from datetime import UTC, datetime
+import os
+import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainwright.errors import DependencyError
@@ -16,6 +18,8 @@ LOCAL = "local"
 """The engine that is this process; its work is done here instead."""
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT = timedelta(microseconds=1)
+"""Feast's windows hold their end; ours do not."""
 
 
 def run_engine(online: Online, view: OnlineView, window: Window) -> None:
@@ -29,11 +33,13 @@ def run_engine(online: Online, view: OnlineView, window: Window) -> None:
     """
     from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
 
+    # Spark starts "python3" else, which may be one without Feast; all its nodes run the same image.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     task = MaterializationTask(
         project=online.project,
         feature_view=view.feast,
         start_time=window.start or _BEGINNING,
-        end_time=window.end,
+        end_time=window.end - _INSTANT,
         tqdm_builder=_quiet,
     )
     try:

@@ -73,9 +73,10 @@ class Latest:
         yield from self._read("SELECT * FROM latest")
 
     def sample(self, count: int) -> pa.Table:
-        """Give the rows of some keys: all when there are no more than ``count``; else always the same."""
-        limit = f" USING SAMPLE reservoir({int(count)} ROWS) REPEATABLE (1)" if count < self.keys else ""
-        found = list(self._read(f"SELECT * FROM latest{limit}"))  # noqa: S608  # nosec B608 - a number
+        """Give the rows of some keys, in order: all, or if there are more than ``count``, always the same."""
+        names = ", ".join(_quoted(name) for name in self.view.keys)
+        some = f"SELECT * FROM latest ORDER BY hash({names}), {names} LIMIT {int(count)}"  # noqa: S608  # nosec B608 - quoted names
+        found = list(self._read(f"SELECT * FROM ({some}) ORDER BY {names}"))  # noqa: S608  # nosec B608 - quoted names
         return pa.Table.from_batches(found) if found else pa.table({})
 
     def _read(self, query: str) -> Iterator[pa.RecordBatch]:
@@ -173,7 +174,7 @@ def _reader(
     """Read the window's rows as one stream of batches that are all alike."""
     schema = pa.schema([])
     for entry in files:
-        with _opened(view, entry) as parquet:
+        with opened(view, entry) as parquet:
             found = tables.plain(_renamed(parquet.schema_arrow.empty_table(), view, entry.uri)).schema
         schema = schema if len(schema) else found
         if found != schema:
@@ -196,7 +197,7 @@ def _pieces(
     view: OnlineView, entry: SourceFile, window: Window, known_since: datetime | None, seen: Seen
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows of one file that the window holds; row groups that cannot hold any are not read."""
-    with _opened(view, entry) as parquet:
+    with opened(view, entry) as parquet:
         groups = [
             index
             for index in range(parquet.num_row_groups)
@@ -242,16 +243,16 @@ def _within(
 
 def _may_hold(group: Any, view: OnlineView, window: Window, known_since: datetime | None) -> bool:
     """Tell from a row group's statistics whether it can have rows of the window, or such as came late."""
-    times = _span(group, view.columns[view.time])
+    times = time_span(group, view.columns[view.time])
     if times is None:
         return True
     if times[0] < window.end and (window.start is None or times[1] >= window.start):
         return True
-    known = _span(group, view.columns[view.created]) if known_since is not None and view.created else None
+    known = time_span(group, view.columns[view.created]) if known_since is not None and view.created else None
     return known is not None and known_since is not None and known[1] >= known_since
 
 
-def _span(group: Any, name: str) -> tuple[datetime, datetime] | None:
+def time_span(group: Any, name: str) -> tuple[datetime, datetime] | None:
     """Return the least and the greatest time in a column of a row group; None if that is not known."""
     for index in range(group.num_columns):
         column = group.column(index)
@@ -265,7 +266,12 @@ def _span(group: Any, name: str) -> tuple[datetime, datetime] | None:
 
 
 @contextmanager
-def _opened(view: OnlineView, entry: SourceFile) -> Iterator[pq.ParquetFile]:
+def opened(view: OnlineView, entry: SourceFile) -> Iterator[pq.ParquetFile]:
+    """Open a file of a view, as it was when it was listed.
+
+    Raises:
+        InputError: It is not Parquet, or broken.
+    """
     with open_file(entry.uri, entry.version) as stream:
         try:
             yield pq.ParquetFile(stream)

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -75,11 +75,12 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give it up, so that the next need not wait."""
+        """Give it up, so that the next need not wait; one that cannot be given up runs out."""
         self._ended.set()
         self._thread.join()
         if not self._lost:
-            create(join(self._folder, _name(self._number, "done.")), b"{}")
+            with suppress(TrainwrightError):
+                create(join(self._folder, _name(self._number, "done.")), b"{}")
 
     def _live(self) -> None:
         beat = 0
@@ -90,6 +91,10 @@ class Lease:
                 claim = _look(self._folder)
                 if claim is None or claim.number != self._number:
                     self._lost = "another run took over"
+                    return
+                if time.monotonic() - self._heard > self._lease_s:
+                    # After a pause: another may have looked before this sign came, and claim in a moment.
+                    self._lost = "the last sign of life came too late"
                     return
                 remove(uri for uri in claim.files if _beat(uri) not in {0, beat})
                 self._heard = asked
@@ -178,11 +183,17 @@ def _listed(folder: str) -> list[SourceFile]:
 
 
 def _age_s(folder: str, claim: _Claim) -> float:
-    """Return how long ago an owner was heard of, by the clock of the store: a file is made to ask it."""
+    """Return how long ago an owner was heard of, by the clock of the store: a file is made to ask it.
+
+    The signs of life are listed after that, not before: one that arrives in between counts.
+    """
     uri = join(folder, f"time.{secrets.token_hex(8)}.json")
     asked = _known(create(uri, b"{}"))
     remove([uri])
-    return (_written(asked) - claim.heard).total_seconds() if claim.heard else 0.0
+    now = _look(folder)
+    if now is None or now.number != claim.number or now.heard is None:
+        return 0.0
+    return (_written(asked) - now.heard).total_seconds()
 
 
 def _known(file: SourceFile) -> SourceFile:

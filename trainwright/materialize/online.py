@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainwright.artifacts import SourceFile
+from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import Document
 from trainwright.experiment import Materialize
 from trainwright.featurestore import Online, OnlineView, open_online
 from trainwright.materialize.check import check, require_equal
+from trainwright.materialize.emptied import Earlier, look_up_earlier
 from trainwright.materialize.engine import LOCAL, run_engine
 from trainwright.materialize.latest import Latest, latest_rows
 from trainwright.materialize.lease import Lease, held
@@ -18,7 +19,7 @@ from trainwright.materialize.rows import encoded
 from trainwright.materialize.summary import headline, summary_of
 from trainwright.materialize.watermark import History, Watermark, reached_after
 from trainwright.materialize.window import Window, explicit, incremental, run_date, shown, window_end
-from trainwright.materialize.writers import writer_for
+from trainwright.materialize.writers import is_ours, writer_for
 from trainwright.storage import join, local_path, take_listing
 from trainwright.tracking import Stopwatch
 
@@ -33,6 +34,8 @@ class ViewOutcome(Document):
         newest: Newest event time among the rows of the window, in ISO 8601; empty without rows.
         late: Rows before the window that became known since the last run: they were not written.
         newer: Compared keys whose row in the store is from after the window.
+        asked: Keys of earlier rows that were looked up before anything was written.
+        gone: Keys of them that the store did not have any more, or only as they were before.
         by_feast: Features whose values went through Feast's own converter.
         seconds: How long it took.
     """
@@ -42,6 +45,8 @@ class ViewOutcome(Document):
     newest: str
     late: int
     newer: int
+    asked: int
+    gone: int
     by_feast: tuple[str, ...]
     seconds: float
 
@@ -131,25 +136,15 @@ def _run_view(
         window = _window(section, date, now, before)
         listing = take_listing(view.source)
         started = time.monotonic()
+        earlier = Earlier()
+        if not window.backfill:
+            earlier = look_up_earlier(online, view, listing.files, window, section.since)
+        if earlier.emptied:
+            before, window = None, incremental(None, section.since, window.end, timedelta(0))
+        if before and before.reached_time and not is_ours(online, view):
+            window = window.up_to(min(before.reached_time, now))
         done = _write(online, view, listing.files, window, section, lease, before)
-        last = history.last()
-        mark = Watermark(
-            project=online.project,
-            view=view.name,
-            store=online.place,
-            number=last.number + 1 if last else 1,
-            reached=reached_after(before, window),
-            start=shown(window.start) if window.start else "",
-            end=shown(window.end),
-            backfill=window.backfill,
-            at=lease.began.isoformat(),
-            definition=view.digest,
-            content=listing.content_digest,
-            rows=done.latest.seen.rows,
-            keys=done.latest.keys,
-            written=done.written,
-            checked=done.checked,
-        )
+        mark = _mark(online, view, window, listing, lease, before, history.last(), done)
         lease.require()
         history.add(mark)
     newest = done.latest.seen.newest
@@ -159,8 +154,40 @@ def _run_view(
         newest="" if newest is None else shown(datetime.fromtimestamp(newest / 1_000_000, UTC)),
         late=done.latest.seen.late,
         newer=done.newer,
+        asked=earlier.asked,
+        gone=earlier.gone,
         by_feast=done.by_feast,
         seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _mark(
+    online: Online,
+    view: OnlineView,
+    window: Window,
+    listing: Listing,
+    lease: Lease,
+    before: Watermark | None,
+    last: Watermark | None,
+    done: "_Written",
+) -> Watermark:
+    """Make the next watermark of a view."""
+    return Watermark(
+        project=online.project,
+        view=view.name,
+        store=online.place,
+        number=last.number + 1 if last else 1,
+        reached=reached_after(before, window),
+        start=shown(window.start) if window.start else "",
+        end=shown(window.end),
+        backfill=window.backfill,
+        at=lease.began.isoformat(),
+        definition=view.digest,
+        content=listing.content_digest,
+        rows=done.latest.seen.rows,
+        keys=done.latest.keys,
+        written=done.written,
+        checked=done.checked,
     )
 
 
@@ -217,7 +244,7 @@ def _by_us(
     """Write all rows; return how many were written, by which way, and what Feast's converter did."""
     from trainwright.materialize.values import is_fast
 
-    writer, written = writer_for(online, view), 0
+    writer, written = writer_for(online, view, lease.require), 0
     slow: dict[str, None] = {}
     try:
         for batch in latest.batches():

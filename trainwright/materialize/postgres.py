@@ -1,6 +1,8 @@
 """Writing into PostgreSQL in Feast's layout, through COPY: one row a key and feature."""
 
+import hashlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize import wire
 from trainwright.materialize.rows import Rows
 from trainwright.materialize.values import texts
+
+PATIENCE_S = 60
+"""How long to wait for another run in the middle of a transaction."""
 
 COLUMNS = ("entity_key", "feature_name", "value", "value_text", "event_ts", "created_ts")
 
@@ -28,6 +33,7 @@ class PostgresWriter:
     Args:
         online: The repository.
         view: The view.
+        held: Raises unless this run still holds its lease.
 
     Raises:
         InputError: The view has no table: the definitions were never applied here.
@@ -36,15 +42,16 @@ class PostgresWriter:
 
     name = "postgres, by COPY"
 
-    def __init__(self, online: Online, view: OnlineView) -> None:
+    def __init__(self, online: Online, view: OnlineView, held: Callable[[], None]) -> None:
         from feast.infra.online_stores.helpers import compute_table_id
         from feast.infra.utils.postgres.connection_utils import _get_conn
         from psycopg import Error, sql
 
         config = online.feast.config
-        self._view = view
+        self._view, self._held = view, held
         versions = config.registry.enable_online_feature_view_versioning
-        self._table = sql.Identifier(compute_table_id(online.project, view.feast, versions))
+        name = compute_table_id(online.project, view.feast, versions)
+        self._table, self._lock = sql.Identifier(name), _lock(name)
         try:
             self._connection = _get_conn(config.online_store)
             self._prepare()
@@ -56,12 +63,16 @@ class PostgresWriter:
 
         Raises:
             DependencyError: PostgreSQL failed; nothing of these rows is written then.
+            TransientError: The lease was lost; likewise.
         """
         from psycopg import Error
 
         names = ", ".join(COLUMNS)
         try:
             with self._connection.cursor() as cursor:
+                cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE_S}s'")
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [self._lock])
+                self._held()  # from here on no other can write: one that takes over writes after this
                 copy = f"COPY trainwright_incoming ({names}) FROM STDIN (FORMAT binary)"
                 with cursor.copy(copy) as incoming:
                     incoming.write(_HEADER)
@@ -110,6 +121,11 @@ class PostgresWriter:
             _sized(_times(rows.created)) if rows.created is not None else _NULL,
         )
         return wire.span(tuples, 0, rows.count)
+
+
+def _lock(name: str) -> int:
+    """Return the number of the lock that the runs of one table share."""
+    return int.from_bytes(hashlib.sha256(f"trainwright {name}".encode()).digest()[:8], "big", signed=True)
 
 
 def _searched(text: list[str | None]) -> pa.Array:

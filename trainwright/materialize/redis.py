@@ -2,16 +2,19 @@
 
 Feast 0.67 sends one command a row and makes every value a Python object. Here a script on the server takes
 some hundred rows at a time; it compares and writes each row in one step, so a row never replaces a newer one,
-whoever else writes.
+whoever else writes. While a run writes, a mark of its own stands beside the rows; a call that does not find
+it writes nothing. So a run that was paused while another took over is found out, and so is an emptied store.
 """
 
+import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize import wire
 from trainwright.materialize.keys import timestamps
@@ -24,7 +27,10 @@ IN_FLIGHT = 4
 """Calls sent before the first one's reply is read, so that both sides work at once."""
 
 SCRIPT = """
-local stamp, count, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local stamp, count, ttl = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('TRAINWRIGHT_FENCED') end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
 
 local function number(text, at)
   local low, scale, first = 0, 1, at
@@ -57,10 +63,10 @@ local function replaces(new, old)
   return new_seconds > old_seconds or (new_seconds == old_seconds and new_nanos >= old_nanos)
 end
 
-local form, rows, at = '<' .. string.rep('I4c0', count + 1), ARGV[4 + count], 1
+local form, rows, at = '<' .. string.rep('I4c0', count + 1), ARGV[6 + count], 1
 local command, written = {'HSET', '', stamp, ''}, 0
-for index = 1, count do command[3 + 2 * index] = ARGV[3 + index] end
-for index = 1, #KEYS do
+for index = 1, count do command[3 + 2 * index] = ARGV[5 + index] end
+for index = 2, #KEYS do
   local values = {struct.unpack(form, rows, at)}
   at = values[count + 2]
   local key, new = KEYS[index], values[1]
@@ -78,9 +84,15 @@ return written
 bytes is negative; its low 35 bits tell it, and stay exact in Lua's doubles. All rows come as one argument,
 each part after its size in 4 bytes: an argument of its own would cost the server more than the part."""
 
+MARK_S = 86_400
+"""How long the mark of a run that was killed stays, in seconds."""
+
+REMOVE_MARK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end"
+
 MAX_FEATURES = 1000
 """What fits on Lua's stack, with room to spare."""
 
+_FENCED = "TRAINWRIGHT_FENCED"
 _END = b"\r\n"
 
 
@@ -90,6 +102,7 @@ class RedisWriter:
     Args:
         online: The repository.
         view: The view.
+        held: Raises unless this run still holds its lease.
 
     Raises:
         DependencyError: Redis does not answer, or takes no scripts.
@@ -97,13 +110,16 @@ class RedisWriter:
 
     name = "redis, from arrays"
 
-    def __init__(self, online: Online, view: OnlineView) -> None:
+    def __init__(self, online: Online, view: OnlineView, held: Callable[[], None]) -> None:
         from redis.exceptions import RedisError
 
-        self._online, self._view = online, view
+        self._online, self._view, self._held = online, view, held
+        self._mark = f"trainwright.writing.{online.project}.{view.name}".encode()
+        self._token = secrets.token_hex(16).encode()
         try:
             client = online.feast.provider.online_store._get_client(online.feast.config.online_store)
             self._digest = str(client.script_load(SCRIPT)).encode()
+            client.set(self._mark, self._token, ex=MARK_S)
             self._pool = client.connection_pool
             self._connection = self._pool.get_connection()
         except RedisError as error:
@@ -116,9 +132,11 @@ class RedisWriter:
 
         Raises:
             DependencyError: Redis failed or stopped answering; some rows may be written, others not.
+            TransientError: Another run took over, or the store was emptied; likewise.
         """
         from redis.exceptions import RedisError
 
+        self._held()  # whoever takes over from here on replaces the mark, and the script refuses these rows
         written, waiting = 0, deque[int]()
         try:
             for call in self._calls(rows):
@@ -130,11 +148,16 @@ class RedisWriter:
                 written += self._reply(waiting)
         except RedisError as error:
             self._connection.disconnect()
-            raise _down(error) from error
+            raise (_fenced() if _FENCED in str(error) else _down(error)) from error
         return written
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Take the mark away, and give the connection back."""
+        from redis.exceptions import RedisError
+
+        with suppress(RedisError):
+            self._connection.send_command("EVAL", REMOVE_MARK, 1, self._mark, self._token)
+            self._connection.read_response()
         self._pool.release(self._connection)
 
     def _reply(self, waiting: deque[int]) -> int:
@@ -150,7 +173,14 @@ class RedisWriter:
         name = compute_versioned_name(self._view.feast, versions)
         fields = [_mmh3(f"{name}:{feature}") for feature in self._view.features]
         ttl = config.online_store.key_ttl_seconds or 0
-        head = [f"_ts:{name}".encode(), str(len(fields)).encode(), str(ttl).encode(), *fields]
+        head = [
+            self._token,
+            b"%d" % MARK_S,
+            f"_ts:{name}".encode(),
+            b"%d" % len(fields),
+            b"%d" % ttl,
+            *fields,
+        ]
         return b"".join(_bulk(part) for part in head)
 
     def _calls(self, rows: Rows) -> Iterator[list[bytes | memoryview]]:
@@ -161,8 +191,9 @@ class RedisWriter:
         for first in range(0, rows.count, SCRIPT_ROWS):
             last = min(first + SCRIPT_ROWS, rows.count)
             number, content = last - first, wire.span(parts, first, last)
-            words = 3 + number + 3 + self._fields + 1
-            head = b"*%d\r\n" % words + _bulk(b"EVALSHA") + _bulk(self._digest) + _bulk(b"%d" % number)
+            words = 3 + (1 + number) + (5 + self._fields + 1)
+            head = b"*%d\r\n" % words + _bulk(b"EVALSHA") + _bulk(self._digest)
+            head += _bulk(b"%d" % (1 + number)) + _bulk(self._mark)
             size = b"$%d\r\n" % len(content)
             yield [head, wire.span(keys, first, last), self._head + size, content, _END]
 
@@ -183,6 +214,14 @@ def _announced(contents: pa.Array) -> pa.Array:
     known, place = np.unique(wire.sizes_of(contents), return_inverse=True)
     heads = pa.array([b"$%d\r\n" % size for size in known.tolist()], pa.binary())
     return wire.joined(heads.take(pa.array(place)), contents, _END)
+
+
+def _fenced() -> TransientError:
+    return TransientError(
+        "the mark of this run is gone: another run took over, or the store was emptied meanwhile",
+        where="the online store",
+        hint="Nothing is lost: the next run writes the same rows again.",
+    )
 
 
 def _down(error: Exception) -> DependencyError:

@@ -1,7 +1,7 @@
 """Writing into SQLite in Feast's layout: one row a key and feature."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ class SqliteWriter:
     Args:
         online: The repository.
         view: The view.
+        held: Raises unless this run still holds its lease.
 
     Raises:
         InputError: The view has no table: the definitions were never applied here.
@@ -29,11 +30,11 @@ class SqliteWriter:
 
     name = "sqlite, from arrays"
 
-    def __init__(self, online: Online, view: OnlineView) -> None:
+    def __init__(self, online: Online, view: OnlineView, held: Callable[[], None]) -> None:
         from feast.infra.online_stores.helpers import compute_table_id
 
         config = online.feast.config
-        self._view = view
+        self._view, self._held = view, held
         self._path = online.folder / config.online_store.path
         table = compute_table_id(
             online.project, view.feast, config.registry.enable_online_feature_view_versioning
@@ -46,10 +47,13 @@ class SqliteWriter:
 
         Raises:
             DependencyError: The file is locked, full or broken; nothing of these rows is written then.
+            TransientError: The lease was lost; likewise.
         """
         before = self._connection.total_changes
         try:
             with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._held()  # from here on no other can write: one that takes over writes after this
                 self._connection.executemany(self._insert, self._cells(rows))
         except sqlite3.Error as error:
             raise self._broken(error) from error

@@ -19,6 +19,10 @@ def headline(state: "OnlineState") -> str:
     if written != keys:
         facts.append(f"{keys - written:,} held newer rows")
     facts.append(f"{sum(view.mark.checked for view in state.views):,} checked")
+    if emptied := [view.mark.view for view in state.views if view.asked and view.gone == view.asked]:
+        facts.append(f"the store had lost {', '.join(emptied)}")
+    elif gone := sum(view.gone for view in state.views):
+        facts.append(f"{gone:,} of {sum(view.asked for view in state.views):,} earlier keys are gone")
     if late := sum(view.late for view in state.views):
         facts.append(f"{late:,} rows came later than the overlap")
     return ", ".join(facts)
@@ -46,10 +50,25 @@ def summary_of(state: "OnlineState", section: Materialize) -> str:
         f"## Materialize: {escape(state.project)} to {escape(state.store)}\n",
         "Every checked key was read back through Feast and equals the newest row of the files.\n",
         table(header, rows, numeric=[3, 4, 5, 6, 9]),
+        *[_gone(view) for view in state.views if view.gone],
         *[_late(view, section) for view in state.views if view.late],
         *[_by_feast(view) for view in state.views if view.by_feast],
     ]
     return "\n".join(parts)
+
+
+def _gone(view: "ViewOutcome") -> str:
+    name = escape(view.mark.view)
+    if view.gone == view.asked:
+        return (
+            f"**The store had none of {view.asked:,} keys of {name} that earlier runs wrote**: it was "
+            "emptied, or put back to an older state. So everything was written again.\n"
+        )
+    return (
+        f"**{view.gone:,} of {view.asked:,} keys of {name} from before its window are not in the store**, or "
+        "only as they were before: they were removed, or came too late. Backfill them: set "
+        "`materialize.start`.\n"
+    )
 
 
 def _late(view: "ViewOutcome", section: Materialize) -> str:

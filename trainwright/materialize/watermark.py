@@ -12,7 +12,10 @@ from datetime import UTC, datetime
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError, TransientError
 from trainwright.materialize.window import SKEW, Window
-from trainwright.storage import AlreadyThere, create, join, list_files, read_bytes
+from trainwright.storage import AlreadyThere, create, join, list_files, read_bytes, remove
+
+KEPT = 200
+"""Watermarks of a view that are kept: each run's own record has the same figures."""
 
 _NAME = re.compile(r"watermark\.(\d{8})\.json")
 
@@ -95,7 +98,7 @@ class History:
         return None
 
     def add(self, mark: Watermark) -> None:
-        """Write the next watermark.
+        """Write the next watermark, and remove those that are older than the last ``KEPT``.
 
         Raises:
             TransientError: Another run wrote it first.
@@ -107,6 +110,8 @@ class History:
             raise TransientError(
                 f"another run of view {mark.view!r} finished meanwhile", where=uri, hint="Run again."
             ) from None
+        old = [number for number in self._numbers() if number <= mark.number - KEPT]
+        remove(join(self._folder, _name(number)) for number in old)
 
     def _numbers(self) -> list[int]:
         try:

@@ -1,6 +1,6 @@
 """The window of a run: which times it materializes, decided from the run's date and never from the future."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from trainwright.errors import InputError
@@ -38,6 +38,13 @@ class Window:
     def end_us(self) -> int:
         """The end in microseconds since 1970."""
         return (self.end - _EPOCH) // _US
+
+    def up_to(self, reached: datetime) -> "Window":
+        """Return this window, or one that goes on up to ``reached``, where that is later.
+
+        For stores that let an older row replace a newer one: what is newest of a longer window is not older.
+        """
+        return replace(self, end=max(self.end, whole_second(reached)))
 
     def __str__(self) -> str:
         return f"[{shown(self.start) if self.start else 'the beginning'}, {shown(self.end)})"

@@ -1,0 +1,186 @@
+"""A run that was paused for longer than its lease writes nothing any more, at whatever moment it goes on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.materialize.shop import Shop, at, row
+from tests.materialize.test_disturbed import COUNT, history, many, start
+from trainwright.errors import TransientError
+from trainwright.featurestore import open_online
+from trainwright.materialize import lease
+from trainwright.materialize.latest import latest_rows
+from trainwright.materialize.rows import Rows, encoded
+from trainwright.materialize.window import Window
+from trainwright.materialize.writers import Held, Writer, writer_for
+from trainwright.storage import list_files
+
+
+@contextmanager
+def writing(shop: Shop, held: Held) -> Iterator[tuple[Writer, Rows]]:
+    """Give a writer and the rows that are there now, as a run that began now has them."""
+    online = open_online(str(shop.repository))
+    [view] = online.views
+    with latest_rows(view, list_files(view.source), Window(None, at(100))) as latest:
+        [batch] = latest.batches()
+    writer = writer_for(online, view, held)
+    try:
+        yield writer, encoded(view, batch)
+    finally:
+        writer.close()
+        online.close()
+
+
+def test_a_run_that_was_stopped_while_another_took_over_replaces_nothing_of_that_one(
+    make_shop: Callable[..., Shop],
+) -> None:
+    """The other brings corrections: rows of the same times, which one that comes later would replace."""
+    shop = make_shop("redis").apply()
+    shop.add("a", many(COUNT, 9.5, 1))
+    step = COUNT // 50
+
+    def written(stock: int) -> int:
+        return sum(value[0] == stock for value in shop.read(*range(0, COUNT, step)))
+
+    process = start(shop, "stopped", lease_s=1)
+    while not written(1):
+        assert process.is_alive()
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        assert written(1) < COUNT // step
+        corrected = many(COUNT, 9.5, 2)
+        known = corrected.column("created").to_pylist()[0].replace(hour=12)
+        place = corrected.schema.get_field_index("created")
+        shop.add("b", corrected.set_column(place, "created", [[known] * COUNT]).cast(shop.schema))
+        shop.run(date=at(100).isoformat(), lease_s=1)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    assert process.exitcode == 1
+    assert written(2) == COUNT // step
+    assert history(shop).last().number == 1  # type: ignore[union-attr]
+
+
+def test_a_run_that_pauses_right_before_it_writes_finds_its_mark_replaced(
+    make_shop: Callable[..., Shop],
+) -> None:
+    """No check of the lease on this side can tell: the pause comes after it. So the server tells."""
+    shop = make_shop("redis").apply()
+    shop.add("a", [row(1, 0, 10)])
+
+    def paused() -> None:
+        shop.add("b", [row(1, 0, 11, known=1)])
+        shop.run(date=at(50).isoformat())
+
+    with (
+        writing(shop, paused) as (writer, rows),
+        pytest.raises(TransientError, match="another run took over"),
+    ):
+        writer.write(rows)
+    assert shop.read(1) == [(11, "n11")]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_transaction_that_began_after_the_lease_was_lost_writes_nothing(
+    kind: str, make_shop: Callable[..., Shop]
+) -> None:
+    shop = make_shop(kind).apply()
+    shop.add("a", [row(1, 0, 10)])
+
+    def lost() -> None:
+        raise TransientError("the lease was lost", where="here", hint="")
+
+    with writing(shop, lost) as (writer, rows):
+        shop.add("b", [row(1, 0, 11, known=1)])
+        shop.run(date=at(50).isoformat())
+        with pytest.raises(TransientError, match="the lease was lost"):
+            writer.write(rows)
+    assert shop.read(1) == [(11, "n11")]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_while_one_run_is_between_its_check_and_its_rows_no_other_writes(
+    kind: str, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainwright.errors import DependencyError
+    from trainwright.materialize import postgres, sqlite
+
+    monkeypatch.setattr(sqlite, "PATIENCE_S", 1)
+    monkeypatch.setattr(postgres, "PATIENCE_S", 1)
+    shop = make_shop(kind).apply()
+    shop.add("a", [row(1, 0, 10)])
+    said: list[str] = []
+
+    def paused() -> None:
+        with pytest.raises(DependencyError) as raised:
+            shop.run(date=at(50).isoformat())
+        said.append(raised.value.what)
+
+    with writing(shop, paused) as (writer, rows):
+        writer.write(rows)
+    assert "lock" in said[0]
+    assert shop.read(1) == [(10, "n10")]
+
+
+def test_a_store_that_is_emptied_between_two_pieces_ends_the_run(
+    make_shop: Callable[..., Shop], redis_port: int
+) -> None:
+    import redis
+
+    shop = make_shop("redis").apply()
+    shop.add("a", [row(1, 0, 10)])
+    with writing(shop, lambda: None) as (writer, rows):
+        assert writer.write(rows) == 1
+        with redis.Redis(port=redis_port) as client:
+            client.flushall()
+        with pytest.raises(TransientError, match="the store was emptied meanwhile"):
+            writer.write(rows)
+
+
+def test_no_mark_of_a_run_is_left_behind(make_shop: Callable[..., Shop], redis_port: int) -> None:
+    import redis
+
+    shop = make_shop("redis").apply()
+    shop.add("a", [row(1, 0, 10)])
+    shop.run(date=at(5).isoformat())
+    with redis.Redis(port=redis_port) as client:
+        assert list(client.scan_iter("trainwright*")) == []
+
+
+def test_a_sign_of_life_that_comes_while_another_looks_counts(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives after the other listed the signs, and before it asked the store for the time."""
+    folder = str(tmp_path / "lease")
+    first = lease._take(folder, 0.5, 0)
+    first._ended.set()  # it gives signs by hand from here on
+    first._thread.join()
+    time.sleep(0.6)
+    real, beaten = lease.create, []
+
+    def create(uri: str, content: bytes) -> Any:
+        if "time." in uri and not beaten:
+            beaten.append(real(lease.join(folder, lease._name(1, "beat.00000001.")), b"{}"))
+        return real(uri, content)
+
+    monkeypatch.setattr(lease, "create", create)
+    with pytest.raises(TransientError, match="another run has been writing"):
+        lease._take(folder, 0.5, 0)
+    assert beaten
+
+
+def test_a_sign_of_life_that_comes_too_late_ends_the_lease_though_nobody_took_over(tmp_path: Any) -> None:
+    """Another may have looked just before it, and be about to claim."""
+    held = lease._take(str(tmp_path / "lease"), 0.6, 0)
+    held._heard -= 10  # as after a pause of ten seconds
+    held._thread.join(5)
+    assert not held._thread.is_alive()
+    with pytest.raises(TransientError, match="the last sign of life came too late"):
+        held.require()
