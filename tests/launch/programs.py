@@ -17,6 +17,7 @@ from trainwright import errors
 from trainwright.launch.job import Completion
 from trainwright.launch.ranks import reported_rank
 folder, notes, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK"])
+number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 (notes / f"pid-{rank}-{os.getpid()}").touch()
 def await_file(path):
     while not path.exists():

@@ -1,10 +1,9 @@
 """Identity of jobs, folders of attempts, and the choice of a launcher."""
 
 import dataclasses
-import fcntl
 import re
-import secrets
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.launch.programs import job
 from trainwright.errors import Diverged, InputError, TrainwrightError, TransientError
 from trainwright.launch import choice
-from trainwright.launch.attempt import fresh_folder, publish
+from trainwright.launch.attempt import publish
 from trainwright.launch.job import Completion, completed
 from trainwright.launch.local import Local
 from trainwright.launch.ranks import RankError, first_error
@@ -43,50 +42,6 @@ def test_everything_wrong_with_a_job_is_said_at_once(tmp_path: Path) -> None:
         job(tmp_path, "", nodes=0, processes=-1, cpu=0, program=())
     for part in ("nodes is 0", "processes is -1", "cpu is 0", "program is empty"):
         assert part in caught.value.what
-
-
-def test_an_attempts_folder_is_removed_whatever_happens(tmp_path: Path) -> None:
-    def fail() -> None:
-        with fresh_folder(tmp_path / "model") as folder:
-            (folder / "half-written").write_text("x")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_and_that_of_a_living_one_kept(
-    tmp_path: Path,
-) -> None:
-    dead = tmp_path / ".model.attempt-dead"
-    dead.mkdir()
-    with fresh_folder(tmp_path / "model") as living:
-        with fresh_folder(tmp_path / "model") as other:
-            assert not dead.exists()
-            assert living.exists()
-            assert other != living
-        assert living.exists()
-
-
-def test_a_folder_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = iter(["first", "second"])
-    lock = fcntl.flock
-    removed: list[Path] = []
-
-    def removed_just_before(descriptor: int, how: int) -> None:
-        if not removed:
-            removed.append(tmp_path / ".model.attempt-first")
-            removed[0].rmdir()
-        lock(descriptor, how)
-
-    monkeypatch.setattr(secrets, "token_hex", lambda _bytes: next(names))
-    monkeypatch.setattr(fcntl, "flock", removed_just_before)
-    with fresh_folder(tmp_path / "model") as folder:
-        assert folder == tmp_path / ".model.attempt-second"
-        assert folder.is_dir()
 
 
 def test_a_folder_that_cannot_be_copied_whole_leaves_nothing(tmp_path: Path) -> None:
@@ -121,9 +76,9 @@ def test_a_folder_is_published_to_another_disk_too(tmp_path: Path) -> None:
         pytest.skip("there is one disk only")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("w")
-    with fresh_folder(other / "trainwright-test") as folder:
-        publish(tmp_path / "model", folder / "model")
-        assert (folder / "model" / "weights").read_text() == "w"
+    with tempfile.TemporaryDirectory(dir=other, prefix="trainwright-test-") as folder:
+        publish(tmp_path / "model", Path(folder) / "model")
+        assert (Path(folder) / "model" / "weights").read_text() == "w"
 
 
 def test_auto_is_a_cluster_where_there_is_a_service_account(tmp_path: Path) -> None:

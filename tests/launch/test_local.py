@@ -44,7 +44,7 @@ def test_a_job_that_completes_returns_its_marker_and_its_environment_is_its_own(
 
 
 def test_exit_code_0_without_the_marker_is_no_success(tmp_path: Path) -> None:
-    with pytest.raises(DependencyError, match=r"exit code 0, but without its completion marker result\.json"):
+    with pytest.raises(DependencyError, match=r"exit code 0, but without the completion marker result\.json"):
         Local().run(job(tmp_path, "", processes=1))
 
 
@@ -53,7 +53,7 @@ def test_the_rank_that_failed_first_is_heard_and_not_those_that_follow(tmp_path:
     with reported_rank(folder, rank):
         if rank == 1:
             raise errors.Diverged("the loss is not finite at step 7", hint="Lower the rate.")
-        await_file(folder / "errors" / "rank-1.json")
+        await_file(folder / "errors" / "round-0" / "rank-1.json")
         raise RuntimeError("connection closed by peer")
     """
     with pytest.raises(Diverged) as caught:
@@ -104,7 +104,7 @@ def test_a_peer_that_had_to_be_killed_because_it_would_not_end_is_not_the_cause(
         time.sleep(120)
     """
     with pytest.raises(InternalError, match="RuntimeError: the collective timed out"):
-        Local(grace_s=2).run(job(tmp_path, body))
+        Local().run(job(tmp_path, body))
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_a_job_that_takes_too_long_is_a_hang_and_leaves_no_process(tmp_path: Pat
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     """
-    asked = job(tmp_path, progress + SLEEP, timeout_s=10)
+    asked = job(tmp_path, progress + SLEEP, timeout_s=10, grace_s=1)
     with pytest.raises(Hang, match=r"did not end within 10 s: step 400 of 2,000, loss 0\.2500"):
-        Local(grace_s=1).run(asked)
+        Local().run(asked)
     assert gone(pids(tmp_path), within_s=5)
 
 

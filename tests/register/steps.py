@@ -67,7 +67,7 @@ class Run:
             "outputs": [{"name": "score", "type": "double", "meaning": "probability of late = 1"}],
         }
         (folder / "signature.json").write_text(json.dumps(signature))
-        rows = [[None, "UA", 2, "2013-01-01 10:00:00+00:00"]]
+        rows = [[None, "UA", 2, "2013-01-01 10:00:00"]]
         example: dict[str, Any] = {"columns": ["distance", "carrier", "engines", "time"], "data": rows}
         (folder / "input_example.json").write_text(json.dumps(example))
         self.model = Model(
@@ -81,6 +81,7 @@ class Run:
             training_data=TRAINING_SET,
             config={"network": {"hidden": [256, 128], "dropout": 0.1}, "training": {"epochs": 3}},
             metrics={"train_loss": 0.3127},
+            parents={"feature_service": "5e" * 32, "view flights": "f1" * 32},
         )
         self.model.write(folder)
         made = {"model": self.model.digest, "predictions": PREDICTIONS}

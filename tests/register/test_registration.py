@@ -90,7 +90,7 @@ def test_the_description_of_the_model_is_what_mlflow_reads(run: Run, registry: R
     description = yaml.safe_load((Path(source.removeprefix("file://")) / "MLmodel").read_text())
     assert description["flavors"]["python_function"]["loader_module"] == "trainwright.train.serving"
     assert json.loads(description["signature"]["inputs"]) == [
-        {"type": "double", "name": "distance", "required": False},
+        {"type": "any", "name": "distance", "required": False},
         {"type": "string", "name": "carrier", "required": False},
         {"type": "any", "name": "engines", "required": False},
         {"type": "datetime", "name": "time", "required": False},
@@ -127,13 +127,13 @@ print(columns, model.load_input_example(folder))
     said = subprocess.run(command, check=False, capture_output=True, text=True, env=quiet)
     assert said.returncode == 0, said.stderr
     columns = [
-        ("distance", "DataType.double"),
+        ("distance", "Any"),
         ("carrier", "DataType.string"),
         ("engines", "Any"),
         ("time", "DataType.datetime"),
     ]
     assert said.stdout.startswith(str(columns))
-    assert said.stdout.split()[-6:] == ["0", "NaN", "UA", "2", "2013-01-01", "10:00:00+00:00"]
+    assert said.stdout.split()[-6:] == ["0", "None", "UA", "2", "2013-01-01", "10:00:00"]
 
 
 def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, registry: Registry) -> None:
@@ -146,6 +146,8 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate"]
     summary = (folder / "summary.md").read_text()
     assert f"| source bytes | {SOURCE} |" in summary
+    for name, digest in {"feature_service": "5e" * 32, "view flights": "f1" * 32}.items():
+        assert f"| made from {name} | {digest} |" in summary.replace("\\_", "_")
     steps = [line.split(" | ")[0] for line in summary.partition("back to its source")[2].splitlines()[4:]]
     assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate"]
 

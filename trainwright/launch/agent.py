@@ -1,37 +1,47 @@
 """torchrun with honest exit codes, and without orphans.
 
-``python -m trainwright.launch.agent FOLDER [--tethered] -- TORCHRUN-ARGUMENTS`` runs torchrun in this
-process. It ends with the exit code of the rank that failed first, where torchrun itself ends with 1, and
-with 143 after SIGTERM. Tethered, it stops when its standard input closes: that is, when the launcher that
-started it is gone, however that came about.
+``python -m trainwright.launch.agent FOLDER [OPTIONS] -- TORCHRUN-ARGUMENTS`` runs torchrun in this process.
+It ends with the exit code of the rank that failed first, where torchrun itself ends with 1; with 40 when it
+was stopped and the state was saved, and 41 when it was not; and never with 0 without the completion marker.
+Tethered, it stops when its standard input closes: that is, when the launcher that started it is gone,
+however that came about.
 """
 
+import argparse
+import dataclasses
+import functools
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
-from trainwright.errors import InternalError, TrainwrightError, TransientError
-from trainwright.launch.ranks import RankError, first_error
-
-GRACE_S = 10
-"""Seconds that a rank is given between SIGTERM and SIGKILL."""
+from trainwright.errors import DependencyError, InternalError, Preempted
+from trainwright.launch.failure import Failure
+from trainwright.launch.job import Completion, completed
+from trainwright.launch.ranks import RankError, first_error, rounds
+from trainwright.launch.watch import Watch
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun and return the exit code of the job on this node."""
+    """Run torchrun and return the exit code of the job on this machine."""
     split = argv.index("--")
-    folder, options, arguments = Path(argv[0]), argv[1:split], argv[split + 1 :]
-    if "--tethered" in options:
-        threading.Thread(target=_stop_when_untethered, name="tether", daemon=True).start()
-    return _torchrun(folder, arguments)
+    parser = argparse.ArgumentParser("trainwright.launch.agent")
+    parser.add_argument("folder", type=Path, help="The attempt's folder.")
+    parser.add_argument("--tethered", action="store_true", help="Stop when standard input closes.")
+    parser.add_argument("--grace-s", type=int, default=30, help="Seconds to finish a step and save.")
+    parser.add_argument("--stall-s", type=float, help="Seconds without a step that count as a hang.")
+    options = parser.parse_args(argv[:split])
+    if options.tethered:
+        tether = functools.partial(_stop_when_untethered, options.grace_s)
+        threading.Thread(target=tether, name="tether", daemon=True).start()
+    watch = Watch(options.folder, options.grace_s, options.stall_s)
+    return _torchrun(options.folder, watch, [f"--shutdown-timeout={options.grace_s}", *argv[split + 1 :]])
 
 
-def _torchrun(folder: Path, arguments: list[str]) -> int:
+def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
     from torch.distributed import run  # type: ignore[import-not-found,unused-ignore]
     from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
         SignalException,
@@ -39,53 +49,82 @@ def _torchrun(folder: Path, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
         ChildFailedError,
     )
+    from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
 
-    options = run.parse_args(arguments)  # type: ignore[no-untyped-call,unused-ignore]
+    from trainwright.launch.rounds import Rounds
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        raise SignalException(f"got {name.name}", sigval=name)
+
+    # torchrun sets the same handler, but only when it has found the other machines.
+    signal.signal(signal.SIGTERM, stop)
+    api.LocalElasticAgent = functools.partial(Rounds, watch, folder)  # type: ignore[assignment,attr-defined,unused-ignore]
     try:
-        run.run(options)  # type: ignore[no-untyped-call,unused-ignore]
-    except ChildFailedError as failed:
-        for rank, failure in _causes(failed.failures, options.shutdown_timeout):
-            RankError.of(_explain(rank, failure), rank, witnessed=True).save(folder)
-        first = first_error(folder)
-        return first.code if first else InternalError.code
+        run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call,unused-ignore]
+    except ChildFailedError:
+        return _failed(folder)
     except SignalException as stopped:
-        return 128 + int(stopped.sigval)
-    return 0
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return _stopped(folder, watch, signal.Signals(stopped.sigval).name)
+    finally:
+        watch.leave()
+    return _succeeded(folder, watch)
 
 
-def _causes(failures: Mapping[int, Any], grace_s: float) -> Iterator[tuple[int, Any]]:
-    """Leave out the ranks that torchrun itself ended because another one had failed: it lists them too.
-
-    It sends them SIGTERM, and SIGKILL after its grace. The first of the list failed by itself, because
-    nothing is ended before.
-    """
-    first = next(iter(failures.values()))
-    for rank, failure in failures.items():
-        # Its times are whole seconds.
-        waited = failure.timestamp - first.timestamp >= max(1, grace_s - 1)
-        ended = failure.exitcode == -signal.SIGTERM or (failure.exitcode == -signal.SIGKILL and waited)
-        if failure is first or not ended:
-            yield rank, failure
+def _failed(folder: Path) -> int:
+    """Say why the job failed, and return the exit code for it."""
+    first = first_error(folder)
+    if first is None:
+        return InternalError.code
+    _describe(folder, first).write(folder)
+    return first.code
 
 
-def _explain(rank: int, failure: Any) -> TrainwrightError:
-    """Say in words how a process ended that could not say it itself."""
-    log = "Its last lines are in the log of the step."
-    if failure.exitcode < 0:
-        memory = (
-            "This mostly means that the machine ran out of memory: give the job more, use fewer processes, "
-            "or a smaller batch."
-        )
-        hint = memory if failure.exitcode == -signal.SIGKILL else log
-        return TransientError(f"rank {rank} was killed by {failure.signal_name()}", hint=hint)
-    return InternalError(f"rank {rank} ended with exit code {failure.exitcode} and left no error", hint=log)
+def _stopped(folder: Path, watch: Watch, name: str) -> int:
+    """Return the exit code of a job that was stopped: what it had saved, or what made it fail before."""
+    if watch.ranks and completed(folder, folder.name):
+        return 0
+    watch.unsaved(name)
+    return _failed(folder)
 
 
-def _stop_when_untethered() -> None:
+def _succeeded(folder: Path, watch: Watch) -> int:
+    if 0 not in watch.ranks or completed(folder, folder.name):
+        return 0
+    what = f"every process ended with exit code 0, but without the completion marker {Completion.FILE}"
+    Failure.of("UNKNOWN", what, exit_code=0, code=DependencyError.code).write(folder)
+    return DependencyError.code
+
+
+def _describe(folder: Path, first: RankError) -> Failure:
+    """Describe why a job failed, with what ended each of its rounds."""
+    past = rounds(folder)[:-1]
+    told = [f"round {number}: {_line(entries[0])}" for number, entries in enumerate(past) if entries]
+    others = [_line(entry) for entry in rounds(folder)[-1][1:8]]
+    stacks = [str(path) for path in sorted((folder / "stacks").glob("rank-*.txt"))][:16]
+    failure = Failure.of(
+        first.kind,
+        first.what,
+        rank=first.rank,
+        exit_code=None if first.witnessed else first.code,
+        reason=first.error,
+        evidence=(_line(first), *first.evidence, *others, *told, *stacks),
+        advice=first.hint,
+        code=first.code,
+    )
+    return dataclasses.replace(failure, retryable=failure.retryable or first.code == Preempted.code)
+
+
+def _line(entry: RankError) -> str:
+    return f"rank {entry.rank}: {entry.error}: {entry.what}"
+
+
+def _stop_when_untethered(grace_s: int) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(2 * GRACE_S)
+    time.sleep(grace_s + 10)
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 

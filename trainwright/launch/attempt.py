@@ -1,4 +1,4 @@
-"""Folders of attempts: always fresh, removed at the end, and never left behind for good."""
+"""Folders of attempts: numbered below a home that all attempts at a job share, and removed in the end."""
 
 import contextlib
 import errno
@@ -11,66 +11,17 @@ from pathlib import Path
 
 from trainwright.errors import DependencyError
 
-
-@contextlib.contextmanager
-def fresh_folder(beside: Path) -> Iterator[Path]:
-    """Give a fresh folder for one attempt, beside the output it is made for, and remove it afterwards.
-
-    A launcher that was killed cannot remove its folder; the next attempt at the same output does. A lock on
-    the folder, which the system releases when its holder is gone, tells it from that of a living launcher.
-
-    Args:
-        beside: The output, whose folder is on the same disk.
-    """
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    for path in beside.parent.glob(f".{beside.name}.attempt-*"):
-        _remove_if_abandoned(path)
-    folder, lock = _made_and_locked(beside)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _made_and_locked(beside: Path) -> tuple[Path, int]:
-    """Make a folder and lock it; try again if another launcher took it for abandoned in between."""
-    while True:
-        folder = beside.with_name(f".{beside.name}.attempt-{secrets.token_hex(4)}").absolute()
-        folder.mkdir()
-        with contextlib.suppress(FileNotFoundError):
-            lock = _locked(folder)
-            if folder.exists():
-                return folder, lock
-            os.close(lock)
-
-
-def _locked(folder: Path, *, wait: bool = True) -> int:
-    """Lock a folder for as long as the file descriptor that is returned is open."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    try:
-        lock = _locked(folder, wait=False)
-    except OSError:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+_ATTEMPTS = "attempts"
+_PIN = "pinned-by-*.json"
 
 
 @contextlib.contextmanager
 def numbered_folder(home: Path) -> Iterator[Path]:
-    """Give a fresh folder for the next attempt at a job, below the folder that all its attempts share.
+    """Give a fresh folder for the next attempt at a job of this machine, below its home.
 
-    The numbers rise, so the newest attempt is the one that counts. What is saved between attempts stays
-    until one has succeeded; then the whole home is removed.
+    What lies in the home stays until an attempt has succeeded: it is what the next one goes on from. Then it
+    is removed, and with it the homes of other jobs for the same output that nobody is at any more. Homes of
+    one output are called the same up to the last ``-``.
 
     Args:
         home: The job's folder, the same at every attempt.
@@ -78,42 +29,97 @@ def numbered_folder(home: Path) -> Iterator[Path]:
     Raises:
         DependencyError: Another living process of this machine is at the same job.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = _locked(home, wait=False)
-    except BlockingIOError:
-        raise DependencyError(
-            "another process is at this very job",
-            where=str(home),
-            hint="Wait for it, or stop it: it would be done twice.",
-        ) from None
+    lock = _made_and_locked(home)
     try:
         yield next_attempt(home)
-        shutil.rmtree(home, ignore_errors=True)
+        remove_home(home)
+        for other in others(home):
+            _remove_if_abandoned(other)
     finally:
         os.close(lock)
 
 
 def next_attempt(home: Path) -> Path:
-    """Make the folder of the next attempt at a job: two processes never get the same one."""
-    attempts = home / "attempts"
+    """Make the folder of the next attempt at a job: two processes never get the same one.
+
+    The numbers rise, so the newest attempt is the one that counts.
+    """
+    attempts = home / _ATTEMPTS
     attempts.mkdir(parents=True, exist_ok=True)
     while True:
-        number = max((int(path.name) for path in attempts.iterdir()), default=0) + 1
-        folder = attempts / f"{number:04}"
+        taken = [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
+        folder = attempts / f"{max(taken, default=0) + 1:04}"
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
             return folder
 
 
-def shared_folder(mount: Path) -> Path:
-    """Give a fresh folder for one attempt on a volume that a job's pods mount too.
+def newest_attempt(home: Path) -> Path | None:
+    """Return the folder of the newest attempt at a job, if there was any."""
+    folders = [path for path in (home / _ATTEMPTS).glob("*") if path.name.isdigit()]
+    return max(folders, key=lambda path: int(path.name), default=None)
 
-    It outlives this process, because the job does: a launcher that is started again finds it by the job.
-    """
-    folder = mount / "trainwright" / "attempts" / secrets.token_hex(8)
-    folder.mkdir(parents=True)
-    return folder
+
+def others(home: Path) -> list[Path]:
+    """Name the homes of other jobs for the same output."""
+    found = home.parent.glob(f"{home.name.rpartition('-')[0]}-*")
+    return sorted(path for path in found if path != home and path.is_dir())
+
+
+def remove_home(home: Path) -> None:
+    """Remove a home that is of no more use, but for folders that hold a file ``pinned-by-*.json``."""
+    pinned = {path.parent for path in home.rglob(_PIN)}
+    keep = pinned | {parent for path in pinned for parent in path.parents}
+    _remove_but(home, keep, pinned)
+
+
+def _remove_but(folder: Path, keep: set[Path], whole: set[Path]) -> None:
+    if folder not in keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder not in whole:
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                _remove_but(path, keep, whole)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _made_and_locked(home: Path) -> int:
+    """Make a home and lock it; try again if one who was done removed it in between."""
+    while True:
+        home.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                lock = _locked(home)
+            except BlockingIOError:
+                raise DependencyError(
+                    "another process is at this very job",
+                    where=str(home),
+                    hint="Wait for it, or stop it: it would be done twice.",
+                ) from None
+            if home.exists() and os.path.samestat(os.fstat(lock), home.stat()):
+                return lock
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder for as long as the descriptor that is returned is open: the system lets go of it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _remove_if_abandoned(home: Path) -> None:
+    try:
+        lock = _locked(home)
+    except OSError:
+        return
+    remove_home(home)
+    os.close(lock)
 
 
 def publish(source: Path, target: Path, *, keep: bool = False) -> None:

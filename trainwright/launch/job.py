@@ -12,6 +12,16 @@ from trainwright.errors import InputError
 FOLDER = "{folder}"
 """Stands for the attempt's folder in a job's program."""
 
+_NCCL = {
+    "NCCL_DEBUG": "WARN",
+    # A collective that fails or takes too long ends its process, instead of leaving it there for good; what
+    # each one was at then is written down.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "300",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Document):
@@ -49,6 +59,10 @@ class Job:
         memory_gib: Memory a node, in GiB.
         gpus: GPUs a node.
         timeout_s: Longest duration in seconds, from the start to the marker.
+        restarts: Times that the processes are started again, within the attempt, after one was lost or none
+            got on any more.
+        grace_s: Seconds in which a process that is told to stop finishes its step and saves.
+        stall_s: Seconds without a step after which the job counts as hung; absent: never.
         env: Environment variables of every process.
         claim: Name of the PersistentVolumeClaim on which ``folder`` lies; empty for a local job.
         mount: Where the claim is mounted.
@@ -66,6 +80,9 @@ class Job:
     memory_gib: float = 1
     gpus: int = 0
     timeout_s: int = 3600
+    restarts: int = 0
+    grace_s: int = 30
+    stall_s: float | None = None
     env: dict[str, str] = field(default_factory=dict)
     claim: str = ""
     mount: str = ""
@@ -76,9 +93,13 @@ class Job:
         Raises:
             InputError: Any value is out of range; all are named.
         """
-        counts = {name: getattr(self, name) for name in ("nodes", "processes", "timeout_s")}
+        counts = {name: getattr(self, name) for name in ("nodes", "processes", "timeout_s", "grace_s")}
         wrong = [f"{name} is {value}, must be at least 1" for name, value in counts.items() if value < 1]
+        if self.restarts < 0:
+            wrong.append(f"restarts is {self.restarts}, must be at least 0")
         amounts = {name: getattr(self, name) for name in ("cpu", "memory_gib")}
+        if self.stall_s is not None:
+            amounts["stall_s"] = self.stall_s
         wrong += [f"{name} is {value}, must be above 0" for name, value in amounts.items() if value <= 0]
         if not self.program:
             wrong.append("program is empty")
@@ -118,7 +139,13 @@ class Job:
         """
         threads = max(1, int(self.cpu) // self.processes)
         defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return defaults | self.env
+        return defaults | (_NCCL if self.gpus else {}) | self.env
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """What the job's agent is told about looking after the processes."""
+        told = (f"--grace-s={self.grace_s}",)
+        return told if self.stall_s is None else (*told, f"--stall-s={self.stall_s:g}")
 
     @property
     def arguments(self) -> tuple[str, ...]:

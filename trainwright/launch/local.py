@@ -9,9 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwright.errors import DependencyError, Hang, InputError, PreemptedUnsaved, TrainwrightError
+from trainwright.errors import (
+    DependencyError,
+    Hang,
+    InputError,
+    Preempted,
+    PreemptedUnsaved,
+    TrainwrightError,
+)
 from trainwright.launch import signals
-from trainwright.launch.agent import GRACE_S
+from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result, completed
 from trainwright.launch.ranks import describe, first_error
 
@@ -40,13 +47,12 @@ class Local:
 
     Args:
         python: Interpreter of the environment that has torch; found beside this one if absent.
-        grace_s: Seconds that the job's processes are given between SIGTERM and SIGKILL.
     """
 
     name = "local"
 
-    def __init__(self, python: Path | None = None, *, grace_s: int = GRACE_S) -> None:
-        self._python, self._grace_s = python, grace_s
+    def __init__(self, python: Path | None = None) -> None:
+        self._python = python
 
     def run(self, job: Job) -> Result:
         """Run a job to its end; its processes write to this process's standard output and error.
@@ -55,7 +61,8 @@ class Local:
             InputError: The job asks for more than one node.
             DependencyError: There is no environment with torch, or the job ended without its marker.
             Hang: It did not end within its ``timeout_s``.
-            PreemptedUnsaved: This process was told to stop; the job was stopped too.
+            Preempted: This process was told to stop; the job was stopped too, and has saved its state.
+            PreemptedUnsaved: The same, but it could not save within ``grace_s``.
             TrainwrightError: What the first failing process reported.
         """
         if job.nodes != 1:
@@ -65,15 +72,15 @@ class Local:
                 hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
             )
         python = self._python or sibling_python("torch")
-        with signals.kept() as received, _started(python, job, self._grace_s) as process:
+        with signals.kept() as received, _started(python, job) as process:
             code = _wait(process, job, received)
         return Result(folder=job.folder, completion=_judge(code, job), launcher=self.name)
 
 
-def _command(python: Path, job: Job, grace_s: int) -> list[str]:
-    torchrun = ["--standalone", f"--nproc-per-node={job.processes}", f"--shutdown-timeout={grace_s}"]
-    torchrun += job.arguments
-    return [str(python), "-m", "trainwright.launch.agent", str(job.folder), "--tethered", "--", *torchrun]
+def _command(python: Path, job: Job) -> list[str]:
+    agent = [str(python), "-m", "trainwright.launch.agent", str(job.folder), "--tethered", *job.watched, "--"]
+    torchrun = ["--standalone", f"--nproc-per-node={job.processes}", f"--max-restarts={job.restarts}"]
+    return [*agent, *torchrun, *job.arguments]
 
 
 def _environment(job: Job) -> dict[str, str]:
@@ -87,21 +94,23 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 @contextmanager
-def _started(python: Path, job: Job, grace_s: int) -> Iterator[subprocess.Popen[bytes]]:
+def _started(python: Path, job: Job) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job's agent in a process group of its own; whatever happens, leave no process of it.
 
     The pipe to its standard input is the tether: it closes even when this process is killed.
     """
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        _command(python, job, grace_s), env=_environment(job), stdin=subprocess.PIPE, start_new_session=True
+        _command(python, job), env=_environment(job), stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         yield process
     finally:
-        _stop(process, grace_s)
+        _stop(process, job.grace_s)
+        if process.stdin:
+            process.stdin.close()
 
 
-def _stop(process: subprocess.Popen[bytes], grace_s: int) -> None:
+def _stop(process: subprocess.Popen[bytes], grace_s: int) -> int:
     """End the agent and its ranks: politely, then not. Ranks end by themselves when their agent is gone."""
     if process.poll() is None:
         process.terminate()
@@ -110,11 +119,17 @@ def _stop(process: subprocess.Popen[bytes], grace_s: int) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if process.stdin:
-        process.stdin.close()
+    return process.returncode
 
 
 def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> int:
+    """Return the exit code of the agent, when it has ended.
+
+    Raises:
+        Hang: It takes too long.
+        Preempted: This process was told to stop.
+        PreemptedUnsaved: The same, and the job had not saved its state.
+    """
     end = time.monotonic() + job.timeout_s
     while not received:
         try:
@@ -127,7 +142,12 @@ def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> in
                     where="resources.timeout_s",
                     hint="If it was still getting on, allow more time; if not, its log shows where it stood.",
                 ) from None
-    name = signal.Signals(received[0]).name
+    code = _stop(process, job.grace_s)
+    if code == 0:
+        return code
+    name, first = signal.Signals(received[0]).name, first_error(job.folder)
+    if code == Preempted.code and first:
+        raise Preempted(f"stopped by {name}; {first.what}", hint="Run the step again: it goes on from there.")
     raise PreemptedUnsaved(f"stopped by {name}; {describe(job.folder) or 'training had not begun'}")
 
 
@@ -142,8 +162,7 @@ def _judge(code: int, job: Job) -> Completion:
 
 
 def _unexplained(code: int, job: Job) -> TrainwrightError:
-    if code == 0:
-        what = f"the job ended with exit code 0, but without its completion marker {Completion.FILE}"
-    else:
-        what = f"the job ended with exit code {code} and no process left an error"
+    what = f"the job ended with exit code {code} and no process left an error"
+    if (job.folder / Failure.FILE).exists():
+        what = Failure.read(job.folder).what
     return DependencyError(what, where=str(job.folder), hint="Its last lines are in the log of the step.")

@@ -7,7 +7,6 @@ from kubeflow.training import models  # type: ignore[import-untyped]
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
-from trainwright.launch.agent import GRACE_S
 from trainwright.launch.job import Job
 
 GROUP, VERSION, PLURAL, KIND = "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"
@@ -92,7 +91,7 @@ def _template(job: Job) -> k8s.V1PodTemplateSpec:
             containers=[_container(job, mounts)],
             volumes=volumes,
             automount_service_account_token=False,
-            termination_grace_period_seconds=GRACE_S + 5,
+            termination_grace_period_seconds=job.grace_s + 5,
             security_context=k8s.V1PodSecurityContext(
                 run_as_non_root=True, seccomp_profile=k8s.V1SeccompProfile(type="RuntimeDefault")
             ),
@@ -104,8 +103,8 @@ def _container(job: Job, mounts: list[k8s.V1VolumeMount]) -> k8s.V1Container:
     amounts = {"cpu": f"{job.cpu:g}", "memory": f"{round(job.memory_gib * 1024)}Mi"}
     if job.gpus:
         amounts["nvidia.com/gpu"] = str(job.gpus)
-    agent = ["python", "-m", "trainwright.launch.agent", str(job.folder), "--"]
-    command = [*agent, f"--shutdown-timeout={GRACE_S}", *job.arguments]
+    agent = ["python", "-m", "trainwright.launch.agent", str(job.folder), *job.watched, "--"]
+    command = [*agent, f"--max-restarts={job.restarts}", *job.arguments]
     return k8s.V1Container(
         name="pytorch",
         image=job.image,

@@ -3,17 +3,28 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
 
-from trainwright.errors import DependencyError, Hang, InputError, PreemptedUnsaved, TrainwrightError
-from trainwright.launch import diagnosis, signals
+from trainwright.errors import DependencyError, InputError, InternalError, PreemptedUnsaved
+from trainwright.launch import signals
 from trainwright.launch.api import Api, Conflict
+from trainwright.launch.diagnosis import (
+    Observed,
+    Outcome,
+    Standing,
+    Success,
+    Waiting,
+    diagnose,
+    gave_up,
+    left_in,
+    standing,
+)
 from trainwright.launch.job import Completion, Job, Result, completed
 from trainwright.launch.manifest import DIGEST, FOLDER, to_manifest
-from trainwright.launch.ranks import describe, first_error
+from trainwright.launch.ranks import describe
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -69,6 +80,7 @@ class PyTorchJobs:
 
         Raises:
             Hang: It did not end within its ``timeout_s``; it was deleted.
+            InputError: Its pods cannot start as they are asked for.
             PreemptedUnsaved: This process was told to stop, and the job was deleted first; or a node was
                 taken away.
             DependencyError: Its pods could not start, it is gone, or it ended without its marker.
@@ -101,7 +113,7 @@ class PyTorchJobs:
             self._require_ours(found, job)
             folder = Path(found["metadata"]["annotations"][FOLDER])
             if not self._spent(found, folder):
-                self._say(f"PyTorchJob {job.name} found, {diagnosis.phase(found)}")
+                self._say(f"PyTorchJob {job.name} found, {_standing(found)}")
                 return folder
             self._say(f"PyTorchJob {job.name} of an earlier attempt is replaced")
             self._delete_and_wait(job.name)
@@ -117,10 +129,10 @@ class PyTorchJobs:
             )
 
     def _spent(self, found: dict[str, Any], folder: Path) -> bool:
-        """Tell whether a job is of no more use: being deleted, failed, or ended without its marker."""
-        ended = diagnosis.phase(found) not in {"pending", "running"}
-        useful = ended and diagnosis.phase(found) != "failed" and completed(folder, folder.name)
-        return bool(found["metadata"].get("deletionTimestamp")) or (ended and not useful)
+        """Tell whether a job is of no more use: being deleted, or ended without its marker."""
+        ended = _standing(found).phase == "ended"
+        useful = not ended or completed(folder, folder.name)
+        return bool(found["metadata"].get("deletionTimestamp")) or not useful
 
     def _delete_and_wait(self, name: str) -> None:
         self._api.delete(name)
@@ -134,68 +146,83 @@ class PyTorchJobs:
 
     def _follow(self, job: Job, folder: Path) -> Completion:
         """Look at the job until it has ended, and return its marker."""
-        start = time.monotonic()
+        observed, start = Observed(job.name), time.monotonic()
         broken_since: float | None = None
         while True:
             now = time.monotonic()
-            found = self._api.job(job.name)
-            if found is None:
-                return self._vanished(job, folder)
-            if diagnosis.phase(found) not in {"pending", "running"}:
-                return self._judge(found, folder)
+            stands = self._look(observed)
+            if stands.phase == "ended":
+                return self._judge(observed, folder)
             if now - start > job.timeout_s:
-                self._api.delete(job.name)
                 state = describe(folder) or "training had not begun"
-                raise Hang(
-                    f"PyTorchJob {job.name} did not end within {job.timeout_s:,} s and was deleted: {state}",
-                    where="resources.timeout_s",
+                what = (
+                    f"PyTorchJob {job.name} did not end within {job.timeout_s:,} s and was deleted: {state}"
                 )
-            stuck = diagnosis.waiting(self._api.pods(job.name))
-            broken_since = (broken_since or now) if stuck and stuck.broken else None
+                self._end(observed, "DEADLINE", what)
+            held = stands.waiting
+            broken_since = (broken_since or now) if held and held.broken else None
             late = now - start > self._pending_s or (broken_since and now - broken_since > self._broken_s)
-            if stuck and late:
-                self._api.delete(job.name)
-                raise DependencyError(
-                    f"PyTorchJob {job.name} could not start and was deleted: {stuck}",
-                    hint="Look at the image, the quota and the nodes; Kubernetes' own words are above.",
-                )
-            self._say(str(stuck) if stuck else describe(folder) or diagnosis.phase(found))
+            if held and late:
+                what = f"PyTorchJob {job.name} could not start and was deleted: {held}"
+                self._end(observed, held.kind, what)
+            self._say(self._line(stands, held, folder))
             time.sleep(self._poll_s)
 
-    def _judge(self, found: dict[str, Any], folder: Path) -> Completion:
-        """Return the marker of a job that has ended, or raise why it failed."""
-        stands = diagnosis.phase(found)
-        completion = completed(folder, folder.name)
-        end = time.monotonic() + self._settle_s
-        while stands == "succeeded" and not completion and time.monotonic() < end:
-            # A file that another machine wrote can take a while to be seen on a network file system.
-            time.sleep(min(self._poll_s, 1))
-            completion = completed(folder, folder.name)
-        if completion and stands != "failed":
-            return completion
-        failure = diagnosis.first_failure(self._api.pods(found["metadata"]["name"]))
-        if cause := first_error(folder):
-            error = cause.to_error()
-            raise type(error)(
-                error.what, where=f"{error.where}; {failure}" if failure else error.where, hint=error.hint
-            )
-        raise failure.to_error() if failure else diagnosis.unexplained(found, Completion.FILE)
+    def _look(self, observed: Observed) -> Standing:
+        """See the job and its pods as they are now."""
+        found = self._api.job(observed.name)
+        if found is None:
+            observed.see_gone()
+        else:
+            observed.see_job(found)
+            observed.see_pods(self._api.pods(observed.name))
+        return standing(observed)
 
-    def _vanished(self, job: Job, folder: Path) -> Completion:
-        """Decide on a job that is gone, by its time to live or by somebody's hand."""
-        if completion := completed(folder, folder.name):
-            return completion
-        cause = first_error(folder)
-        gone = DependencyError(
-            f"PyTorchJob {job.name} was deleted by someone else before it ended",
-            where=f"namespace {self._api.namespace}",
-            hint="Run the step again.",
-        )
-        error: TrainwrightError = cause.to_error() if cause else gone
-        raise error
+    def _end(self, observed: Observed, kind: str, what: str) -> NoReturn:
+        """Delete a job that has reached a limit of ours, and raise what it failed of."""
+        self._api.delete(observed.name)
+        raise gave_up(observed, kind, what).to_error()
+
+    def _line(self, stands: Standing, held: Waiting | None, folder: Path) -> str:
+        return str(stands) if held else describe(folder) or str(stands)
+
+    def _judge(self, observed: Observed, folder: Path) -> Completion:
+        """Return the marker of a job that has ended, or raise why it failed."""
+        end = time.monotonic() + self._settle_s
+        outcome = self._outcome(observed, folder)
+        while not _is_settled(outcome, observed) and time.monotonic() < end:
+            # A file that another machine wrote can take a while to be seen on a network file system, and
+            # the pods' last words come after the job's.
+            time.sleep(min(self._poll_s, 1))
+            self._look(observed)
+            outcome = self._outcome(observed, folder)
+        if isinstance(outcome, Success):
+            return outcome.completion
+        raise outcome.to_error()
+
+    def _outcome(self, observed: Observed, folder: Path) -> Outcome:
+        outcome = diagnose(observed, completed(folder, folder.name), left_in(folder))
+        if outcome is None:
+            raise InternalError(f"PyTorchJob {observed.name} is judged although it goes on")
+        return outcome
 
     def _say(self, line: str) -> None:
         """Write a line into the step's log if it is news."""
         if line != self._said:
             self._said = line
             sys.stderr.write(f"{line}\n")
+
+
+def _standing(found: dict[str, Any]) -> Standing:
+    """Return where a job stands, from the job alone."""
+    observed = Observed(found["metadata"]["name"])
+    observed.see_job(found)
+    return standing(observed)
+
+
+def _is_settled(outcome: Outcome, observed: Observed) -> bool:
+    """Tell whether nothing better can be expected from looking again."""
+    if isinstance(outcome, Success):
+        return True
+    says_success = observed.job is not None and observed.job.holds("Succeeded")
+    return outcome.kind not in {"UNKNOWN", "DELETED"} and not says_success

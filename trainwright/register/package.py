@@ -16,8 +16,8 @@ LOADER = "trainwright.train.serving"
 """The module whose ``_load_pyfunc(path)`` opens a registered model; it needs the torch environment."""
 
 _TYPES = {
-    "halffloat": "float",
-    "float": "float",
+    "halffloat": "double",
+    "float": "double",
     "double": "double",
     "string": "string",
     "binary": "binary",
@@ -26,8 +26,9 @@ _TYPES = {
 }
 """Arrow's types in MLflow's words, where a missing value has a place in both.
 
-MLflow's integers and booleans take none, and the model reads every number as a float64: so integers that
-are numbers are declared ``double``, and whatever is not named here is left open (``any``).
+MLflow's integers and booleans take none, its ``double`` takes no int64, and its ``float`` no float64; the
+model reads every number as a float64. So every float is declared ``double``, and whatever is not named here,
+such as an integer, is left open (``any``): frames of whole numbers are taken, and so are those with gaps.
 """
 
 
@@ -91,9 +92,6 @@ def _signature(path: Path) -> dict[str, str | None]:
 
 
 def _column(entry: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    if entry.get("kind") == "number":
-        known = "double"
-    else:
-        kind = str(entry["type"])
-        known = _TYPES.get(kind, _TYPES.get(kind.partition("[")[0], "any"))
+    kind = str(entry["type"])
+    known = _TYPES.get(kind, _TYPES.get(kind.partition("[")[0], "any"))
     return {"type": known, "name": entry["name"], "required": required}

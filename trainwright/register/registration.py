@@ -195,6 +195,7 @@ def _summary(registration: Registration, candidate: Candidate) -> str:
         ("trained on", registration.training_data),
         ("data version", registration.data_version),
         ("source bytes", registration.source_version or "not recorded"),
+        *((f"made from {name}", digest) for name, digest in sorted(candidate.model.parents.items())),
         ("commit", registration.commit or "not given"),
         ("data verdict", registration.data_decision),
         *((f"lock of {step}", lock or "unknown") for step, lock in registration.environment_locks.items()),

@@ -1,0 +1,209 @@
+"""What the training loop costs beside the model: ours against a bare loop written by hand, in one process.
+
+``python benchmarks/train_step.py`` trains the same models on the same rows in memory, in turn with
+:class:`trainwright.train.loop.Loop` and with the shortest loop that trains (gather, forward, loss, backward,
+AdamW), one thread each, blocks of steps in turn in one process. Then two processes of one thread share the
+batches that one process had, for a model whose time is in its matrices: goal 1.8 times on two cores.
+
+``--gpu`` trains a language model of a billion weights on one GPU instead (bf16, compiled, fused AdamW, SDPA)
+and prints its use of the device: operations of :func:`trainwright.train.flops.flops_per_token` (6 N + 12 L
+W T, as PaLM and TorchTitan count) a second, over what the device can do at most. ``--tiny`` runs the same
+code on a small model on the CPU, against a peak that means nothing, and publishes nothing.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCH = ROOT / ".environments" / "torch" / "bin" / "python"
+OVERHEAD_GOAL, SCALING_GOAL, GPU_GOAL = 0.98, 1.8, 0.5
+BILLION = {"vocabulary": 32_768, "context": 2048, "width": 2048, "layers": 20, "heads": 16, "hidden": 5504}
+TINY = {"vocabulary": 512, "context": 64, "width": 64, "layers": 2, "heads": 4}
+
+
+def overhead(repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Measure ours and the bare loop in turn; return seconds a step of both, by model."""
+    import steps
+
+    from trainwright.experiment import LanguageModel
+    from trainwright.train.architectures import Inputs, Target, make
+    from trainwright.train.group import joined
+
+    network = LanguageModel(vocabulary=2048, context=128, width=128, layers=4, heads=4)
+    models = {
+        "MLP 256-128, 4,096 rows": (steps.Perceptron(256, 128), lambda: steps.rows(4096), 48),
+        "LM 128 x 4, 16 x 128 tokens": (make(network), lambda: steps.sequences(network, 512, 16), 8),
+    }
+    found: dict[str, list[tuple[float, float]]] = {}
+    with joined(0) as group:
+        for name, (architecture, data, count) in models.items():
+            module = architecture.build(Inputs(Target("tokens")))
+            hand = steps.bare(architecture, copy.deepcopy(module), data())
+            loop = steps.ours(architecture, module, data(), group)
+            hand(count)
+            loop(count)
+            found[name] = [(loop(count) / count, hand(count) / count) for _ in range(repeats)]
+    return found
+
+
+def scaling(repeats: int) -> list[float]:
+    """Return rows a second of this many processes, each time."""
+    import steps
+
+    from trainwright.train.architectures import Inputs, Target
+    from trainwright.train.group import joined
+
+    batch, count = 8192, 8
+    with joined(0) as group:
+        architecture = steps.Perceptron(1024, 512)
+        module = architecture.build(Inputs(Target("binary")))
+        loop = steps.ours(architecture, module, steps.rows(batch), group)
+        loop(count)
+        return [count * batch / loop(count) for _ in range(repeats)]
+
+
+def billion(*, tiny: bool) -> dict[str, Any]:
+    """Train the large language model on a GPU (or a tiny one on the CPU); return what it made of it."""
+    import steps
+    import torch
+
+    from trainwright.experiment import LanguageModel
+    from trainwright.train.architectures import Inputs, Target, make
+    from trainwright.train.flops import flops_per_token, peak_of
+    from trainwright.train.group import joined
+
+    network = LanguageModel(**(TINY if tiny else BILLION))  # type: ignore[arg-type]
+    batch, micro, count = (8, 4, 3) if tiny else (32, 8, 20)
+    asked = {"precision": "bf16", "compile": True, "micro_batch": micro, "clip": 1.0}
+    with joined(0 if tiny else 1) as group:
+        architecture = make(network)
+        module = architecture.build(Inputs(Target("tokens"))).to(group.device)
+        loop = steps.ours(architecture, module, steps.sequences(network, batch * 8, batch), group, **asked)
+        loop(3)
+        seconds = loop(count) / count
+        device = "CPU" if tiny else torch.cuda.get_device_name(group.device)
+        memory = 0 if tiny else torch.cuda.max_memory_allocated(group.device)
+    tokens, peak = batch * network.context / seconds, 1e12 if tiny else peak_of(device)
+    if peak is None:
+        raise SystemExit(f"the peak of {device} is not known: add it to trainwright/train/flops.py")
+    return {
+        "device": device,
+        "weights": sum(entry.numel() for entry in module.parameters()),
+        "tokens_per_s": tokens,
+        "step_s": seconds,
+        "use": tokens * flops_per_token(network) / peak,
+        "causal_use": tokens * flops_per_token(network, causal=True) / peak,
+        "memory_gib": memory / 2**30,
+    }
+
+
+def measured(what: str, processes: int, python: Path) -> Any:
+    """Run one of the measurements above under torchrun, and return what it found."""
+    command = [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += [str(Path(__file__).resolve()), "--measure", what]
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    environment = {**os.environ, **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-6000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def on_cpu(repeats: int, python: Path) -> int:
+    """Measure overhead and scaling, and publish them."""
+    from results import publish
+
+    table, ratios = [], []
+    for name, pairs in measured(f"overhead:{repeats}", 1, python).items():
+        loop, hand = (statistics.median(times) for times in zip(*pairs, strict=True))
+        # Neighbours in time are compared: what else the machine does then weighs on both.
+        ratios.append(statistics.median(other / mine for mine, other in pairs))
+        table.append([name, f"{hand * 1e3:.2f} ms", f"{loop * 1e3:.2f} ms", f"{ratios[-1]:.3f}"])
+    speeds: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(max(1, repeats // 3)):
+        for processes in speeds:
+            speeds[processes] += measured("scaling:3", processes, python)
+    one, two = statistics.median(speeds[1]), statistics.median(speeds[2])
+    figures = (f"{one:,.0f} rows/s", f"{two:,.0f} rows/s", f"{two / one:.2f}")
+    table.append(["MLP 1024-512, 1 and 2 processes", *figures])
+    line = (
+        f"train_step: {min(ratios):.3f} of a bare loop (goal {OVERHEAD_GOAL}), "
+        f"{two / one:.2f} times with two processes (goal {SCALING_GOAL})"
+    )
+    header = ("a step", "bare, or 1 process", "ours, or 2 processes", "ratio")
+    met = min(ratios) >= OVERHEAD_GOAL and two / one >= SCALING_GOAL
+    return publish("train_step", header, table, line, met)
+
+
+def on_gpu(python: Path, *, tiny: bool) -> int:
+    """Measure the use of a GPU, and publish it; a tiny run is only printed."""
+    from results import publish
+
+    found = measured("tiny:1" if tiny else "gpu:1", 1, python)
+    if tiny:
+        print(json.dumps(found))
+        return 0
+    used = found["use"]
+    line = f"train_step_gpu: {used:.1%} of the peak of one {found['device']} (goal {GPU_GOAL:.0%})"
+    table = [
+        ["weights", f"{found['weights'] / 1e9:.2f} billion"],
+        ["tokens a second", f"{found['tokens_per_s']:,.0f}"],
+        ["seconds a step", f"{found['step_s']:.3f}"],
+        ["of the peak, 6 N + 12 L W T", f"{used:.1%}"],
+        ["of the peak, 6 N + 6 L W T (causal)", f"{found['causal_use']:.1%}"],
+        ["memory", f"{found['memory_gib']:.1f} GiB"],
+    ]
+    return publish("train_step_gpu", ("LM, bf16, compiled", "value"), table, line, used >= GPU_GOAL)
+
+
+def worker(what: str, repeats: str) -> int:
+    """Measure in this process, and print what was found if it is the first."""
+    import torch
+
+    from trainwright.train.parallel import settle_arithmetic
+
+    torch.set_num_threads(1)
+    settle_arithmetic()
+    kinds: dict[str, Callable[[], object]] = {
+        "overhead": lambda: overhead(int(repeats)),
+        "scaling": lambda: scaling(int(repeats)),
+        "gpu": lambda: billion(tiny=False),
+        "tiny": lambda: billion(tiny=True),
+    }
+    found = kinds[what]()
+    if os.environ["RANK"] == "0":
+        print(json.dumps(found))
+    return 0
+
+
+def main() -> int:
+    """Measure what is asked for, and say whether the goals are met."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--gpu", action="store_true", help="a billion weights on one GPU")
+    parser.add_argument("--tiny", action="store_true", help="what --gpu runs, on the CPU; not published")
+    parser.add_argument("--python", type=Path, default=TORCH, help="interpreter with torch")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        return worker(*given.measure.split(":"))
+    if given.gpu or given.tiny:
+        return on_gpu(given.python, tiny=given.tiny)
+    return on_cpu(given.repeats, given.python)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Why a job does not run: in a queue, without a node, without its image, or asked for wrongly."""
+
+import pytest
+
+from tests.launch.objects import Object, at, event, job, pod, seen
+from trainwright.errors import DependencyError
+from trainwright.launch.diagnosis import diagnose, gave_up, standing, waiting
+from trainwright.launch.failure import Failure
+
+QUEUE = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
+WORKLOAD = "pytorchjob-tw-3fa1c"
+
+# What Kueue says of a workload, the class, whether it is in vain, and our words.
+QUEUED = {
+    "no quota is free": (
+        event(
+            "Pending",
+            "couldn't assign flavors to pod set master: insufficient unused quota for nvidia.com/gpu in "
+            "flavor h100, 8 more needed",
+            name=WORKLOAD,
+            kind="Workload",
+        ),
+        "QUOTA_WAIT",
+        False,
+        "it is in queue gpus: it waits for quota",
+    ),
+    "more than there is": (
+        event(
+            "Pending",
+            "couldn't assign flavors to pod set worker: insufficient quota for nvidia.com/gpu in flavor "
+            "h100, request > maximum capacity (24 > 16)",
+            name=WORKLOAD,
+            kind="Workload",
+        ),
+        "QUOTA_WAIT",
+        True,
+        "it is in queue gpus: it asks for more than the queue can ever give",
+    ),
+    "stopped for another job": (
+        event(
+            "EvictedDueToPreempted",
+            "Preempted to accommodate a workload (UID: 9f54) due to prioritization in the ClusterQueue",
+            name=WORKLOAD,
+            kind="Workload",
+        ),
+        "QUOTA_WAIT",
+        False,
+        "it is in queue gpus: it waits for quota",
+    ),
+    "given up by its queue": (
+        event(
+            "EvictedDueToDeactivatedDueToRequeuingLimitExceeded",
+            "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
+            name=WORKLOAD,
+            kind="Workload",
+        ),
+        "QUOTA_WAIT",
+        True,
+        "it is in queue gpus: the queue has given it up",
+    ),
+    "longer than its queue lets it": (
+        event(
+            "EvictedDueToDeactivatedDueToMaximumExecutionTimeExceeded",
+            "The workload is deactivated due to exceeding the maximum execution time",
+            name=WORKLOAD,
+            kind="Workload",
+        ),
+        "DEADLINE",
+        True,
+        "its queue stopped it: it ran longer than the queue lets it",
+    ),
+    "no such queue": (
+        event("Inadmissible", "LocalQueue gpus doesn't exist", name=WORKLOAD, kind="Workload"),
+        "CONFIG",
+        True,
+        "its queue or priority class does not exist: LocalQueue gpus doesn't exist",
+    ),
+    "no such priority": (
+        event("WorkloadPriorityClassNotFound", 'WorkloadPriorityClass "high" not found'),
+        "CONFIG",
+        True,
+        'its queue or priority class does not exist: WorkloadPriorityClass "high" not found',
+    ),
+}
+
+# What the scheduler says, and what we make of it.
+NODES = {
+    "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {spot: true}. "
+    "preemption: 0/4 nodes are available: 4 No preemption victims found for incoming pod.": (
+        "no node takes pod tw-worker-0: 1 node(s) have too little nvidia.com/gpu free, "
+        "3 carry the taint spot=true"
+    ),
+    "0/9 nodes are available: 9 node(s) didn't match Pod's node affinity/selector.": (
+        "no node takes pod tw-worker-0: 9 are not of the kind that was asked for"
+    ),
+    "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.": (
+        "no node takes pod tw-worker-0: its volume claim is not bound yet"
+    ),
+    "something that no version of Kubernetes has said yet": "no node takes pod tw-worker-0",
+}
+
+
+def suspended() -> Object:
+    body = job("Created", metadata=QUEUE)
+    body["status"]["conditions"].append(
+        {"type": "Suspended", "status": "True", "reason": "PyTorchJobSuspended", "lastTransitionTime": at(1)}
+    )
+    return body
+
+
+def unscheduled(message: str, reason: str = "Unschedulable") -> Object:
+    return pod(
+        state={},
+        phase="Pending",
+        scheduled={"type": "PodScheduled", "status": "False", "reason": reason, "message": message},
+    )
+
+
+def blocked(reason: str, message: str = "") -> Object:
+    return pod(state={"waiting": {"reason": reason, "message": message}}, phase="Pending")
+
+
+@pytest.mark.parametrize(("said", "kind", "broken", "words"), QUEUED.values(), ids=QUEUED)
+def test_waiting_in_a_queue_is_not_waiting_for_nodes(
+    said: Object, kind: str, broken: bool, words: str
+) -> None:
+    observed = seen(suspended(), said)
+    held = waiting(observed)
+    assert held is not None
+    assert (held.kind, held.broken, held.words) == (kind, broken, words)
+    assert held.message == said["message"]
+    assert str(standing(observed)) == f"queued: {words}"
+    assert gave_up(observed, held.kind, "too long").kind == kind
+
+
+def test_a_job_that_its_queue_stopped_is_queued_again_and_has_not_ended() -> None:
+    observed = seen(job("Running"), pod(), suspended(), pod(metadata={"deletionTimestamp": at(40)}))
+    assert standing(observed).phase == "queued"
+    assert diagnose(observed) is None
+
+
+@pytest.mark.parametrize(("message", "words"), NODES.items())
+def test_why_no_node_takes_a_pod_is_said_in_plain_words(message: str, words: str) -> None:
+    held = waiting(seen(job("Created"), unscheduled(message)))
+    assert held is not None
+    assert (held.kind, held.words, held.message, held.broken) == ("UNSCHEDULABLE", words, message, False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("TriggeredScaleUp", "; a node is being added"), ("NotTriggerScaleUp", "; no node will be added")],
+)
+def test_what_the_autoscaler_does_about_it_is_said_too(reason: str, words: str) -> None:
+    said = event(reason, "pod triggered scale-up", name="tw-worker-0", kind="Pod")
+    held = waiting(seen(job("Created"), unscheduled("0/1 nodes are available"), said))
+    assert held is not None
+    assert held.words.endswith(words)
+
+
+def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
+    held = waiting(seen(job("Created"), unscheduled("Scheduling is blocked", "SchedulingGated")))
+    assert held is not None
+    assert held.kind == "QUOTA_WAIT"
+
+
+def test_the_cause_in_the_first_message_outlives_the_back_off_that_hides_it() -> None:
+    first = blocked("ErrImagePull", 'failed to resolve reference "r/a:1": r/a:1: not found')
+    later = blocked("ImagePullBackOff", 'Back-off pulling image "r/a:1"')
+    held = waiting(seen(job("Created"), first, later))
+    assert held is not None
+    assert (held.kind, held.reason, held.broken) == ("IMAGE_PULL", "ErrImagePull", True)
+    assert "not found" in held.message
+
+
+@pytest.mark.parametrize(
+    "reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"]
+)
+def test_a_container_that_cannot_be_made_is_asked_for_wrongly(reason: str) -> None:
+    held = waiting(seen(job("Created"), blocked(reason, 'configmap "x" not found')))
+    assert held is not None
+    assert (held.kind, held.broken) == ("CONFIG", True)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "broken"),
+    [
+        ('MountVolume.SetUp failed for volume "key" : secret "absent" not found', "CONFIG", True),
+        ("Unable to attach or mount volumes: timed out waiting for the condition", "INFRASTRUCTURE", False),
+    ],
+)
+def test_a_pod_that_waits_for_its_volumes_is_told_by_an_event_alone(
+    message: str, kind: str, broken: bool
+) -> None:
+    said = event("FailedMount", message, name="tw-worker-0", kind="Pod")
+    held = waiting(seen(job("Created"), blocked("ContainerCreating"), said))
+    assert held is not None
+    assert (held.kind, held.broken) == (kind, broken)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (
+            'Error creating: pods "tw-master-0" is forbidden: exceeded quota: team, requested: cpu=8',
+            "QUOTA_WAIT",
+        ),
+        (
+            'Error creating: pods "tw-master-0" is forbidden: violates PodSecurity "restricted:latest"',
+            "CONFIG",
+        ),
+    ],
+)
+def test_pods_that_the_api_refuses_are_told_by_an_event_on_the_job(message: str, kind: str) -> None:
+    held = waiting(seen(job("Created"), event("FailedCreatePod", message)))
+    assert held is not None
+    assert held.kind == kind
+
+
+def test_a_job_that_no_operator_has_looked_at_says_so() -> None:
+    held = waiting(seen(job()))
+    assert held is not None
+    assert (held.kind, held.reason) == ("INFRASTRUCTURE", "NoStatus")
+
+
+def test_a_job_that_runs_and_pods_that_start_wait_for_nothing() -> None:
+    assert waiting(seen(job("Running"), pod())) is None
+    starting = seen(job("Created"), blocked("ContainerCreating"), blocked("PodInitializing"))
+    assert waiting(starting) is None
+    assert standing(starting).phase == "starting"
+
+
+def test_a_pod_that_got_its_image_after_all_waits_for_nothing() -> None:
+    tried = blocked("ErrImagePull", "i/o timeout")
+    assert waiting(seen(job("Created"), tried)) is not None
+    assert waiting(seen(job("Created"), tried, pod())) is None
+
+
+def test_what_is_hopeless_comes_before_what_may_pass() -> None:
+    held = waiting(seen(job("Created"), unscheduled("0/1 nodes"), named("tw-master-0", "ErrImageNeverPull")))
+    assert held is not None
+    assert (held.kind, held.pod) == ("IMAGE_PULL", "tw-master-0")
+
+
+def named(name: str, reason: str) -> Object:
+    return pod(name, state={"waiting": {"reason": reason, "message": "m"}}, phase="Pending")
+
+
+def test_a_job_deleted_while_it_waited_says_what_for() -> None:
+    outcome = diagnose(seen(job("Created"), unscheduled("0/1 nodes are available"), gone=True))
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.retryable) == ("UNSCHEDULABLE", False)
+    assert isinstance(outcome.to_error(), DependencyError)

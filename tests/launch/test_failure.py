@@ -1,0 +1,163 @@
+"""A failure as a document, as a card, as an error; never with a secret, and never too long."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.errors import Diverged, InputError
+from trainwright.launch.diagnosis import redaction
+from trainwright.launch.failure import BUDGETS, KINDS, Failure
+
+SECRETS = [
+    "password=hunter2hunter2",
+    "DB_PASSWORD: 'hunter2hunter2'",
+    '"api_key": "hunter2hunter2"',
+    "AWS_SECRET_ACCESS_KEY=hunter2hunter2",
+    "Authorization: Bearer hunter2hunter2",
+    "curl -H 'Authorization: Basic hunter2hunter2'",
+    "postgresql://user:hunter2hunter2@db/x",
+    "https://bucket/x?X-Goog-Signature=hunter2hunter2&a=1",
+    "token: hunter2hunter2",
+    "MLFLOW_TRACKING_TOKEN=hunter2hunter2",
+    "hf_hunter2hunter2hunter2",
+    "ghp_hunter2hunter2hunter2hunter2",
+    "eyJhunter2hunter2.eyJhunter2hunter2.hunter2",
+    "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
+]
+HARMLESS = [
+    "tokens/s 41,200",
+    "ValueError: bad batch: 7",
+    "KeyError: 'secret_santa'",
+    "step 3 of 9, loss 0.31",
+    'secret "absent" not found',
+    "max_tokens 2048",
+    "invalid continue token: continue key is not valid",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_secret_in_a_log_is_not_shown(text: str) -> None:
+    shown = redaction.clean(f"before {text} after")
+    assert "hunter2" not in shown
+    assert shown.startswith("before ")
+    assert "***" in shown
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redaction.clean(text) == text
+
+
+@pytest.mark.parametrize("piece", ["a-", "token", "token=", "eyJ-", "://a:", "'x'=", '"', "-----BEGIN "])
+def test_a_log_that_is_one_long_line_is_cleaned_at_once(piece: str) -> None:
+    """Each of these takes minutes with a pattern that looks for a secret's name anywhere in a word."""
+    assert len(redaction.clean(piece * 30_000)) <= 4_100
+
+
+@given(st.lists(st.text(max_size=300).map(lambda text: text * 10), max_size=20))
+def test_evidence_is_bounded_and_its_first_entries_are_kept(entries: list[str]) -> None:
+    kept = redaction.bounded(entries)
+    assert sum(map(len, kept)) <= redaction.MAX_EVIDENCE
+    assert all(len(entry) <= redaction.MAX_ENTRY for entry in kept)
+    assert len(set(kept)) == len(kept)
+    first = next((entry for entry in entries if redaction.clean(entry).strip()), None)
+    assert (first is None) == (kept == ())
+
+
+def test_all_evidence_together_is_bounded() -> None:
+    kept = redaction.bounded([f"{index} {'x' * 1500}" for index in range(20)])
+    assert redaction.MAX_EVIDENCE - redaction.MAX_ENTRY < sum(map(len, kept)) <= redaction.MAX_EVIDENCE
+    assert kept[0].startswith("0 ")
+
+
+def test_a_long_entry_keeps_its_begin_and_its_end() -> None:
+    (kept,) = redaction.bounded(["begin" + "x" * 3000 + "\n" + "y" * 3000 + "end"])
+    assert kept.startswith("begin")
+    assert kept.endswith("end")
+
+
+def test_a_failure_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    failure = Failure.of(
+        "CUDA_OOM", "no memory", pod="p-0", rank=3, exit_code=1, evidence=["a", "b"], lost_gpu_s=4
+    )
+    failure.write(tmp_path)
+    assert (tmp_path / "failure.json").exists()
+    assert Failure.read(tmp_path) == failure
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "OOPS"}, "kind 'OOPS' is not one of"),
+        ({"budget": "mine"}, "budget 'mine' is not one of"),
+        ({"code": 1}, "code 1 is not one of"),
+        ({"lost_gpu_s": -1.0}, "lost_gpu_s is -1.0"),
+        ({"lost_gpu_s": float("nan")}, "lost_gpu_s is nan"),
+    ],
+)
+def test_a_failure_that_there_cannot_be_is_refused(changes: dict[str, object], said: str) -> None:
+    body = Failure.of("UNKNOWN", "what").to_json() | {"evidence": []} | changes
+    with pytest.raises(InputError, match=said):
+        Failure.from_json(body)
+
+
+def test_every_class_has_a_budget_a_code_and_advice() -> None:
+    assert {kind.budget for kind in KINDS.values()} == set(BUDGETS)
+    for name, kind in KINDS.items():
+        assert kind.advice.endswith("."), name
+        assert kind.meaning, name
+
+
+def test_out_of_memory_is_never_repeated_unchanged() -> None:
+    assert not KINDS["HOST_OOM"].retryable
+    assert not KINDS["CUDA_OOM"].retryable
+
+
+def test_the_error_says_the_class_the_place_and_what_next() -> None:
+    error = Failure.of("NAN_LOSS", "the loss is nan at step 7", pod="p-worker-0", rank=1).to_error()
+    assert type(error) is Diverged
+    assert error.what == "NAN_LOSS: the loss is nan at step 7"
+    assert error.where == "pod p-worker-0, rank 1"
+    assert error.hint == KINDS["NAN_LOSS"].advice
+
+
+def test_the_card_shows_everything_and_nothing_in_it_becomes_markup() -> None:
+    failure = Failure.of(
+        "USER_EXCEPTION",
+        "ValueError: <b>|bold|</b> *x*",
+        pod="p-worker-0",
+        rank=1,
+        exit_code=1,
+        reason="ValueError",
+        evidence=["# no heading", "line one\nline two\n\n# <b>no heading"],
+        lost_gpu_s=1234.4,
+    )
+    card = failure.card([("pending", 61.0), ("running", 3600.0)])
+    assert card.startswith("### USER\\_EXCEPTION: the job ended with an error of the program\n")
+    assert "ValueError: &lt;b>\\|bold\\|&lt;/b> \\*x\\*" in card
+    assert "| where | pod p-worker-0, rank 1 |" in card
+    assert "| tried again | no, user budget |" in card
+    assert "| lost | 1,234 GPU seconds |" in card
+    assert "| time | pending 61 s, running 3,600 s |" in card
+    assert "- \\# no heading\n- line one\n\n      line two\n      # <b>no heading\n\nNext: " in card.replace(
+        "\n\n\n", "\n\n"
+    )
+    assert card.rstrip().endswith(f"Next: {failure.advice}")
+
+
+def test_a_card_without_evidence_has_no_empty_list() -> None:
+    card = Failure.of("DEADLINE", "did not end within 60 s").card()
+    assert "What shows it" not in card
+    assert "GPU seconds" not in card
+
+
+def test_the_page_about_failures_says_what_the_classes_do() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    told = {cells[0].strip(" `"): [cell.strip() for cell in cells[3:]] for cells in rows if len(cells) == 6}
+    again = {True: "yes", False: "no"}
+    assert told == {
+        name: [again[kind.retryable], kind.budget, str(kind.code)] for name, kind in KINDS.items()
+    }

@@ -1,0 +1,372 @@
+"""Rounds of a job's processes: what starts another one, what ends them, and what is known of each then."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.programs import COMPLETE, gone, job, pids
+from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.launch import local, memory
+from trainwright.launch.failure import Failure
+from trainwright.launch.job import Job
+from trainwright.launch.local import Local
+from trainwright.launch.manifest import to_manifest
+from trainwright.launch.ranks import rounds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+STEPS = """
+from trainwright.launch.pulse import Pulse
+def steps(rank, stall_s, until, phase=None):
+    with Pulse(folder, rank, stall_s) as pulse:
+        step = 0
+        while not until(step):
+            step += 1
+            pulse.beat(step)
+            time.sleep(0.02)
+"""
+
+SAVES = """
+import signal
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+(notes / f"listens-{rank}").touch()
+def save_and_leave(seconds):
+    while not told:
+        time.sleep(0.02)
+    (notes / f"saves-{rank}").touch()
+    time.sleep(seconds)
+    raise errors.Preempted("stopped after step 7 of 100, which is saved")
+"""
+
+
+def agent(asked: Job, *options: str) -> subprocess.Popen[bytes]:
+    """Start the agent of a job, as a pod of a cluster does."""
+    command = [str(local.sibling_python("torch")), "-m", "trainwright.launch.agent", str(asked.folder)]
+    command += [*asked.watched, "--", "--standalone", f"--nproc-per-node={asked.processes}", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} | asked.environment
+    return subprocess.Popen([*command, *asked.arguments], env=environment)
+
+
+def await_file(path: Path, within_s: float = 60) -> None:
+    end = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} did not come"
+        time.sleep(0.02)
+
+
+def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_round_is_kept(
+    tmp_path: Path,
+) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        if number < 2 and rank == number % 2:
+            os.kill(os.getpid(), 9)
+        if number < 2:
+            time.sleep(120)
+    """
+    Local().run(job(tmp_path, body + COMPLETE.replace("\n", "\n    "), restarts=2))
+    ends = [[(entry.rank, entry.what) for entry in entries] for entries in rounds(tmp_path / "attempt-1")]
+    assert ends == [[(0, "rank 0 was killed by SIGKILL")], [(1, "rank 1 was killed by SIGKILL")], []]
+    assert len(pids(tmp_path, 6)) == 6
+
+
+def test_the_last_round_is_blamed_and_the_earlier_ones_are_evidence(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        if number == 0 and rank == 1:
+            os.kill(os.getpid(), 9)
+        if number == 1 and rank == 0:
+            raise errors.Diverged("the loss is not finite at step 7")
+        time.sleep(120)
+    """
+    with pytest.raises(Diverged) as caught:
+        Local().run(job(tmp_path, body, restarts=3, grace_s=2))
+    assert (caught.value.what, caught.value.where) == ("the loss is not finite at step 7", "rank 0")
+    failure = Failure.read(tmp_path / "attempt-1")
+    assert (failure.kind, failure.code, failure.rank, failure.retryable) == ("DIVERGED", 30, 0, False)
+    assert "round 0: rank 1: TransientError: rank 1 was killed by SIGKILL" in failure.evidence
+    assert len(pids(tmp_path, 4)) == 4, "what is permanent is not tried again"
+
+
+def test_an_error_of_the_users_code_is_told_with_its_traceback_and_not_tried_again(tmp_path: Path) -> None:
+    body = """
+    def lookup():
+        return {}["tail_number"]
+    with reported_rank(folder, rank):
+        if rank == 1:
+            lookup()
+        time.sleep(120)
+    """
+    with pytest.raises(InternalError, match="KeyError: 'tail_number'"):
+        Local().run(job(tmp_path, body, restarts=3))
+    failure = Failure.read(tmp_path / "attempt-1")
+    assert (failure.kind, failure.code, failure.rank) == ("USER_EXCEPTION", 70, 1)
+    assert any("in lookup" in line for line in failure.evidence)
+    assert len(pids(tmp_path, 2)) == 2
+
+
+def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_path: Path) -> None:
+    body = """
+    import signal
+    def waits_for_its_peer(step):
+        if step == 5 and rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if step == 5 and rank == 0:
+            time.sleep(120)
+        return False
+    with reported_rank(folder, rank):
+        steps(rank, 2, waits_for_its_peer)
+    """
+    with pytest.raises(Hang, match="rank 1 at step 5, stopped from outside") as caught:
+        Local().run(job(tmp_path, STEPS + _dedented(body), stall_s=2, restarts=1))
+    assert caught.value.where == "rank 1, training.guards.stall_s"
+    folder = tmp_path / "attempt-1"
+    for rank in (0, 1):
+        saved = (folder / "stacks" / f"rank-{rank}.txt").read_text()
+        assert saved.count("in waits_for_its_peer") == 2, "once a round"
+    failure = Failure.read(folder)
+    assert (failure.kind, failure.code, failure.retryable) == ("HANG", 31, True)
+    assert [entry.kind for entries in rounds(folder) for entry in entries] == ["HANG", "HANG"]
+    assert gone(pids(tmp_path, 4), within_s=5)
+
+
+def test_a_long_evaluation_is_no_hang_and_neither_is_a_first_step(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank), Pulse(folder, rank, 0.5) as pulse:
+        time.sleep(1.5)
+        pulse.beat(1)
+        time.sleep(1.5)
+        pulse.beat(2)
+        time.sleep(0.1)
+        pulse.beat(3)
+        with pulse.during("evaluating"):
+            if rank == 0:
+                time.sleep(2)
+        if rank == 1:
+            time.sleep(2)
+        pulse.beat(4)
+    """
+    Local().run(job(tmp_path, STEPS + _dedented(body) + COMPLETE, stall_s=0.5))
+
+
+def test_a_job_that_is_stopped_saves_and_further_signals_do_not_cut_it_short(tmp_path: Path) -> None:
+    """torchrun itself bears a second one, and leaves its processes alone at the third."""
+    body = """
+    with reported_rank(folder, rank):
+        save_and_leave(3)
+    """
+    asked = job(tmp_path, SAVES + _dedented(body), restarts=3)
+    process = agent(asked, "--max-restarts=3")
+    for rank in (0, 1):
+        await_file(tmp_path / "notes" / f"listens-{rank}")
+    process.terminate()
+    await_file(tmp_path / "notes" / "saves-1")
+    for _ in range(3):
+        process.terminate()
+        time.sleep(0.3)
+    assert process.wait(60) == 40
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.code, failure.retryable) == ("PREEMPTED", 40, True)
+    assert len(pids(tmp_path, 2)) == 2
+
+
+def test_a_signal_to_one_process_ends_the_job_like_one_to_all(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        if rank == 1:
+            await_file(notes / "saves-0")
+            told.append(1)
+        save_and_leave(0.5)
+    """
+    asked = job(tmp_path, SAVES + _dedented(body), restarts=3)
+    process = agent(asked, "--max-restarts=3")
+    for rank in (0, 1):
+        await_file(tmp_path / "notes" / f"listens-{rank}")
+    os.kill(_pid(tmp_path, 0), signal.SIGTERM)
+    assert process.wait(60) == 40
+    assert len(pids(tmp_path, 2)) == 2
+
+
+def test_a_job_that_cannot_save_within_its_grace_ends_with_41(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        save_and_leave(60)
+    """
+    asked = job(tmp_path, SAVES + _dedented(body), grace_s=1)
+    process = agent(asked)
+    for rank in (0, 1):
+        await_file(tmp_path / "notes" / f"listens-{rank}")
+    process.terminate()
+    assert process.wait(60) == 41
+    assert Failure.read(asked.folder).what.startswith("stopped by SIGTERM before the step was finished")
+
+
+@pytest.mark.parametrize(("seconds", "error"), [(0.5, Preempted), (60, PreemptedUnsaved)])
+def test_the_launcher_tells_whether_the_job_that_it_stopped_had_saved(
+    tmp_path: Path, seconds: float, error: type[Exception]
+) -> None:
+    body = f"""
+    with reported_rank(folder, rank):
+        if rank == 0:
+            await_file(notes / "listens-1")
+            os.kill({os.getpid()}, signal.SIGTERM)
+        save_and_leave({seconds})
+    """
+    with pytest.raises(error, match="stopped by SIGTERM"):
+        Local().run(job(tmp_path, SAVES + _dedented(body), grace_s=2))
+    assert gone(pids(tmp_path), within_s=5)
+
+
+def test_what_the_dead_left_in_the_store_is_never_found_by_those_that_follow(tmp_path: Path) -> None:
+    """With torchrun's own store, which outlives the processes, it is: TORCH_DISABLE_SHARE_RDZV_TCP_STORE."""
+    body = """
+    from torch.distributed import TCPStore
+    import datetime
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    hosts = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    store = TCPStore(*place, is_master=hosts, wait_for_workers=False, timeout=datetime.timedelta(seconds=30))
+    with reported_rank(folder, rank):
+        (notes / f"found-{number}").write_text(str(store.check(["gloo/address-of-rank-0"])))
+        store.set("gloo/address-of-rank-0", "127.0.0.1:1")
+        if number == 0:
+            os.kill(os.getpid(), 9)
+    """
+    found = {}
+    for value in ("1", "0"):
+        place = tmp_path / value
+        env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value} if value == "0" else {}
+        Local().run(job(place, _dedented(body) + COMPLETE, processes=1, restarts=1, env=env))
+        found[value] = (place / "notes" / "found-1").read_text()
+    assert found == {"1": "False", "0": "True"}
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with little memory, below this process's own; skips where none can be made."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    paths = [path.lstrip("/") for _, controllers, path in own if "memory" in controllers.split(",")]
+    group = Path("/sys/fs/cgroup/memory", *paths, f"trainwright-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(700 * 1024 * 1024))
+    except OSError as error:
+        pytest.skip(f"no control group of version 1 can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_told_from_any_other_and_not_repeated(
+    small_group: Path, tmp_path: Path
+) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        if rank == 1:
+            eaten = b"x" * (2 * 1024**3)
+        time.sleep(120)
+    """
+    asked = job(tmp_path, body, restarts=3)
+    enters = f"import os; open({str(small_group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "
+    runs = "import sys; from tests.launch.test_rounds import agent; from pathlib import Path; "
+    process = subprocess.run(
+        [sys.executable, "-c", enters + runs + _AGAIN, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT) + os.pathsep + os.pathsep.join(sys.path)},
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 10
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.rank, failure.retryable) == ("HOST_OOM", 1, False)
+    assert "was killed by the kernel" in failure.what
+    assert len(pids(tmp_path, 2)) == 2
+
+
+_AGAIN = """
+import json
+from trainwright.launch.job import Job
+root = Path(sys.argv[1])
+asked = Job(run="r", task="train", image="i", folder=root / "attempt-1", processes=2, restarts=3,
+            program=(str(root / "program.py"), "{folder}", str(root / "notes")))
+sys.exit(agent(asked, "--max-restarts=3").wait(100))
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "path", "text"),
+    [
+        ("0::/kubepods/pod1\n", "kubepods/pod1/memory.events", "low 0\noom 4\noom_kill 3\n"),
+        ("0::/\n", "memory.events", "oom_kill 3\noom_group_kill 0\n"),
+        (
+            "8:pids:/a\n4:cpu,memory:/a/b\n0::/\n",
+            "memory/a/b/memory.oom_control",
+            "under_oom 0\noom_kill 3\n",
+        ),
+    ],
+)
+def test_the_kernels_count_is_found_in_both_versions_of_control_groups(
+    tmp_path: Path, groups: str, path: str, text: str
+) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
+    assert memory.kills(tmp_path / "proc", tmp_path / "group") is None
+    (tmp_path / "group" / path).parent.mkdir(parents=True)
+    (tmp_path / "group" / path).write_text(text)
+    assert memory.kills(tmp_path / "proc", tmp_path / "group") == 3
+
+
+def test_a_pod_is_told_how_long_it_may_take_to_stop_and_how_often_to_start_again(tmp_path: Path) -> None:
+    asked = job(tmp_path, "", grace_s=25, stall_s=90.0, restarts=2, claim="team", mount=str(tmp_path))
+    pod = to_manifest(asked)["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    command = pod["containers"][0]["command"]
+    split = command.index("--")
+    assert command[4:split] == ["--grace-s=25", "--stall-s=90"]
+    assert command[split + 1] == "--max-restarts=2"
+    assert pod["terminationGracePeriodSeconds"] == 30
+
+
+def test_a_job_on_gpus_has_nccls_watchdog_and_its_records_on_and_another_has_not(tmp_path: Path) -> None:
+    watched = job(tmp_path, "", gpus=2).environment
+    assert watched["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == watched["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert watched["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
+    assert watched["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] == "300"
+    assert not [name for name in job(tmp_path, "").environment if "NCCL" in name]
+
+
+@pytest.mark.parametrize(("name", "value"), [("grace_s", 0), ("restarts", -1), ("stall_s", 0.0)])
+def test_limits_that_cannot_be_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value:g}"):
+        job(tmp_path, "", **{name: value})
+
+
+def test_torchruns_own_error_file_says_what_ours_says(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        print("errors in", os.environ["TORCHELASTIC_ERROR_FILE"])
+        (notes / "place").write_text(os.environ["TORCHELASTIC_ERROR_FILE"])
+        try:
+            raise errors.InputError("batch_size 7 cannot be shared evenly by 2 processes")
+        finally:
+            pass
+    """
+    asked = job(tmp_path, body, processes=1)
+    process = agent(asked, f"--log-dir={tmp_path / 'logs'}")
+    assert process.wait(60) == 10
+    message = json.loads(Path((tmp_path / "notes" / "place").read_text()).read_text())["message"]
+    assert message["message"] == "InputError: batch_size 7 cannot be shared evenly by 2 processes"
+
+
+def _pid(root: Path, rank: int) -> int:
+    (path,) = (root / "notes").glob(f"pid-{rank}-*")
+    return int(path.name.rsplit("-", 1)[1])
+
+
+def _dedented(body: str) -> str:
+    lines = body.splitlines()
+    return "\n".join(line[4:] if line.startswith("    ") else line for line in lines) + "\n"

@@ -1,0 +1,143 @@
+"""All that was ever seen of one job object."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainwright.launch.diagnosis.clock import seconds
+
+Object = Mapping[str, Any]
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label that names a Kueue queue."""
+
+_OURS = "kubeflow.org/training-operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One condition of a job: whether it holds, why, and since when."""
+
+    holds: bool
+    reason: str
+    message: str
+    since_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStory:
+    """What was seen of one job, from its first version to its last.
+
+    Attributes:
+        uid: Its identity.
+        created_s: When it was created.
+        queue: Its Kueue queue; empty if it has none.
+        manager: Another controller that it was handed to; empty if the training operator has it.
+        pods: How many pods it asks for.
+        needed: How many of these have to run for it to count as running.
+        taken_up: Whether the operator has written any status.
+        conditions: Its conditions, by type. Their order in the list means nothing.
+        suspensions: When it was suspended, and when it was resumed, or None.
+        deletion_s: When its deletion was asked for, as far as it says so.
+        gone: Whether it was seen to be removed, or not found.
+    """
+
+    uid: str
+    created_s: float | None
+    queue: str = ""
+    manager: str = ""
+    pods: int = 1
+    needed: int = 1
+    taken_up: bool = False
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    suspensions: tuple[tuple[float, float | None], ...] = ()
+    deletion_s: float | None = None
+    gone: bool = False
+
+    def holds(self, kind: str) -> bool:
+        """Tell whether a condition holds."""
+        return kind in self.conditions and self.conditions[kind].holds
+
+    @property
+    def said(self) -> str:
+        """How it ended in the operator's words: Succeeded, Failed, both, or neither (empty)."""
+        return " and ".join(kind for kind in ("Succeeded", "Failed") if self.holds(kind))
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not go on: a last condition holds, or the object is gone."""
+        return self.gone or bool(self.said)
+
+    @property
+    def ended_s(self) -> float | None:
+        """When the first of its last conditions came to hold; else when its deletion was asked for."""
+        kinds = [self.conditions[kind].since_s for kind in ("Succeeded", "Failed") if self.holds(kind)]
+        return min((time for time in kinds if time), default=self.deletion_s)
+
+    @property
+    def message(self) -> str:
+        """What the operator says about its end."""
+        return "; ".join(
+            self.conditions[kind].message for kind in ("Succeeded", "Failed") if self.holds(kind)
+        )
+
+
+def begun(job: Object) -> JobStory:
+    """Begin the story of a job with its first version."""
+    metadata, spec = job["metadata"], job.get("spec") or {}
+    policy = spec.get("runPolicy") or {}
+    replicas = spec.get("pytorchReplicaSpecs") or {}
+    counts = [(entry or {}).get("replicas") or 1 for entry in replicas.values()]
+    manager = policy.get("managedBy") or ""
+    return JobStory(
+        uid=metadata.get("uid") or "",
+        created_s=seconds(metadata.get("creationTimestamp")),
+        queue=(metadata.get("labels") or {}).get(QUEUE) or "",
+        manager="" if manager == _OURS else manager,
+        pods=sum(counts) or 1,
+        needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or sum(counts) or 1,
+    )
+
+
+def grown(story: JobStory, job: Object, *, gone: bool = False) -> JobStory:
+    """Return the story with one more version of the job."""
+    metadata, status = job["metadata"], job.get("status") or {}
+    conditions = {
+        entry["type"]: Condition(
+            holds=entry.get("status") == "True",
+            reason=entry.get("reason") or "",
+            message=entry.get("message") or "",
+            since_s=seconds(entry.get("lastTransitionTime")),
+        )
+        for entry in status.get("conditions") or []
+    }
+    kept = {kind: story.conditions[kind] for kind in ("Succeeded", "Failed") if story.holds(kind)}
+    return dataclasses.replace(
+        story,
+        queue=(metadata.get("labels") or {}).get(QUEUE) or story.queue,
+        taken_up=story.taken_up or bool(conditions),
+        conditions=conditions | kept,
+        suspensions=_suspended(story.suspensions, conditions.get("Suspended")),
+        deletion_s=story.deletion_s or seconds(metadata.get("deletionTimestamp")),
+        gone=story.gone or gone,
+    )
+
+
+def _suspended(
+    known: tuple[tuple[float, float | None], ...], condition: Condition | None
+) -> tuple[tuple[float, float | None], ...]:
+    """Note that the job is suspended, or was resumed."""
+    open_since = known[-1][0] if known and known[-1][1] is None else None
+    if condition is None or condition.since_s is None:
+        return known
+    if condition.holds and open_since is None:
+        return (*known, (condition.since_s, None))
+    if not condition.holds and open_since is not None:
+        return (*known[:-1], (open_since, condition.since_s))
+    return known
+
+
+def gone(story: JobStory | None) -> JobStory:
+    """Return the story of a job that is not found any more, or was never seen."""
+    return dataclasses.replace(story or JobStory(uid="", created_s=None), gone=True)

@@ -1,0 +1,177 @@
+"""What a launcher has seen of one job so far. It only grows: pods and events vanish from a cluster."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainwright.launch.diagnosis import job_story, pod_story
+from trainwright.launch.diagnosis.clock import seconds
+from trainwright.launch.diagnosis.job_story import JobStory
+from trainwright.launch.diagnosis.pod_story import Object, PodStory
+
+MAX_LOG = 65_536
+"""Characters of a log that are kept: its end is what tells."""
+
+_MAX_EVENTS = 500
+_AFTER_S = 60
+"""Seconds after a pod's end in which what is said about its node still counts: nodes are slow to tell."""
+
+_MAX_LOGS = 64
+_NO_LOG = re.compile(r"unable to retrieve container logs for \S+\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What a controller said about an object. A hint and never the state: events come late, or twice.
+
+    Attributes:
+        kind: Kind of the object: ``PyTorchJob``, ``Pod``, ``Workload`` or ``Node``.
+        name: Its name.
+        uid: Its identity.
+        reason: One word.
+        message: A sentence.
+        warning: Whether it is a warning.
+        at_s: When it was last said; None if it does not tell.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    warning: bool
+    at_s: float | None
+
+
+class Observed:
+    """Everything that was seen of one job: fed by a watch, by lists, or by both, in any order between kinds.
+
+    Versions of one kind have to come in their order, as a watch or a list gives them. Nothing that is read
+    from here depends on the order between kinds, because separate watches have none. Pods have to be selected
+    by the job's name; those of an older job of that name are told by their owner.
+
+    Args:
+        name: The job's name.
+        uid: Its identity, if it is known. An older job of that name, and its pods, are then passed over.
+    """
+
+    def __init__(self, name: str, uid: str = "") -> None:
+        self.name, self._uid = name, uid
+        self.job: JobStory | None = None
+        self._pods: dict[str, PodStory] = {}
+        self._events: dict[str, Event] = {}
+        self._logs: dict[str, str] = {}
+        self._sights = 0
+
+    def see(self, kind: str, change: str, body: Object) -> None:
+        """Take an event of a watch.
+
+        Args:
+            kind: Kind of the object.
+            change: ``ADDED``, ``MODIFIED`` or ``DELETED``.
+            body: The object, as the API writes it.
+        """
+        gone = change == "DELETED"
+        match kind:
+            case "PyTorchJob":
+                self.see_job(body, gone=gone)
+            case "Pod":
+                self.see_pod(body, gone=gone)
+            case "Event" if not gone:
+                self.see_event(body)
+
+    def see_job(self, job: Object, *, gone: bool = False) -> None:
+        """Take a version of the job; ``gone`` with its last one, when it was removed."""
+        uid = job["metadata"].get("uid", "")
+        if job["metadata"]["name"] != self.name or (self._uid and uid != self._uid):
+            return
+        self._uid = uid
+        self.job = job_story.grown(self.job or job_story.begun(job), job, gone=gone)
+
+    def see_pod(self, pod: Object, *, gone: bool = False) -> None:
+        """Take a version of a pod; ``gone`` with its last one, when it was removed."""
+        self._sights += 1
+        self._grow(pod, gone=gone)
+
+    def see_pods(self, pods: Iterable[Object]) -> None:
+        """Take a list of the job's pods that exist now; those that are missing from it are gone."""
+        self._sights += 1
+        there = {self._grow(pod) for pod in pods}
+        for uid in self._pods.keys() - there:
+            self._pods[uid] = pod_story.gone(self._pods[uid], self._sights)
+
+    def _grow(self, pod: Object, *, gone: bool = False) -> str:
+        uid: str = pod["metadata"].get("uid") or pod["metadata"]["name"]
+        story = self._pods.get(uid) or pod_story.begun(pod, self._sights)
+        self._pods[uid] = pod_story.grown(story, pod, self._sights, gone=gone)
+        return uid
+
+    def see_event(self, event: Object) -> None:
+        """Take an event of Kubernetes about the job, one of its pods, its Kueue workload, or a node."""
+        about = event.get("involvedObject") or {}
+        name = about.get("name", "")
+        kind = about.get("kind", "")
+        mine = name == self.name or name.startswith((f"{self.name}-", f"pytorchjob-{self.name}-"))
+        if kind != "Node" and (not mine or kind not in {"PyTorchJob", "Pod", "Workload"}):
+            return
+        series = event.get("series") or {}
+        times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+        key = event["metadata"].get("uid") or event["metadata"]["name"]
+        self._events.pop(key, None)
+        self._events[key] = Event(
+            kind=kind,
+            name=name,
+            uid=about.get("uid", ""),
+            reason=event.get("reason") or "",
+            message=event.get("message") or "",
+            warning=event.get("type") == "Warning",
+            at_s=next((at for text in times if (at := seconds(text)) is not None), None),
+        )
+        if len(self._events) > _MAX_EVENTS:
+            del self._events[next(iter(self._events))]
+
+    def see_log(self, uid: str, text: str) -> None:
+        """Take the end of a pod's log. An empty one does not replace one that was read before."""
+        if text.strip() and not _NO_LOG.search(text):
+            self._logs.pop(uid, None)
+            self._logs[uid] = text[-MAX_LOG:]
+        if len(self._logs) > _MAX_LOGS:
+            del self._logs[next(iter(self._logs))]
+
+    def see_gone(self) -> None:
+        """Note that the job was not found any more."""
+        self.job = job_story.gone(self.job)
+
+    @property
+    def pods(self) -> tuple[PodStory, ...]:
+        """The pods of this very job, in the order in which they were first seen."""
+        return tuple(
+            pod for pod in self._pods.values() if not (self._uid and pod.owner and pod.owner != self._uid)
+        )
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was said about it, each sentence once, the oldest first."""
+        return tuple(sorted(self._events.values(), key=lambda event: event.at_s or 0.0))
+
+    def log(self, uid: str) -> str:
+        """The end of a pod's log, as far as it was read."""
+        return self._logs.get(uid, "")
+
+    def events_of(self, pod: PodStory) -> tuple[Event, ...]:
+        """What was said about a pod, and about its node while it was there."""
+        end = pod.finished_s if pod.finished_s is not None else float("inf")
+        return tuple(
+            event
+            for event in self.events
+            if (event.kind == "Pod" and event.uid == pod.uid)
+            or (
+                event.kind == "Node"
+                and event.name == pod.node
+                and (pod.scheduled_s or 0.0) <= (event.at_s or 0.0) <= end + _AFTER_S
+            )
+        )
+
+    def successors(self, pod: PodStory) -> tuple[PodStory, ...]:
+        """The pods of the same name that came after one."""
+        return tuple(other for other in self.pods if other.name == pod.name and other.first > pod.first)

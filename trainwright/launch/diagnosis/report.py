@@ -1,0 +1,127 @@
+"""What the job's own processes left behind about their end: the strongest evidence there is."""
+
+import json
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.launch.diagnosis import log
+from trainwright.launch.failure import KINDS, Failure
+from trainwright.launch.ranks import RankError, first_error
+
+_CLASSES = {
+    "InputError": "CONFIG",
+    "PermissionRefused": "CONFIG",
+    "DataRefused": "USER_EXCEPTION",
+    "ModelRefused": "USER_EXCEPTION",
+    "TransientError": "INFRASTRUCTURE",
+    "DependencyError": "INFRASTRUCTURE",
+    "Diverged": "DIVERGED",
+    "Hang": "HANG",
+    "Preempted": "PREEMPTED",
+    "PreemptedUnsaved": "PREEMPTED",
+    "InternalError": "USER_EXCEPTION",
+}
+_VAGUE = frozenset({"UNKNOWN", "USER_EXCEPTION"})
+_NOT_FINITE = re.compile(r"not finite|\bnan\b|\binf\b", re.IGNORECASE)
+_KILLED = re.compile(r"was killed by (SIG\w+)")
+_ENDED = re.compile(r"ended with exit code (-?\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A failure as a process told it.
+
+    Attributes:
+        failure: What it told.
+        named: Whether the process itself named the cause. Otherwise its agent only saw its end, or an
+            exception of another library ended it: often only because another process had gone.
+    """
+
+    failure: Failure
+    named: bool
+
+
+def left_in(folder: Path) -> Report | None:
+    """Read what the processes of an attempt left in its folder: ``failure.json``, or the ranks' errors."""
+    path = folder / Failure.FILE
+    if path.exists():
+        return Report(failure=Failure.read(path), named=True)
+    error = first_error(folder)
+    return of_rank(error) if error else None
+
+
+def of_rank(error: RankError) -> Report:
+    """Return what the error of one process amounts to."""
+    said = f"{error.error}: {error.what}"
+    clue = log.kind_of(said)
+    ours = error.error in _CLASSES and not error.witnessed
+    kind = error.kind or (clue.kind if clue and not ours else _classified(error.error, error.what))
+    if kind == "DIVERGED" and _NOT_FINITE.search(error.what):
+        kind = "NAN_LOSS"
+    follows = error.follows or bool(clue and clue.weak and not ours)
+    failure = Failure.of(
+        kind,
+        error.what,
+        rank=error.rank,
+        exit_code=_exit_code(error),
+        reason=error.error,
+        evidence=(
+            f"rank {error.rank}: {said}" + (f" ({error.where})" if error.where else ""),
+            "\n".join(error.evidence),
+        ),
+        advice=error.hint,
+        code=error.code if ours and error.code != KINDS[kind].code else None,
+    )
+    named = not follows and (ours or kind not in _VAGUE)
+    return Report(failure=failure, named=named)
+
+
+def _exit_code(error: RankError) -> int | None:
+    """Return what a process ended with; of one that its agent saw end, the agent's words tell it."""
+    if not error.witnessed:
+        return error.code
+    if killed := _KILLED.search(error.what):
+        return -signal.Signals[killed[1]] if killed[1] in signal.Signals.__members__ else None
+    ended = _ENDED.search(error.what)
+    return int(ended[1]) if ended else None
+
+
+def of_error_file(text: str, rank: int | None = None) -> Report | None:
+    """Read a torchelastic error file (``TORCHELASTIC_ERROR_FILE``); None if it holds none.
+
+    It is ``{"message": {"message": "ValueError: ...", "extraInfo": {"py_callstack", "timestamp"}}}``; a
+    file that an older torch wrote may have a string as the message.
+    """
+    try:
+        body = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    fields: Mapping[str, object] = body if isinstance(body, Mapping) else {"message": body}
+    message, extra = str(fields.get("message") or "").strip(), fields.get("extraInfo")
+    if not message:
+        return None
+    more = extra if isinstance(extra, Mapping) else {}
+    clue = log.kind_of(message)
+    name, _, what = message.partition(": ")
+    kind = clue.kind if clue else _classified(name, what)
+    trace = str(more.get("py_callstack") or "").strip().splitlines()
+    failure = Failure.of(
+        kind,
+        message,
+        rank=rank,
+        reason=name if name.isidentifier() else "",
+        evidence=("torchelastic error file: " + "\n".join([message, *trace[-6:-1]]),),
+    )
+    named = name in _CLASSES and not (clue and clue.weak)
+    return Report(failure=failure, named=named)
+
+
+def _classified(name: str, what: str) -> str:
+    """Return the class for the name of an error."""
+    if name == "MemoryError":
+        return "HOST_OOM"
+    kind = _CLASSES.get(name, "USER_EXCEPTION")
+    return "NAN_LOSS" if kind == "DIVERGED" and _NOT_FINITE.search(what) else kind

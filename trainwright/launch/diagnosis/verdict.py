@@ -1,0 +1,221 @@
+"""The truth about how a job ended: only the marker of its rank 0 is a success, and a failure has a cause."""
+
+import math
+from dataclasses import dataclass, replace
+
+from trainwright.launch.diagnosis import log, redaction, usage
+from trainwright.launch.diagnosis.finding import Finding
+from trainwright.launch.diagnosis.incident import BACKOFF, DEADLINE, Incident, incidents
+from trainwright.launch.diagnosis.observed import Observed
+from trainwright.launch.diagnosis.report import Report
+from trainwright.launch.diagnosis.waiting import Waiting, waiting
+from trainwright.launch.failure import Failure
+from trainwright.launch.job import Completion
+
+_FACTS = frozenset({"HOST_OOM", "PREEMPTED", "EVICTED_DISK", "NODE_GPU"})
+"""What Kubernetes knows better than the processes do, which only feel its consequences."""
+
+_SYMPTOMS = frozenset({"PREEMPTED", "INFRASTRUCTURE", "NCCL_TIMEOUT", "HANG", "UNKNOWN"})
+"""What a process tells when something else was the cause."""
+
+_ECHOES = frozenset({"Error", "PyTorchJobFailed", "PyTorchJobRestarting"})
+"""Events that repeat a state, or tell of a restart that does not come; ``Error pod`` begins a pod's own."""
+
+_MAX_PODS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Success:
+    """A job that has succeeded: rank 0 left its marker.
+
+    Attributes:
+        completion: The marker.
+        doubts: What else was seen that does not look like success, such as a job that says Failed.
+    """
+
+    completion: Completion
+    doubts: tuple[str, ...] = ()
+
+
+Outcome = Success | Failure
+"""How a job ended."""
+
+
+def diagnose(
+    observed: Observed,
+    completion: Completion | None = None,
+    report: Report | None = None,
+    *,
+    saved_s: float = 0.0,
+) -> Outcome | None:
+    """Say how a job ended; None as long as it has not.
+
+    A job has ended when the operator says Succeeded or Failed (or both: it does), or when it is gone. How it
+    ended is not for the operator to say: whoever finds the marker of this attempt has a success, whatever
+    the conditions are, and whoever does not has none.
+
+    A diagnosis gets better as more is seen: pods and logs come through other watches than the job does. Ask
+    again for a moment after a job's end, above all while the answer is UNKNOWN.
+
+    Args:
+        observed: What was seen of the job.
+        completion: The completion marker of this attempt, if it is there.
+        report: What the job's processes left, if anything.
+        saved_s: Time of the last committed checkpoint in seconds since 1970; what was done after it is lost.
+    """
+    job = observed.job
+    if job is None or not job.ended:
+        return None
+    found = incidents(observed)
+    if completion is not None:
+        return Success(completion=completion, doubts=_doubts(observed, found))
+    chosen = _cause(observed, found)
+    failure = _settled(observed, chosen, report)
+    shown = redaction.bounded([*failure.evidence, *_seen(observed, chosen, found, report)])
+    return replace(
+        failure,
+        what=redaction.shortened(redaction.clean(failure.what)),
+        advice=redaction.clean(failure.advice),
+        evidence=shown,
+        lost_gpu_s=usage.gpu_s(observed, since_s=saved_s),
+    )
+
+
+def gave_up(observed: Observed, kind: str, what: str, *, saved_s: float = 0.0) -> Failure:
+    """Return the failure of a job that the launcher itself ends: at its deadline, or because it is stuck.
+
+    Args:
+        observed: What was seen of the job.
+        kind: ``DEADLINE``, ``STUCK``, or the class of what it waited for.
+        what: The limit, and what was reached of it.
+        saved_s: Time of the last committed checkpoint.
+    """
+    held = waiting(observed)
+    shown = [_waits(held)] if held else []
+    found = incidents(observed)
+    return Failure.of(
+        kind,
+        redaction.clean(what),
+        pod=held.pod if held else "",
+        reason=held.reason if held else "",
+        evidence=redaction.bounded([*shown, *_seen(observed, None, found, None)]),
+        lost_gpu_s=usage.gpu_s(observed, since_s=saved_s),
+    )
+
+
+def _cause(observed: Observed, found: tuple[Incident, ...]) -> Incident | None:
+    """Return the incident that ended the job.
+
+    It is the first one that was not recovered from and that came before the job's end. A job that had used
+    up its backoff limit had recovered from all of them: then it is the last.
+    """
+    job = observed.job
+    if job is None or DEADLINE in job.message:
+        return None
+    ended_s = math.inf if job.ended_s is None else job.ended_s
+    early = [entry for entry in found if entry.at_s <= ended_s or entry.at_s == math.inf]
+    if BACKOFF in job.message:
+        return early[-1] if early else None
+    still = [entry for entry in early if not entry.recovered]
+    if not still and job.holds("Failed"):
+        # Something made it fail; a node whose clock is ahead says that it happened afterwards.
+        still = [entry for entry in found if not entry.recovered]
+    return min(still, key=lambda entry: entry.suspicion, default=None)
+
+
+def _settled(observed: Observed, chosen: Incident | None, report: Report | None) -> Failure:
+    """Weigh what the pods show against what the processes told."""
+    found = _failure(observed, chosen.pod.name, chosen.finding) if chosen else _without_incident(observed)
+    if report is None:
+        return found
+    told = report.failure
+    fact = chosen is not None and not chosen.finding.weak and found.kind in _FACTS
+    final = found.kind in {"DEADLINE", "DELETED"} and told.kind in _SYMPTOMS
+    if final or (fact and (told.kind in _SYMPTOMS or not report.named)):
+        code = told.code if told.kind == found.kind else found.code
+        rank = found.rank if found.rank is not None else told.rank
+        return replace(found, code=code, rank=rank, evidence=(*told.evidence, *found.evidence))
+    if told.kind == "UNKNOWN" and found.kind != "UNKNOWN":
+        return replace(found, evidence=(*told.evidence, *found.evidence))
+    pod = told.pod or found.pod
+    beside = (found.what,) if chosen else ()
+    return replace(told, pod=pod, evidence=(*told.evidence, *beside, *found.evidence))
+
+
+def _failure(observed: Observed, pod: str, finding: Finding) -> Failure:
+    gone = observed.job is not None and observed.job.gone and not observed.job.said
+    return Failure.of(
+        finding.kind,
+        finding.what + (", and then the job was deleted" if gone else ""),
+        pod=pod,
+        rank=finding.rank,
+        exit_code=finding.exit_code,
+        reason=finding.reason,
+        evidence=finding.evidence,
+        advice=finding.advice,
+        code=finding.code,
+        retryable=finding.retryable,
+        budget=finding.budget,
+    )
+
+
+def _without_incident(observed: Observed) -> Failure:
+    """Return the failure of a job none of whose pods explains it."""
+    job = observed.job
+    if job is not None and DEADLINE in job.message:
+        return Failure.of("DEADLINE", job.message, reason="DeadlineExceeded")
+    held = waiting(observed)
+    if job is not None and not job.said:
+        if held and held.kind != "INFRASTRUCTURE":
+            what = f"the job was deleted while it waited: {held.words}"
+            return Failure.of(held.kind, what, pod=held.pod, reason=held.reason, evidence=(_waits(held),))
+        ran = any(pod.starts for pod in observed.pods)
+        return Failure.of(
+            "DELETED",
+            f"the job was deleted by someone else {'while' if ran else 'before'} it ran",
+            reason="Deleted",
+        )
+    said = job.said if job else ""
+    return Failure.of(
+        "UNKNOWN",
+        f"the job says {said} without its completion marker {Completion.FILE}, and no pod shows why",
+        reason=said,
+    )
+
+
+def _waits(held: Waiting) -> str:
+    return f"waits: {held}"
+
+
+def _doubts(observed: Observed, found: tuple[Incident, ...]) -> tuple[str, ...]:
+    """List what does not look like success, although it is one."""
+    job = observed.job
+    said = job.said if job else ""
+    odd = [] if said == "Succeeded" else [f"the job says {said or 'nothing, and is gone'}"]
+    return redaction.bounded([*odd, *(entry.finding.what for entry in found if not entry.recovered)])
+
+
+def _seen(
+    observed: Observed, chosen: Incident | None, found: tuple[Incident, ...], report: Report | None
+) -> list[str]:
+    """List what was seen beside the cause: the end of the log, other pods, the job's words, events."""
+    seen: list[str] = []
+    if chosen and (tail := log.read(observed.log(chosen.pod.uid)).tail):
+        seen.append(f"end of the log of pod {chosen.pod.name}:\n" + "\n".join(tail))
+    seen += [entry.finding.what for entry in found if entry is not chosen][:_MAX_PODS]
+    if observed.job and observed.job.message:
+        seen.append(f"job: {observed.job.message}")
+    told = (event for event in observed.events if event.kind != "Node" and event.reason not in _ECHOES)
+    warned = [event for event in told if event.warning and not event.message.startswith("Error pod ")]
+    seen += [f"event on {event.name}: {event.reason}: {event.message}" for event in warned[-5:]]
+    if chosen is None and report is None:
+        seen += [_summary(observed, index) for index in range(min(len(observed.pods), _MAX_PODS))]
+    return seen
+
+
+def _summary(observed: Observed, index: int) -> str:
+    """Say what was seen of one pod, where nothing in it is an explanation."""
+    pod = observed.pods[index]
+    ends = [f"{end.container} ended with {end.exit_code} ({end.reason})" for end in pod.endings]
+    state = "; ".join(ends) or ("ran" if pod.starts else "never started")
+    return f"pod {pod.name}: {pod.phase}, {state}" + (", deleted" if pod.deletion is not None else "")

@@ -1,0 +1,221 @@
+"""Why a job does not run yet, in plain words. Waiting in a queue is not waiting for nodes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwright.launch.diagnosis.observed import Event, Observed
+from trainwright.launch.diagnosis.pod_story import PodStory, Word
+
+_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_CONFIG = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+    | {"ContainerCannotRun", "PreCreateHookError", "PreStartHookError", "PostStartHookError"}
+)
+_PASSING = re.compile(
+    r"i/o timeout|TLS handshake timeout|connection (?:refused|reset)|deadline exceeded"
+    r"|toomanyrequests|Too Many Requests|QPS exceeded|50[0-4] |server misbehaving",
+    re.IGNORECASE,
+)
+_ABSENT = re.compile(
+    r"(?:secret|configmap|serviceaccount|persistentvolumeclaim)s? .*not found", re.IGNORECASE
+)
+_MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
+_TOO_MUCH = re.compile(r"request > maximum capacity|exceeds? (?:the )?maximum", re.IGNORECASE)
+_MISNAMED = re.compile(
+    r"(?:LocalQueue|ClusterQueue|PriorityClass)\b.*(?:not found|doesn't exist|does not exist)"
+)
+_QUEUE_SAYS = ("Pending", "Inadmissible", "Misconfigured", "ExceedsMaxQuota", "EvictedDueTo")
+_OVERTIME = "MaximumExecutionTimeExceeded"
+_SCHEDULER = (
+    (re.compile(r"\b(\d+) Insufficient ([\w./-]*\w)"), r"\1 node(s) have too little \2 free"),
+    (
+        re.compile(r"\b(\d+) node\(s\) had untolerated taint \{([^:}]+): ?([^}]*)\}"),
+        r"\1 carry the taint \2=\3",
+    ),
+    (
+        re.compile(r"\b(\d+) node\(s\) didn't match Pod's node affinity/selector"),
+        r"\1 are not of the kind that was asked for",
+    ),
+    (re.compile(r"\b(\d+) node\(s\) were unschedulable"), r"\1 are cordoned"),
+    (re.compile(r"\b(\d+) node\(s\) had volume node affinity conflict"), r"\1 cannot reach its volume"),
+    (re.compile(r"pod has unbound immediate PersistentVolumeClaims"), "its volume claim is not bound yet"),
+    (re.compile(r"persistentvolumeclaim \"([^\"]+)\" not found"), r"there is no volume claim \1"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Why a job does not run yet.
+
+    Attributes:
+        kind: The class it becomes if it lasts: ``QUOTA_WAIT``, ``UNSCHEDULABLE``, ``IMAGE_PULL``,
+            ``CONFIG``, ``INFRASTRUCTURE``, or ``DEADLINE`` where its queue stopped it for good.
+        words: What it waits for, in plain words.
+        reason: The word of Kubernetes or Kueue.
+        message: Their sentence.
+        pod: The pod that waits; empty where the whole job does.
+        broken: Whether it will most likely not pass by waiting longer.
+        since_s: Since when, as far as Kubernetes says.
+    """
+
+    kind: str
+    words: str
+    reason: str
+    message: str = ""
+    pod: str = ""
+    broken: bool = False
+    since_s: float | None = None
+
+    def __str__(self) -> str:
+        """Say it on one line."""
+        return self.words + (f" ({self.reason}: {self.message})" if self.message else f" ({self.reason})")
+
+
+def waiting(observed: Observed) -> Waiting | None:
+    """Return what a job waits for, the most hopeless first; None if nothing is known to hold it up.
+
+    The job itself stays Created for ever in that case, so everything else is asked. Only pods that never
+    ran count: one that restarts waits for nothing.
+    """
+    found = [*_for_the_job(observed), *_for_pods(observed)]
+    return min(found, key=lambda entry: (not entry.broken, entry.kind == "INFRASTRUCTURE"), default=None)
+
+
+def _for_the_job(observed: Observed) -> Iterator[Waiting]:
+    job = observed.job
+    if job is None:
+        return
+    said = _queue_says(observed)
+    if said and _MISNAMED.search(said.message):
+        words = f"its queue or priority class does not exist: {said.message}"
+        yield Waiting(kind="CONFIG", words=words, reason=said.reason, message=said.message, broken=True)
+    elif said and _OVERTIME in said.reason:
+        words = "its queue stopped it: it ran longer than the queue lets it"
+        yield Waiting(kind="DEADLINE", words=words, reason=said.reason, message=said.message, broken=True)
+    elif job.manager and not job.taken_up:
+        words = f"it was handed to {job.manager}, which has not taken it up"
+        yield Waiting(kind="QUOTA_WAIT", words=words, reason="ManagedBy", message=job.manager)
+    elif job.holds("Suspended"):
+        since = job.suspensions[-1][0] if job.suspensions else None
+        yield _in_queue(job.queue, said, since)
+    elif not job.taken_up and not observed.pods:
+        words = "the training operator has not looked at it yet"
+        yield Waiting(kind="INFRASTRUCTURE", words=words, reason="NoStatus", since_s=job.created_s)
+    yield from _refused_pods(observed)
+
+
+def _in_queue(queue: str, said: Event | None, since_s: float | None) -> Waiting:
+    message = said.message if said else ""
+    where = f"in queue {queue}" if queue else "suspended, and no queue is named: somebody has to resume it"
+    reason = said.reason if said else "Suspended"
+    if _TOO_MUCH.search(message):
+        why, never = ": it asks for more than the queue can ever give", True
+    elif "Deactivated" in reason:
+        why, never = ": the queue has given it up", True
+    else:
+        why, never = ": it waits for quota" if queue else "", False
+    return Waiting(
+        kind="QUOTA_WAIT",
+        words=f"it is {where}{why}",
+        reason=reason,
+        message=message,
+        broken=never,
+        since_s=since_s,
+    )
+
+
+def _queue_says(observed: Observed) -> Event | None:
+    """Return the last that Kueue said of why the job is not admitted."""
+    said = [
+        event
+        for event in observed.events
+        if (event.kind == "Workload" and event.reason.startswith(_QUEUE_SAYS))
+        or event.reason == "WorkloadPriorityClassNotFound"
+        or (event.kind == "PyTorchJob" and event.reason in {"ErrWorkloadCompose", "Inadmissible"})
+    ]
+    return said[-1] if said else None
+
+
+def _refused_pods(observed: Observed) -> Iterator[Waiting]:
+    """Find pods that the API did not let the operator create; the job says nothing of it."""
+    if observed.pods:
+        return
+    refused = [event for event in observed.events if event.reason == "FailedCreatePod"]
+    for event in refused[-1:]:
+        quota = "exceeded quota" in event.message
+        yield Waiting(
+            kind="QUOTA_WAIT" if quota else "CONFIG",
+            words="the namespace's quota is used up" if quota else "its pods are not allowed to be created",
+            reason=event.reason,
+            message=event.message,
+            broken=not quota,
+            since_s=event.at_s,
+        )
+
+
+def _for_pods(observed: Observed) -> Iterator[Waiting]:
+    alone = observed.job is not None and observed.job.gone
+    for pod in observed.pods:
+        leaving = (pod.deletion is not None or pod.gone is not None) and not alone
+        if pod.starts or leaving or observed.successors(pod):
+            continue
+        if pod.unscheduled:
+            yield _without_node(pod, pod.unscheduled, observed.events_of(pod))
+        elif pod.obstacle and pod.obstacle.reason in _IMAGE:
+            yield _image(pod, pod.obstacle)
+        elif pod.obstacle and pod.obstacle.reason in _CONFIG:
+            words = f"pod {pod.name} cannot be started as it is asked for"
+            yield _of_pod("CONFIG", pod, pod.obstacle, words, broken=True)
+        else:
+            yield from _mounts(pod, observed.events_of(pod))
+
+
+def _of_pod(kind: str, pod: PodStory, word: Word, words: str, *, broken: bool) -> Waiting:
+    return Waiting(
+        kind=kind,
+        words=words,
+        reason=word.reason,
+        message=word.message,
+        pod=pod.name,
+        broken=broken,
+        since_s=word.since_s or pod.scheduled_s or pod.created_s,
+    )
+
+
+def _without_node(pod: PodStory, word: Word, events: tuple[Event, ...]) -> Waiting:
+    """Say why no node takes a pod, and whether one is being added."""
+    if word.reason == "SchedulingGated":
+        return _of_pod("QUOTA_WAIT", pod, word, f"pod {pod.name} is held back by its queue", broken=False)
+    reasons = [
+        pattern.sub(words, found[0])
+        for pattern, words in _SCHEDULER
+        if (found := pattern.search(word.message))
+    ]
+    grown = [event.reason for event in events if event.reason in {"TriggeredScaleUp", "NotTriggerScaleUp"}]
+    scaling = {"TriggeredScaleUp": "; a node is being added", "NotTriggerScaleUp": "; no node will be added"}
+    why = f": {', '.join(reasons)}" if reasons else ""
+    words = f"no node takes pod {pod.name}{why}{scaling[grown[-1]] if grown else ''}"
+    return _of_pod("UNSCHEDULABLE", pod, word, words, broken=False)
+
+
+def _image(pod: PodStory, word: Word) -> Waiting:
+    """Registries hiccup for a moment; an image that does not come within that will not come at all."""
+    passing = bool(_PASSING.search(word.message))
+    words = f"pod {pod.name} does not get its image" + (", the registry does not answer" if passing else "")
+    return _of_pod("IMAGE_PULL", pod, word, words, broken=True)
+
+
+def _mounts(pod: PodStory, events: tuple[Event, ...]) -> Iterator[Waiting]:
+    """Say what keeps a pod that has its node from starting, where only an event tells it."""
+    told = [event for event in events if event.reason in _MOUNT]
+    for event in told[-1:]:
+        absent = bool(_ABSENT.search(event.message))
+        words = f"pod {pod.name} waits for " + (
+            "something that does not exist" if absent else "its volumes or network"
+        )
+        word = Word(reason=event.reason, message=event.message, since_s=event.at_s)
+        yield _of_pod("CONFIG" if absent else "INFRASTRUCTURE", pod, word, words, broken=absent)

@@ -1,0 +1,64 @@
+"""torchrun's agent, with a say in when a round is over, whether another one follows, and how it is stopped.
+
+The methods that are replaced are those that PyTorch documents as an agent's to define
+(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_rounds.py holds what is relied
+on.
+"""
+
+import signal
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import (  # type: ignore[import-not-found,unused-ignore]
+    RunResult,
+    WorkerGroup,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import (  # type: ignore[import-not-found,unused-ignore]
+    LocalElasticAgent,
+)
+
+from trainwright.launch.ranks import first_error
+from trainwright.launch.watch import Watch
+
+_DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Rounds(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
+    """Runs the processes of one machine, and starts them again when that may help.
+
+    Args:
+        watch: Looks after the processes.
+        folder: The attempt's folder.
+        settings: What torchrun says.
+    """
+
+    def __init__(self, watch: Watch, folder: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._watch, self._folder = watch, folder
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        number = worker_group.spec.max_restarts - self._remaining_restarts
+        self._watch.prepare(number, [worker.global_rank for worker in worker_group.workers])
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        self._watch.begin(number, {ranks[place]: int(pid) for place, pid in started.items()})
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Return the state of the processes; torch's own look would end all as soon as one has failed."""
+        if not self._watch.over():
+            return RunResult(state=WorkerState.HEALTHY)
+        result: RunResult = super()._monitor_workers(worker_group)
+        error = first_error(self._folder)
+        if result.state == WorkerState.FAILED and error and not error.passing:
+            self._remaining_restarts = 0
+        return result
+
+    def _shutdown(self, *arguments: Any, **options: Any) -> None:
+        """End the processes; a second signal does not cut short what the first one began."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in _DEAF_TO}
+        try:
+            super()._shutdown(*arguments, **options)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
