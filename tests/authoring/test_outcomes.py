@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kfp import dsl, kubernetes
 
-from tests.authoring.steps import close, fail, gate, red, say, sleepy, types
+from tests.authoring.steps import close, fail, gate, red, resumed, say, sleepy, types
 from trainwright.authoring.local import Outcome
 from trainwright.errors import DependencyError, InputError
 
@@ -241,3 +241,19 @@ def test_a_run_of_another_pipeline_cannot_be_continued(run: Run) -> None:
         run(two, run_id=outcome.id)
     with pytest.raises(InputError, match="there is no run 'nope'"):
         run(one, run_id="nope")
+
+
+def test_what_a_job_keeps_beside_its_output_is_there_at_the_next_try_and_in_the_next_run_but_no_output(
+    run: Run, states: States
+) -> None:
+    """As a volume would keep it; a training that was killed goes on from there."""
+
+    def pipeline(lives: int) -> None:
+        resumed(lives=lives).set_retry(1, backoff_duration="0s").set_caching_options(enable_caching=False)
+
+    first = run(pipeline, {"lives": 4})
+    assert (first.exit_code, first.tasks[0].attempts) == (41, 2)
+    again = run(pipeline, {"lives": 4}, run_id=first.id)
+    assert (again.exit_code, again.tasks[0].attempts) == (0, 2)
+    assert parameters(again, "resumed") == {"Output": "4"}
+    assert not list(first.folder.glob(".resumed.*"))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.evaluate.conftest import FAIR, Step, rows_of
+from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.tables import write_snapshot
 
@@ -112,3 +114,20 @@ def test_a_label_may_be_a_truth_value_or_any_number_that_is_0_or_1(kind: pa.Data
     rows = rows_of(FAIR)
     plain = written(rows).judge().metrics
     assert written(rows | {"late": pa.array(rows["late"]).cast(kind)}).judge().metrics == plain
+
+
+@pytest.mark.parametrize(
+    ("roles", "named"),
+    [({"score_0": "a", "score_1": "b", "score_2": "c"}, "3 classes"), ({"estimate": "a"}, "a number")],
+)
+def test_predictions_that_are_not_of_two_classes_are_refused_whatever_their_labels(
+    written: Write, roles: dict[str, str], named: str
+) -> None:
+    """Also where the split happens to hold no label but 0 and 1, and all scores lie between them."""
+    step = written(rows_of(FAIR))
+    snapshot = Snapshot.read(step.folder / "predictions")
+    kept = {role: name for role, name in snapshot.roles.items() if role != "score"}
+    changed = replace(snapshot, roles=kept | dict.fromkeys(roles, "score"))
+    changed.write(step.folder / "predictions")
+    with pytest.raises(InputError, match=f"these are predictions of {named}"):
+        replace(step, version=changed.digest).judge()

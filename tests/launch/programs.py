@@ -2,13 +2,17 @@
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
+from trainwright.launch import local
 from trainwright.launch.job import Job
+
+ROOT = Path(__file__).resolve().parents[2]
 
 START = """
 import json, os, sys, time
@@ -56,6 +60,14 @@ def job(root: Path, body: str, **changes: Any) -> Job:
         "timeout_s": 60,
     }
     return Job(**settings | changes)
+
+
+def agent(asked: Job, *options: str) -> subprocess.Popen[bytes]:
+    """Start the agent of a job, as a pod of a cluster does."""
+    command = [str(local.sibling_python("torch")), "-m", "trainwright.launch.agent", str(asked.folder)]
+    command += [*asked.watched, "--", "--standalone", f"--nproc-per-node={asked.processes}", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} | asked.environment
+    return subprocess.Popen([*command, *asked.arguments], env=environment)
 
 
 def pids(root: Path, expected: int = 2, within_s: float = 40) -> list[int]:

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.train.odd import TARGETS, Made, untrained, with_odd_rows
 from tests.train.problems import ROWS, Outcome, flights, run, write
-from trainwright.artifacts import Model
+from trainwright import tables
+from trainwright.artifacts import Model, Snapshot
 from trainwright.train.group import Group, joined
+from trainwright.train.model import write_model
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +45,29 @@ def alone() -> Iterator[Group]:
         torch.set_num_threads(1)
         with joined(0) as group:
             yield group
+
+
+@pytest.fixture(scope="session")
+def odd_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training set whose splits end with odd rows."""
+    folder = tmp_path_factory.mktemp("odd") / "set"
+    write(folder, {"train": with_odd_rows(600, 1), "evaluate": with_odd_rows(400, 2)})
+    return folder
+
+
+@pytest.fixture(scope="session", params=["standard", "quantile", "multiclass", "regression"])
+def made(odd_set: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Made:
+    """The folder of a network, in turn of each kind of target and of scaling."""
+    scaling = request.param if request.param == "quantile" else "standard"
+    trained = untrained(odd_set, TARGETS.get(request.param, TARGETS["binary"]), scaling)
+    folder = tmp_path_factory.mktemp("made") / "model"
+    write_model(folder, trained)
+    return Made(folder, trained, tables.read_split(odd_set, Snapshot.read(odd_set), "evaluate"))
+
+
+@pytest.fixture(scope="session")
+def plain_made(odd_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The folder of a network of the usual kind."""
+    trained, folder = untrained(odd_set, TARGETS["binary"]), tmp_path_factory.mktemp("plain") / "model"
+    write_model(folder, trained)
+    return Made(folder, trained, tables.read_split(odd_set, Snapshot.read(odd_set), "evaluate"))

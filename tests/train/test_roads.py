@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-import math
-from datetime import UTC, datetime
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,48 +13,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.problems import NETWORK, flights, run, source, write
+from tests.train.odd import ODD, with_odd_rows
+from tests.train.problems import NETWORK, run, source, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.documents import digest_file
-from trainwright.experiment import Network
+from trainwright.experiment import Mlp
 from trainwright.train import serving
-from trainwright.train.columns import to_values
+from trainwright.train.architectures import Inputs, Target, make
+from trainwright.train.columns import to_table, to_values
 from trainwright.train.group import Group
-from trainwright.train.network import Scorer, TabularNetwork
 from trainwright.train.rows import encode, fit
 from trainwright.train.serving import Predictor
 
 PARENTS = {"entities": "e" * 64, "features": "f" * 64, "features.weather": "a" * 64}
-
-ODD = {
-    "wind": [math.nan, math.inf, -math.inf, None, 1e300, -1e149, 5e-324, 20.0],
-    "noise": [50, 0, -(2**53), 2**53, None, 51, 49, 50],
-    "carrier": ["c1", "never seen", None, "", "C1", "c3", "c0", "c2"],
-    "holiday": [True, None, False, True, None, False, True, False],
-    "seen": [
-        None,
-        *(datetime(year, 5, 6, 7, 8, 9, 123456, UTC) for year in (1, 1969, 2013, 2038, 9999)),
-        None,
-        None,
-    ],
-}
-
-
-def with_odd_rows(rows: int, seed: int) -> pa.Table:
-    """Flights with a time of their own; the last rows are odd ones, with labels."""
-    table = flights(rows, seed)
-    random = np.random.default_rng(seed)
-    seen = pa.array(random.integers(0, 10**15, rows), pa.timestamp("us", tz="UTC"))
-    table = table.append_column("seen", pa.array([*seen.to_pylist()[:-1], None], seen.type))
-    count = len(ODD["wind"])
-    extra = {name: ODD.get(name, [None] * count) for name in table.column_names}
-    extra |= {
-        "id": [f"odd{n}" for n in range(count)],
-        "at": table["at"].to_pylist()[:count],
-        "late": [0, 1] * 4,
-    }
-    return pa.concat_tables([table, pa.table(extra, schema=table.schema)])
 
 
 @pytest.fixture(scope="module", params=["standard", "quantile"])
@@ -80,38 +53,78 @@ def test_what_is_learned_from_is_what_is_served_to_the_bit(
     road: tuple[Path, Path, str], alone: Group, tmp_path: Path
 ) -> None:
     folder, model, scaling = road
-    network = Network(**NETWORK | {"scaling": scaling})
+    network = Mlp(**NETWORK | {"scaling": scaling})
     transforms, labels = fit(source(folder), network, alone)
-    learned = encode(source(folder), transforms, labels, tmp_path / "encoded", alone)
+    learned = encode(source(folder), transforms, labels, tmp_path / "encoded", alone).take(
+        np.arange(sum(part.rows for part in labels))
+    )
     predictor = serving.load(model)
     assert predictor.transforms.digest == transforms.digest
     assert bool(transforms.ranked) == (scaling == "quantile")
     rows = tables.read_split(folder, Snapshot.read(folder), "train")
     rows = rows.filter(rows["late"].is_valid())
-    table = serving._to_table(by_lists(rows, predictor))
-    served = predictor.transforms.encode(to_values(table, predictor.transforms.inputs))
-    assert learned.numeric.numpy().tobytes() == served.numeric.tobytes()
-    assert np.array_equal(learned.categories.numpy(), served.categories)
-    assert len(served.numeric) - len(ODD["wind"]) > 800
+    raw = transforms.raw(to_values(to_table(by_lists(rows, predictor)), transforms.inputs))
+    exported = torch.export.load(model / "program.pt2")
+    tensors = [
+        torch.from_numpy(np.ascontiguousarray(part)) for part in (raw.numbers, raw.times, raw.categories)
+    ]
+    served = [part.numpy() for part in encoded_by(exported, tensors)]
+    assert learned.inputs[0].numpy().tobytes() == served[0].tobytes()
+    assert np.array_equal(learned.inputs[1].numpy(), served[1])
+    assert len(served[0]) - len(ODD["wind"]) > 800
+
+
+def encoded_by(program: torch.export.ExportedProgram, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the network inside an exported program is given: the last values that the encoder's steps make."""
+    module = program.module()
+    kept: dict[str, torch.Tensor] = {}
+
+    class Keeping(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> object:
+            result = super().run_node(node)
+            stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+            if any(path.endswith("encoder") for path in stack):
+                kept[
+                    "numeric" if isinstance(result, torch.Tensor) and result.is_floating_point() else "codes"
+                ] = result
+            return result
+
+    Keeping(module).run(*tensors)
+    return [kept["numeric"], kept["codes"]]
 
 
 def test_the_exported_program_scores_odd_rows_as_the_trained_network_does(
-    road: tuple[Path, Path, str],
+    road: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     folder, model, scaling = road
     predictor = serving.load(model)
-    network = TabularNetwork(Network(**NETWORK | {"scaling": scaling}), predictor.transforms, 0.5)
+    architecture = make(Mlp(**NETWORK | {"scaling": scaling}))
+    network = architecture.build(Inputs(Target("binary", (0.5, 0.5)), predictor.transforms)).eval()
     network.load_state_dict(load_file(model / "weights.safetensors"))
     rows = tables.read_split(folder, Snapshot.read(folder), "evaluate")
     encoded = predictor.transforms.encode(to_values(rows, predictor.transforms.inputs))
     with torch.inference_mode():
-        trained = (
-            Scorer(network)
-            .eval()(torch.from_numpy(encoded.numeric), torch.from_numpy(encoded.categories))
-            .numpy()
-        )
+        output = network(torch.from_numpy(encoded.numeric), torch.from_numpy(encoded.categories))
+        trained = architecture.predict(output).numpy()
     assert np.isfinite(trained).all()
     assert trained.tobytes() == predictor.predict(by_lists(rows, predictor)).tobytes()
+    assert trained.tobytes() == in_another_process(model / "program.pt2", rows, tmp_path)
+
+
+def in_another_process(program: Path, rows: pa.Table, folder: Path) -> bytes:
+    """Scores by the program alone: nothing else of the model's folder is there."""
+    shutil.copyfile(program, folder / "program.pt2")
+    with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    code = (
+        "import pyarrow as pa; from pathlib import Path; from trainwright.train import serving;"
+        f"folder = Path({str(folder)!r});"
+        "rows = pa.ipc.open_file(pa.OSFile(str(folder / 'rows.arrow'))).read_all();"
+        "scores = serving.load_program(folder / 'program.pt2').predict(rows);"
+        "(folder / 'scores.bin').write_bytes(scores.tobytes())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return (folder / "scores.bin").read_bytes()
 
 
 def test_a_model_names_its_transforms_and_what_its_features_came_from(road: tuple[Path, Path, str]) -> None:

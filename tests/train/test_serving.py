@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.train.odd import Made
 from tests.train.problems import Outcome, flights
 from trainwright import tables
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
+from trainwright.register.package import pack
 from trainwright.train import serving
 
 COLUMNS = ["wind", "noise", "carrier", "holiday"]
@@ -70,6 +72,59 @@ def test_the_input_example_is_what_the_model_reads(trained: Outcome, predictor: 
     np.testing.assert_array_equal(
         predictor.predict({name: list(values) for name, values in columns.items()}), predictor.predict(first)
     )
+
+
+MLFLOW = """
+import json, sys
+from pathlib import Path
+package, rows, pandas = sys.argv[1:]
+sys.path.append(pandas)
+import mlflow.pyfunc, numpy, pandas
+from mlflow.models import Model
+example = Model.load(package).load_input_example(package)
+model = mlflow.pyfunc.load_model(package)
+frame = pandas.read_json(rows, orient="split", dtype=False, convert_dates=["seen"])
+for name, table in {"example": example, "frame": frame}.items():
+    Path(package, name + ".bin").write_bytes(numpy.asarray(model.predict(table)).tobytes())
+"""
+
+
+def test_mlflow_loads_a_registered_model_and_scores_its_example_and_a_frame(
+    plain_made: Made, tmp_path: Path
+) -> None:
+    """It needs pandas, which this environment spares, so pandas is borrowed from that of join."""
+    pandas = (
+        Path(sys.prefix).parent / "feast" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    )
+    if not (pandas / "site-packages" / "pandas").exists():
+        pytest.skip("no feast environment beside this one")
+    package, names = tmp_path / "package", list(plain_made.trained.transforms.inputs)
+    pack(plain_made.folder, Model.read(plain_made.folder), package, run="0" * 32, time_ms=0)
+    example = json.loads((package / "input_example.json").read_text())
+    usual = plain_made.rows.slice(0, 300).select(names)
+    times = usual["seen"].cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
+    lists = [times if name == "seen" else usual[name].to_pylist() for name in names]
+    frame = {"columns": names, "data": [list(row) for row in zip(*lists, strict=True)]}
+    (tmp_path / "rows.json").write_text(json.dumps(frame))
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        MLFLOW,
+        package,
+        tmp_path / "rows.json",
+        pandas / "site-packages",
+    ]
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=quiet, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    columns = dict(
+        zip(example["columns"], (list(each) for each in zip(*example["data"], strict=True)), strict=True)
+    )
+    model = serving.load(plain_made.folder)
+    assert (package / "example.bin").read_bytes() == model.predict(columns).tobytes()
+    assert (package / "frame.bin").read_bytes() == model.predict(usual).tobytes()
 
 
 def test_what_was_never_seen_gets_a_score_all_the_same(predictor: serving.Predictor) -> None:

@@ -23,6 +23,13 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.name.startswith("."))
 
 
+def assert_only_the_home_is_there(folder: Path) -> None:
+    """What a training that failed has left: its home, from which the next attempt goes on, and its page."""
+    home, *others = sorted(path.name for path in folder.iterdir())
+    assert home.startswith(".model.job-")
+    assert set(others) <= {"report.html"}
+
+
 def auc(label: NDArray[np.int64], score: NDArray[np.float64]) -> float:
     """Area under the curve as the share of pairs in the right order (no ties in the scores)."""
     ranks = np.empty(len(score))
@@ -147,7 +154,7 @@ def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
     assert Record.read(again.model).config["launched_by"]["launcher"] == "pytorchjob"
     digest = Snapshot.read(training_set).digest
     assert [path.name for path in (shared / "trainwright" / "snapshots").iterdir()] == [digest]
-    assert list((shared / "trainwright" / "attempts").iterdir()) == []
+    assert list((shared / "trainwright" / "jobs").iterdir()) == []
     assert leftovers(tmp_path) == []
 
 
@@ -176,7 +183,7 @@ def test_what_is_not_what_the_marker_says_is_not_published(
     with pytest.raises(InternalError, match="differ from what the completion marker says") as caught:
         run(training_set, tmp_path, Harvested(trained, changed))
     assert changed.removesuffix("/model.json") in caught.value.what
-    assert list(tmp_path.iterdir()) == []
+    assert_only_the_home_is_there(tmp_path)
 
 
 def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(
@@ -186,4 +193,4 @@ def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(
         run(training_set, tmp_path, training={"learning_rate": 1e30})
     assert caught.value.code == 30
     assert "Lower the learning rate" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert_only_the_home_is_there(tmp_path)

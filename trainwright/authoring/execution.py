@@ -20,6 +20,9 @@ from trainwright.authoring.toolchains import TOOLCHAINS
 RETRYABLE = frozenset({20, 21, 40, 41})
 """Exit codes after which the compiled retry policy is followed; after any other, trying again is no use."""
 
+_HOMES = ".*.job-*"
+"""What launchers call the folders of jobs that they have not finished, beside the outputs of their step."""
+
 
 class Machine(Protocol):
     """Where the environments of the toolchains are found; :class:`Environments` is the real one."""
@@ -88,13 +91,15 @@ class Execution:
         call.require_short()
         made_from = self._made_from(call)
         cache, key = self._cache(call, made_from)
-        shutil.rmtree(call.folder, ignore_errors=True)
+        unfinished = _set_aside(call.folder)
         output, reason = self._reused(cache, key, call)
         if made_from:
             self._note(MadeFrom(step=call.name, key=key, reason=reason, made_from=made_from))
         if output is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
             return _task(call, output, "cached", 0)
         call.folder.mkdir()
+        _bring_back(unfinished, call.folder)
         attempts, error = self._attempts(call)
         if error:
             return failures.failed(call, error, attempts)
@@ -187,10 +192,32 @@ class Execution:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an attempt has left, but for the log: the next finds what a new pod would find."""
+    """Remove what an attempt has left, but for the log: the next finds what a new pod would find.
+
+    That is, on a volume, the homes of jobs, which a job that is started again goes on from.
+    """
     for path in folder.iterdir():
-        if path.name != runs.LOG:
+        if path.name != runs.LOG and not path.match(_HOMES):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _bring_back(place: Path, folder: Path) -> None:
+    """Put what was set aside where the step's process finds it."""
+    if place.exists():
+        for path in place.iterdir():
+            path.rename(folder / path.name)
+        place.rmdir()
+
+
+def _set_aside(folder: Path) -> Path:
+    """Remove a step's folder, but for the homes of unfinished jobs; return where these are now."""
+    place = folder.with_name(f".{folder.name}.unfinished")
+    for home in folder.glob(_HOMES):
+        place.mkdir(exist_ok=True)
+        shutil.rmtree(place / home.name, ignore_errors=True)
+        home.rename(place / home.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    return place
 
 
 def _task(call: Invocation, output: dict[str, Any], state: str, attempts: int) -> Task:

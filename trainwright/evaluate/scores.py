@@ -54,10 +54,11 @@ def read_scores(folder: Path, snapshot: Snapshot, split: str, slices: Sequence[s
         slices: Columns that slices are cut from.
 
     Raises:
-        InputError: A column or the split is missing, no row has a label, all have the same, a key occurs
-            twice, or a score is missing or outside [0, 1].
+        InputError: The predictions are not of a label of 0 and 1, a column or the split is missing, no row
+            has a label, all have the same, a key occurs twice, or a score is missing or outside [0, 1].
     """
     where = f"predictions, split {split!r}"
+    _require_binary(snapshot, where)
     roles = {"label": "label", "score": "score"} | snapshot.roles
     label, score = roles["label"], roles["score"]
     require_columns(snapshot, {label, score, *slices}, where)
@@ -76,6 +77,18 @@ def read_scores(folder: Path, snapshot: Snapshot, split: str, slices: Sequence[s
         label_name=label,
         unlabelled=table.num_rows - known.num_rows,
     )
+
+
+def _require_binary(snapshot: Snapshot, where: str) -> None:
+    """Refuse predictions of several classes or of a number: the roles of their columns tell."""
+    classes = [role for role in snapshot.roles if role.startswith("score_")]
+    what = f"of {len(classes)} classes" if classes else "of a number" if "estimate" in snapshot.roles else ""
+    if what:
+        raise InputError(
+            f"these are predictions {what}; evaluate judges those of a label of 0 and 1",
+            where=where,
+            hint="Judge them elsewhere, or train with training.objective.kind: binary.",
+        )
 
 
 _LABELS = "Judge a split whose labels are known, and that has both outcomes."

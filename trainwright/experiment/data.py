@@ -115,7 +115,9 @@ class Data(Section):
     hosts: tuple[Name, ...] = Field((), description="Hosts that an https:// source may name; no other.")
     key: Name = Field(description="Column that identifies a row; unique and never null.")
     time: Name = Field(description="Timestamp column: when the prediction is made.")
-    label: Name = Field(description="Column to predict, 0 or 1; rows without it are kept, not learned from.")
+    label: Name = Field(
+        description="Column to predict, as training.objective says; rows without it are not learned from."
+    )
     types: dict[Name, Name] = Field(
         default_factory=dict, description="Arrow types of CSV and JSONL columns, instead of the found ones."
     )

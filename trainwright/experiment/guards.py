@@ -32,6 +32,21 @@ class Guards(Section):
         "has diverged; null: never.",
     )
     window: int = Field(200, ge=20, description="Steps that count as recent.")
+    norm_spike: float | None = Field(
+        20.0,
+        gt=1,
+        description="Times its recent median at which the norm of a gradient is worth a warning; null: none.",
+    )
+    slow: float | None = Field(
+        2.0,
+        gt=1,
+        description="Times the others' median at which a process that computes slower is named; null: none.",
+    )
+    halve_micro_batch: bool = Field(
+        False,
+        description="Whether a training that runs out of GPU memory is tried once more with half the "
+        "micro-batch; its sums are then rounded otherwise. Takes one of `resources.restarts`.",
+    )
     stall_s: float = Field(
         600, gt=0, description="Seconds without a step after which the training counts as hung."
     )

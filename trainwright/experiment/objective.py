@@ -11,7 +11,9 @@ class Objective(Section):
     """Kind of target, and what to do about imbalance."""
 
     kind: Literal["auto", "binary", "multiclass", "regression"] = Field(
-        "auto", description="auto: by the label; whole numbers are classes, other numbers are regressed."
+        "auto",
+        description="auto: by the label's type; whole numbers and booleans are classes 0 to n-1, other "
+        "numbers are regressed.",
     )
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="balanced: every class weighs the same in the loss (mean weight 1)."
@@ -23,7 +25,9 @@ class Objective(Section):
         0.0, ge=0, le=10, description="Focusing exponent of the focal loss (Lin et al., ICCV 2017); 0: none."
     )
     threshold: Literal["half", "f1", "youden"] = Field(
-        "half", description="Where a score counts as label 1: 0.5, or what is best on the evaluation split."
+        "half",
+        description="Where a score counts as label 1: 0.5, or what is best on the split that ends the training "
+        "early or, without one, on the first that is scored.",
     )
 
     @model_validator(mode="after")

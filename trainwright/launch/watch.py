@@ -31,7 +31,7 @@ _LOOK_S = 0.2
 _DECIDED = frozenset(
     kind.code for kind in (DataRefused, Diverged, InputError, ModelRefused, PermissionRefused, Preempted)
 )
-"""What processes mostly end with together; the first of them may have its page to draw, which takes a while."""
+"""What processes mostly end with together; the first of them may have its page to draw before that."""
 
 
 @dataclass

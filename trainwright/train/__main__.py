@@ -1,102 +1,81 @@
 """What each process of a training job runs: ``python -m trainwright.train SPEC.json``, under torchrun."""
 
-import math
 import os
 import shutil
 import sys
 from pathlib import Path
 
-import torch
-
-from trainwright.artifacts import Record, Snapshot
-from trainwright.errors import InputError
-from trainwright.experiment import Network, Tabular, Training, read_network
+from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.experiment import LanguageModel, Training, read_network
 from trainwright.launch.job import Completion
 from trainwright.launch.ranks import reported_rank
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.history import FILE as HISTORY
 from trainwright.tracking.shipping import Destination
-from trainwright.train import serving
-from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.curves import Curves
+from trainwright.train.given import Finished, Given
 from trainwright.train.group import Group, joined
-from trainwright.train.labels import Labels, total
-from trainwright.train.loader import Loader
-from trainwright.train.loop import Fitted, Loop
-from trainwright.train.model import Trained, write_model
-from trainwright.train.order import Order, default_streams
-from trainwright.train.predictions import write_predictions
-from trainwright.train.rows import Source, encode, fit
-from trainwright.train.specification import Specification, input_kinds
-from trainwright.train.step import Stepper
+from trainwright.train.on_rows import train_on_rows
+from trainwright.train.on_tokens import train_on_tokens
+from trainwright.train.parallel import settle_arithmetic
+from trainwright.train.specification import Specification
+from trainwright.train.stopping import Stop, listening
 
 
-def main(path: Path) -> None:
+def main(path: Path, stop: Stop) -> None:
     """Train, and leave the model, the predictions and the completion marker beside the specification."""
     watch = Stopwatch()
     specification = Specification.read(path)
     network = read_network(specification.network)
     training = Training.check(specification.training, "training")
-    folder = Path(specification.training_set)
-    snapshot = Snapshot.open(folder, specification.data_version)
-    source = Source(folder, snapshot, training.split, input_kinds(snapshot))
-    torch.use_deterministic_algorithms(mode=True)
-    with joined(specification.gpus) as group, _curves(specification, training, group, path.parent) as curves:
-        trained, fitted = _train(source, network, training, group, Path(specification.home), curves)
-    if not group.leads:
-        return
-    model = write_model(path.parent / "model", trained)
-    predictor = serving.load(path.parent / "model")
-    scored = write_predictions(path.parent / "predictions", folder, snapshot, training.predict, predictor)
-    headline = (
-        f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.samples_per_s:,.0f} rows/s"
-    )
-    curves.draw(headline, [("model", model.digest[:12]), ("data", specification.data_version[:12])])
+    snapshot = Snapshot.open(Path(specification.training_set), specification.data_version)
+    settle_arithmetic()
+    with (
+        joined(specification.gpus, training.guards.collective_s) as group,
+        _curves(specification, training, group, path.parent) as curves,
+    ):
+        given = Given(specification, network, training, snapshot, path.parent, group, curves, stop)
+        finished = _train(given)
+        stop.finish()
+    if group.leads:
+        _leave(given, finished, watch)
+
+
+def _train(given: Given) -> Finished:
+    if isinstance(given.network, LanguageModel):
+        return train_on_tokens(given, given.network)
+    return train_on_rows(given, given.network)
+
+
+def _leave(given: Given, finished: Finished, watch: Stopwatch) -> None:
+    """Write all that others read; the completion marker last."""
+    folder, specification = given.folder, given.specification
+    model, scored = finished.write(folder / "model", folder / "predictions")
+    headline = _headline(finished, given)
+    given.curves.draw(headline, [("model", model.digest[:12]), ("data", specification.data_version[:12])])
     watch.record(
-        path.parent / "model",
+        folder / "model",
         "train",
         headline,
-        config={**trained.config, "launched_by": specification.launched_by},
+        config={**given.config, "launched_by": specification.launched_by},
         inputs={"training_set": specification.data_version},
-        outputs={"model": model.digest, "predictions": scored.digest},
-        parents=[folder],
+        outputs=_digests(model, scored),
+        parents=[given.training_set],
     )
-    shutil.copyfile(Path(specification.home) / HISTORY, path.parent / "model" / HISTORY)
+    shutil.copyfile(given.home / HISTORY, folder / "model" / HISTORY)
     # The predictions are another step's input: their record leads that step back to the data.
-    shutil.copyfile(path.parent / "model" / Record.FILE, path.parent / "predictions" / Record.FILE)
-    Completion(
-        attempt=specification.attempt, outputs={"model": model.digest, "predictions": scored.digest}
-    ).write(path.parent)
+    shutil.copyfile(folder / "model" / Record.FILE, folder / "predictions" / Record.FILE)
+    Completion(attempt=specification.attempt, outputs=_digests(model, scored)).write(folder)
 
 
-def _train(
-    source: Source, network: Network, training: Training, group: Group, home: Path, curves: Curves
-) -> tuple[Trained, Fitted]:
-    """Fit transforms and network; every process ends with the same ones."""
-    if not isinstance(network, Tabular):
-        raise InputError(f"no architecture {network.kind!r}", where="network.kind")
-    transforms, labels = fit(source, network, group)
-    counts = total(labels)
-    rows = encode(source, transforms, labels, home / "encoded", group, training.feeding)
-    torch.manual_seed(training.seed)
-    rate = counts.positives / counts.rows
-    architecture = make(network)
-    inputs = Inputs(Target("binary", (1 - rate, rate)), transforms)
-    module = architecture.build(inputs).to(group.device)
-    stepper = Stepper(module, architecture, training, group)
-    order = _order(len(rows), training, group)
-    pin = group.device.type == "cuda"
-    with Loader(rows, order, group.rank, group.size, prefetch=training.feeding.prefetch, pin=pin) as feeder:
-        fitted = Loop(stepper, feeder, training, group, watchers=[curves]).run()
-    config = {
-        "network": network.model_dump(mode="json"),
-        "training": training.model_dump(mode="json"),
-        "processes": group.size,
-    }
-    trained = Trained(
-        module, architecture, transforms, source, source.snapshot.digest, config, _metrics(fitted, counts)
-    )
-    return trained, fitted
+def _digests(model: Model, scored: Snapshot) -> dict[str, str]:
+    return {"model": model.digest, "predictions": scored.digest}
+
+
+def _headline(finished: Finished, given: Given) -> str:
+    fitted = finished.fitted
+    unit = "sequences" if isinstance(given.network, LanguageModel) else "rows"
+    return f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.samples_per_s:,.0f} {unit}/s"
 
 
 def _curves(specification: Specification, training: Training, group: Group, folder: Path) -> Curves:
@@ -112,33 +91,7 @@ def _curves(specification: Specification, training: Training, group: Group, fold
     )
 
 
-def _order(samples: int, training: Training, group: Group) -> Order:
-    feeding = training.feeding
-    return Order(
-        samples,
-        training.batch_size,
-        feeding.streams or default_streams(group.size),
-        training.seed,
-        feeding.block,
-        feeding.window,
-    )
-
-
-def _metrics(fitted: Fitted, labels: Labels) -> dict[str, float]:
-    """Return the figures that belong to the model: those that the same training gives again."""
-    rate = labels.positives / labels.rows
-    return {
-        "train_loss": fitted.losses[-1],
-        "first_epoch_loss": fitted.losses[0],
-        "base_rate_loss": -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)),
-        "steps": float(fitted.steps),
-        "rows": float(labels.rows),
-        "rows_without_label": float(labels.missing),
-        "base_rate": rate,
-    }
-
-
 if __name__ == "__main__":
     spec = Path(sys.argv[1])
-    with reported_rank(spec.parent, int(os.environ.get("RANK", "0"))):
-        main(spec)
+    with reported_rank(spec.parent, int(os.environ.get("RANK", "0"))), listening() as told:
+        main(spec, told)

@@ -1,6 +1,7 @@
 """From Arrow columns to the raw columns that transforms take. The same for training and for serving."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -8,6 +9,20 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
 from trainwright.transforms import MISSING_TIME, Categories, Kind, Values
+
+
+def to_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> pa.Table | pa.RecordBatch:
+    """Return rows as Arrow; they are that, or lists by name.
+
+    Raises:
+        InputError: The lists make no table.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows
+    try:
+        return pa.table({name: pa.array(values, from_pandas=True) for name, values in rows.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError, OverflowError) as error:
+        raise InputError(f"these columns are not a table: {error}", where="input of the model") from None
 
 
 def to_values(rows: pa.Table | pa.RecordBatch, kinds: Mapping[str, Kind]) -> dict[str, Values]:
@@ -40,7 +55,7 @@ def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
                 return microseconds.fill_null(MISSING_TIME).to_numpy()  # type: ignore[no-any-return]
             case "category":
                 return _to_categories(column)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
         raise InputError(
             f"column {name!r} of type {column.type} cannot be read as a {kind}: {error}",
             where="input of the model",
@@ -48,8 +63,18 @@ def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
 
 
 def _to_categories(column: pa.Array) -> Categories:
-    if not pa.types.is_dictionary(column.type):
+    if not _is_dictionary_of_texts(column):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         # Booleans become "true" and "false".
         column = pc.cast(column, pa.string()).dictionary_encode()
     codes = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return Categories(codes=codes.astype(np.int64, copy=False), values=column.dictionary.to_pylist())
+
+
+def _is_dictionary_of_texts(column: pa.Array) -> bool:
+    """Tell whether a column is encoded already, with no missing value among the distinct ones."""
+    if not pa.types.is_dictionary(column.type) or column.dictionary.null_count:
+        return False
+    kind = column.type.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

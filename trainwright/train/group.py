@@ -11,8 +11,6 @@ from torch import distributed
 
 from trainwright.errors import DependencyError, InternalError
 
-_TIMEOUT = timedelta(minutes=10)
-
 
 @dataclass(frozen=True)
 class Group:
@@ -49,11 +47,12 @@ def _place(name: str) -> int:
 
 
 @contextmanager
-def joined(gpus: int) -> Iterator[Group]:
+def joined(gpus: int, wait_s: float = 600) -> Iterator[Group]:
     """Join the other processes: over gloo on the CPU, over NCCL on GPUs.
 
     Args:
         gpus: GPUs of this machine; 0 trains on the CPU.
+        wait_s: Seconds that a process waits for the others, here and whenever they exchange anything.
 
     Raises:
         DependencyError: GPUs were asked for and there are fewer than processes.
@@ -67,7 +66,7 @@ def joined(gpus: int) -> Iterator[Group]:
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if gpus else "gloo", timeout=_TIMEOUT)
+    distributed.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(seconds=wait_s))
     yield Group(_place("RANK"), _place("WORLD_SIZE"), local_rank, local_size, device)
     # Not after an error: the others may be waiting in a collective that this process will not join.
     distributed.destroy_process_group()

@@ -1,34 +1,35 @@
-"""Writing a model's folder: weights, program, transforms, signature, example, card, and the manifest last.
+"""Writing a network's folder: weights and program, and all that describes them.
 
-Nothing in it depends on where or when it was trained, so the same training gives the same digest. There is no
-pickle in it.
+There is no pickle in it.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainwright.artifacts import Model, ModelFile
-from trainwright.documents import digest_file
+from trainwright.artifacts import Model
+from trainwright.experiment import LanguageModel
 from trainwright.train.architectures import Architecture
-from trainwright.train.card import write_card
+from trainwright.train.card import About, write_card
+from trainwright.train.description import Description, describe_file, write_json
+from trainwright.train.outputs import Outputs
+from trainwright.train.program import ROWS, RowScorer, TokenScorer, write_rows, write_tokens
 from trainwright.train.rows import Source
-from trainwright.train.serving import PROGRAM
-from trainwright.transforms import Transforms
+from trainwright.train.serving import PROGRAM, WEIGHTS
+from trainwright.train.tokens import TokenSource
+from trainwright.transforms import MISSING_CATEGORY, MISSING_TIME, Transforms
 
-_EXAMPLE_ROWS = 5
+_EXAMPLE_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class Trained:
-    """All that a model's folder is made from.
+    """All that a network's folder is made from.
 
     Attributes:
         module: The fitted module.
@@ -38,6 +39,8 @@ class Trained:
         data_version: Digest of its snapshot.
         config: What was asked of the training.
         metrics: Figures by name.
+        outputs: What it gives; the probability of label 1 if absent.
+        parents: Digests of what else it was made from, such as the user's own code, by name.
     """
 
     module: nn.Module
@@ -47,107 +50,163 @@ class Trained:
     data_version: str
     config: Mapping[str, Any]
     metrics: Mapping[str, float]
+    outputs: Outputs | None = None
+    parents: Mapping[str, str] | None = None
 
 
 def write_model(folder: Path, trained: Trained) -> Model:
-    """Write the folder and return its manifest, which is written last."""
+    """Write the folder and return its manifest, which is written last.
+
+    The module is moved to the CPU, and weights of half precision become float32, which holds each exactly.
+    The weights are written one tensor at a time, from where they are.
+    """
     folder.mkdir(parents=True)
-    module = trained.module.cpu().eval()
-    weights = {name: value.detach().contiguous() for name, value in sorted(module.state_dict().items())}
-    save_file(weights, folder / "weights.safetensors", metadata={"format": "pt"})
-    (folder / "weights.safetensors").chmod(0o644)  # written for its owner alone; whoever serves it is another
-    _export(Scorer(module, trained.architecture), trained.transforms, folder / PROGRAM)
-    trained.transforms.write(folder / Transforms.FILE)
-    _write_json(folder / "signature.json", _signature(trained))
-    _write_json(folder / "input_example.json", _example(trained))
-    write_card(folder / "README.md", trained)
+    module = settled(trained.module)
+    write_weights(folder / WEIGHTS, module)
+    outputs = trained.outputs or Outputs("binary", trained.source.label)
+    description = Description(
+        trained.source,
+        trained.transforms,
+        outputs,
+        trained.config,
+        trained.metrics,
+        parents=trained.parents or {},
+    )
+    program = _tensors(trained.transforms, outputs)
+    scorer = RowScorer(trained.transforms, module, trained.architecture.predict)
+    write_rows(folder / PROGRAM, scorer, trained.transforms, description.signature(program))
+    return description.write(folder, program)
+
+
+@dataclass(frozen=True)
+class TrainedOnTokens:
+    """All that a language model's folder is made from.
+
+    Attributes:
+        module: The fitted module.
+        architecture: What turns its output into log-probabilities.
+        network: Its sizes.
+        source: The split it was fitted on.
+        config: What was asked of the training.
+        metrics: Figures by name.
+        parents: Digests of what else it was made from, by name.
+    """
+
+    module: nn.Module
+    architecture: Architecture
+    network: LanguageModel
+    source: TokenSource
+    config: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    parents: Mapping[str, str] | None = None
+
+
+def write_language_model(folder: Path, trained: TrainedOnTokens) -> Model:
+    """Write the folder of a language model, as :func:`write_model` does; it has no transforms.
+
+    The program is always written: a second copy of the weights on disk, and what serves them anywhere.
+    """
+    folder.mkdir(parents=True)
+    module, network, snapshot = settled(trained.module), trained.network, trained.source.snapshot
+    write_weights(folder / WEIGHTS, module)
+    signature = _token_signature(trained)
+    scorer = TokenScorer(module, trained.architecture.predict)
+    write_tokens(folder / PROGRAM, scorer, network.context, signature)
+    write_json(folder / "signature.json", signature)
+    first = next(trained.source.read(0))[: min(network.context, _EXAMPLE_TOKENS)]
+    write_json(folder / "input_example.json", {"columns": [network.tokens], "data": [[first.tolist()]]})
+    about = About(
+        kind=network.kind,
+        outputs=None,
+        split=trained.source.split,
+        data_version=snapshot.digest,
+        config=trained.config,
+        metrics=trained.metrics,
+    )
+    write_card(folder / "README.md", about)
     model = Model(
-        files=tuple(_describe(path) for path in sorted(folder.iterdir())),
-        kind=str(trained.config["network"]["kind"]),
-        inputs=tuple(trained.transforms.inputs),
-        label=trained.source.label,
-        training_data=trained.data_version,
+        files=tuple(describe_file(path) for path in sorted(folder.iterdir())),
+        kind=network.kind,
+        inputs=(network.tokens,),
+        label=network.tokens,
+        training_data=snapshot.digest,
         config=dict(trained.config),
         metrics=dict(trained.metrics),
-        parents={
-            **trained.source.snapshot.parents,
-            "training_set": trained.data_version,
-            "transforms": trained.transforms.digest,
-        },
+        parents={**snapshot.parents, "training_set": snapshot.digest, **(trained.parents or {})},
     )
     model.write(folder)
     return model
 
 
-def _describe(path: Path) -> ModelFile:
-    return ModelFile(path=path.name, size=path.stat().st_size, sha256=digest_file(path))
-
-
-class Scorer(nn.Module):
-    """What is exported: the module, with scores as its output."""
-
-    def __init__(self, module: nn.Module, architecture: Architecture) -> None:
-        super().__init__()
-        self.module = module
-        self._predict = architecture.predict
-
-    def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
-        """Return the scores of some rows, float64."""
-        return self._predict(self.module(numeric, categories))
-
-
-def _export(scorer: Scorer, transforms: Transforms, path: Path) -> None:
-    """Export the program for any number of rows, without the paths of this machine and without pickle."""
-    example = (
-        torch.zeros(4, transforms.width),
-        torch.zeros(4, len(transforms.categories), dtype=torch.int64),
-    )
-    rows = {0: torch.export.Dim("rows", min=1)}
-    shapes = {"numeric": rows, "categories": rows}
-    program = torch.export.export(scorer.eval(), example, dynamic_shapes=shapes)
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)
-    program.example_inputs = None
-    torch.export.save(program, path)
-
-
-def _signature(trained: Trained) -> dict[str, Any]:
-    """Describe what the model reads and gives, as raw columns and as tensors of the program."""
-    types = {column.name: column.type for column in trained.source.snapshot.columns}
-    inputs = trained.transforms.inputs
-    tensors = (
-        ("numeric", "float32", trained.transforms.width),
-        ("categories", "int64", len(trained.transforms.categories)),
-    )
-    meaning = f"probability of {trained.source.label} = 1"
+def _token_signature(trained: TrainedOnTokens) -> dict[str, Any]:
+    network, name = trained.network, trained.network.tokens
+    kind = next(column.type for column in trained.source.snapshot.columns if column.name == name)
+    score = {"name": "log_probability", "type": "float64", "shape": ["rows", "places", network.vocabulary]}
     return {
         "schema_version": 1,
-        "inputs": [{"name": name, "type": types[name], "kind": kind} for name, kind in inputs.items()],
-        "outputs": [{"name": "score", "type": "double", "meaning": meaning}],
+        "inputs": [{"name": name, "type": kind, "kind": "tokens"}],
+        "outputs": [{"name": "log_probability", "type": "double", "meaning": "of the token that follows"}],
         "program": {
-            "inputs": [
-                {"name": name, "type": kind, "shape": ["rows", width]} for name, kind, width in tensors
-            ],
-            "outputs": [{"name": "score", "type": "float64", "shape": ["rows"]}],
+            "file": PROGRAM,
+            "context": network.context,
+            "vocabulary": network.vocabulary,
+            "inputs": [{"name": "tokens", "type": "int64", "shape": ["rows", "places"]}],
+            "outputs": [score],
         },
     }
 
 
-def _example(trained: Trained) -> dict[str, Any]:
-    """Return a few rows of the training split, in the split orientation that pandas and MLflow read."""
-    batch, _ = next(trained.source.read(0))
-    names = list(trained.transforms.inputs)
-    columns = [_plain(batch.column(name).slice(0, _EXAMPLE_ROWS)) for name in names]
-    return {"columns": names, "data": [list(row) for row in zip(*columns, strict=True)]}
+def settled(module: nn.Module) -> nn.Module:
+    """Return the module on the CPU, ready to score, with no weight of half precision; in place."""
+    module = module.cpu().eval()
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dtype in (torch.bfloat16, torch.float16):
+            tensor.data = tensor.data.float()
+    return module
 
 
-def _plain(column: pa.Array) -> list[Any]:
-    """Return a column as JSON data; what JSON has no word for, such as a time, as text."""
-    if pa.types.is_floating(column.type):
-        return [value if value is not None and abs(value) <= 1e150 else None for value in column.to_pylist()]  # noqa: PLR2004
-    keep = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
-    return column.to_pylist() if keep else column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+def write_weights(path: Path, module: nn.Module) -> None:
+    """Write the state of a module as safetensors; of names that share their memory, the first one.
+
+    ``safetensors.torch.load_model`` reads it back.
+    """
+    weights: dict[str, Tensor] = {}
+    places: set[tuple[int, torch.Size]] = set()
+    for name, value in sorted(module.state_dict().items()):
+        place = (value.data_ptr(), value.shape)
+        if not value.numel() or place not in places:
+            weights[name] = value.detach().contiguous()
+        places.add(place)
+    save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # written for its owner alone; whoever serves it is another
 
 
-def _write_json(path: Path, data: object) -> None:
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def _tensors(transforms: Transforms, outputs: Outputs) -> dict[str, Any]:
+    """Describe what the program reads and gives, as tensors: see docs/model-folder.md."""
+    numbers, times, categories = (
+        [column.name for column in columns]
+        for columns in (transforms.scaled, transforms.times, transforms.categories)
+    )
+    shape = ["rows"] if len(outputs.columns) == 1 else ["rows", len(outputs.columns)]
+    return {
+        "file": PROGRAM,
+        "rows_at_a_time": ROWS,
+        "inputs": [
+            {"name": "numbers", "type": "float64", "columns": numbers, "missing": "NaN"},
+            {
+                "name": "times",
+                "type": "int64",
+                "columns": times,
+                "missing": MISSING_TIME,
+                "unit": "microseconds since 1970-01-01 00:00 UTC",
+            },
+            {
+                "name": "categories",
+                "type": "int64",
+                "columns": categories,
+                "missing": MISSING_CATEGORY,
+                "unit": "first 8 bytes of the SHA-256 of the UTF-8 text, little-endian, signed",
+            },
+        ],
+        "outputs": [{"name": "score", "type": "float64", "shape": shape}],
+    }

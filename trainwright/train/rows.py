@@ -1,52 +1,43 @@
-"""The training split in memory: read once by all processes together, one copy a machine.
+"""A split of rows: read once to fit the transforms, once to encode them into shards, then only from these.
 
-Each process fits and encodes its share of the files; what was fitted is merged in the order of the files, so
-the result does not depend on the number of processes. The encoded rows lie in files that every process of
-the machine maps, and that are unlinked as soon as all of them have.
+The split is cut into pieces at row groups, and every process takes some. What is fitted is merged in the
+order of the pieces, so the result does not depend on the number of processes.
 """
 
-import dataclasses
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
+import trainwright
 from trainwright import tables
 from trainwright.artifacts import Snapshot
-from trainwright.errors import DataRefused, InputError
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import InputError
 from trainwright.experiment import Tabular
+from trainwright.experiment.feeding import Feeding
+from trainwright.train import shards
+from trainwright.train.cache import Cache, Shard
 from trainwright.train.columns import to_values
+from trainwright.train.fitted import FittedSplit, keep, key_of, recalled
 from trainwright.train.group import Group
+from trainwright.train.labels import Asked, Labels, as_target, known, settled, total, whole
 from trainwright.train.samples import Batch
+from trainwright.train.shelf import Shelf
 from trainwright.transforms import Fit, Kind, Transforms
 
+_PIECE = 2 * tables.ROW_GROUP
+"""Rows of a shard, unless one row group alone has more."""
 
-@dataclass(frozen=True)
-class Labels:
-    """Counts of labels: rows without one are left out.
-
-    Attributes:
-        negatives: Rows of label 0.
-        positives: Rows of label 1.
-        missing: Rows without a label.
-    """
-
-    negatives: int
-    positives: int
-    missing: int
-
-    @property
-    def rows(self) -> int:
-        """Rows with a label."""
-        return self.negatives + self.positives
+_WORD = "<i4"
+"""A row is encoded as words of 4 bytes: float32 features, int32 codes, and the label."""
 
 
 @dataclass(frozen=True)
@@ -64,185 +55,203 @@ class Source:
         return self.snapshot.roles["label"]
 
     @property
-    def files(self) -> int:
-        """Number of files."""
-        return sum(entry.split == self.split for entry in self.snapshot.files)
+    def label_type(self) -> str:
+        """Type of the label column, as Arrow writes it."""
+        return next(column.type for column in self.snapshot.columns if column.name == self.label)
 
-    def read(self, file: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """Give the rows of one file that have a label, with their labels, in batches."""
-        entries = [entry for entry in self.snapshot.files if entry.split == self.split]
-        part = dataclasses.replace(self.snapshot, files=(entries[file],))
-        for batch in tables.iter_batches(self.folder, part, [self.split], [*self.kinds, self.label]):
+    @cached_property
+    def pieces(self) -> list[tables.Piece]:
+        """The split in pieces, which are cut from the footers of the files alone."""
+        return tables.pieces(self.folder, self.snapshot, [self.split], _PIECE)
+
+    def read(self, piece: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """Give the rows of one piece, with their labels, in batches."""
+        for batch in tables.read_piece(self.folder, self.pieces[piece], [*self.kinds, self.label]):
             yield batch, batch.column(self.label)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one process found in one file."""
+    """What one process found in one piece."""
 
     fit: dict[str, Any]
     labels: Labels
 
 
-def fit(source: Source, network: Tabular, group: Group) -> tuple[Transforms, list[Labels]]:
-    """Fit transforms on the rows that have a label, and count the labels of each file.
+def fit(
+    source: Source, network: Tabular, group: Group, asked: Asked = "binary", folder: Path | None = None
+) -> tuple[Transforms, list[Labels]]:
+    """Fit transforms on the rows that have a label, and count the labels of each piece.
+
+    Args:
+        source: The split.
+        network: How its columns are encoded.
+        group: The processes; all of them call this together.
+        asked: What the labels are to be.
+        folder: Where the result is kept, to be found again by who asks for the same; nowhere if absent.
 
     Raises:
-        InputError: A label is neither 0 nor 1, or no input column tells anything.
+        InputError: A label is not what it is to be, or no input column tells anything.
         DataRefused: Fewer than two classes are there.
     """
-    mine = {file: _fit_file(source, file, network) for file in range(group.rank, source.files, group.size)}
+    how = [source.kinds, network.scaling, network.max_categories, network.min_category_rows, asked, _PIECE]
+    key = key_of(source.snapshot, source.split, how)
+    kept = [recalled(folder, key) if group.leads else None]
+    distributed.broadcast_object_list(kept)
+    found = kept[0].result() if kept[0] else _fit(source, network, group, asked)
+    settled(total(found[1]), asked, source.label, source.split)
+    if not found[0].inputs:
+        raise InputError(
+            f"no input column tells anything: {found[0].unused}", where=f"split {source.split!r}"
+        )
+    if group.leads and not kept[0]:
+        keep(folder, FittedSplit.of(key, *found))
+    return found
+
+
+def _fit(source: Source, network: Tabular, group: Group, asked: Asked) -> tuple[Transforms, list[Labels]]:
+    count = len(source.pieces)
+    mine = range(group.rank * count // group.size, (group.rank + 1) * count // group.size)
+    found = {piece: _fit_piece(source, piece, network, asked) for piece in mine}
     gathered: list[dict[int, _Part]] = [{} for _ in range(group.size)]
-    distributed.all_gather_object(gathered, mine)
-    parts = {file: part for share in gathered for file, part in share.items()}
-    total = Fit(source.kinds, network.scaling)
-    for file in range(source.files):
-        total.merge(parts[file].fit)
-    labels = [parts[file].labels for file in range(source.files)]
-    _require_two_classes(labels, source)
-    transforms = total.finish(max_categories=network.max_categories, min_rows=network.min_category_rows)
-    if not transforms.inputs:
-        raise InputError(
-            f"no input column tells anything: {transforms.unused}", where=f"split {source.split!r}"
-        )
-    return transforms, labels
+    distributed.all_gather_object(gathered, found)
+    parts = {piece: part for share in gathered for piece, part in share.items()}
+    together = Fit(source.kinds, network.scaling)
+    for piece in range(count):
+        together.merge(parts[piece].fit)
+    labels = [parts[piece].labels for piece in range(count)]
+    return together.finish(max_categories=network.max_categories, min_rows=network.min_category_rows), labels
 
 
-def _fit_file(source: Source, file: int, network: Tabular) -> _Part:
-    part = Fit(source.kinds, network.scaling)
-    negatives = positives = missing = 0
-    for batch, labels in source.read(file):
-        known = _labels(labels, source)
-        missing += labels.null_count
-        positives += int(known.sum())
-        negatives += len(known) - int(known.sum())
-        part.add(to_values(_labelled(batch, labels), source.kinds))
-    return _Part(part.state, Labels(negatives, positives, missing))
+def _fit_piece(source: Source, piece: int, network: Tabular, asked: Asked) -> _Part:
+    part, labels = Fit(source.kinds, network.scaling), Labels()
+    classes = _classes(source, asked)
+    for batch, column in source.read(piece):
+        labels = labels.merged(Labels.of(column, classes=classes))
+        part.add(to_values(_labelled(batch, column, classes=classes), source.kinds))
+    return _Part(part.state, labels)
 
 
-def _labelled(batch: pa.RecordBatch, labels: pa.Array) -> pa.RecordBatch:
-    return batch.filter(labels.is_valid()) if labels.null_count else batch
+def _classes(source: Source, asked: Asked) -> bool:
+    return whole(source.label_type) if asked == "auto" else asked != "regression"
 
 
-def _labels(labels: pa.Array, source: Source) -> NDArray[np.float32]:
-    """Return the labels that are there, as 0 and 1.
-
-    Raises:
-        InputError: One is neither.
-    """
-    values = pc.cast(labels.drop_null(), pa.int64()).to_numpy()
-    if len(values) and (values.min() < 0 or values.max() > 1):
-        raise InputError(
-            f"label {source.label!r} lies in [{values.min()}, {values.max()}]; the network learns 0 or 1",
-            where=f"split {source.split!r}",
-        )
-    return values.astype(np.float32)  # type: ignore[no-any-return]
+def _labelled(batch: pa.RecordBatch, column: pa.Array, *, classes: bool) -> pa.RecordBatch:
+    there = known(column, classes=classes)
+    return batch.filter(there.is_valid()) if there.null_count else batch
 
 
-def _require_two_classes(labels: list[Labels], source: Source) -> None:
-    negatives, positives = sum(part.negatives for part in labels), sum(part.positives for part in labels)
-    if negatives and positives:
-        return
-    missing = sum(part.missing for part in labels)
-    raise DataRefused(
-        f"label {source.label!r} has {positives:,} ones and {negatives:,} zeros; {missing:,} rows have none",
-        where=f"split {source.split!r} of the training set",
-        hint="Telling two classes apart takes rows of both: look at the label, or at the split's span.",
-    )
-
-
-@dataclass(frozen=True)
 class Rows:
-    """Encoded rows, shared by the processes of a machine.
+    """Encoded rows by number, from the shards of a node.
 
-    Attributes:
-        numeric: Shape (rows, features), float32.
-        categories: Shape (rows, columns), int32.
-        label: Shape (rows,), float32, 0 or 1.
+    Args:
+        shelf: The shards: words of 4 bytes, shape (rows, features + columns + 1).
+        width: Number of features.
+        kind: What the labels are: ``binary``, ``multiclass`` or ``regression``.
+        weights: Weight of each class in the loss; 1 if absent.
     """
 
-    numeric: Tensor
-    categories: Tensor
-    label: Tensor
+    def __init__(
+        self, shelf: Shelf, width: int, words: int, kind: str, weights: Sequence[float] | None = None
+    ) -> None:
+        self.shelf, self._width, self._words, self._kind = shelf, width, words, kind
+        self._weights = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.label)
+        return len(self.shelf)
 
     def take(self, index: NDArray[np.int64]) -> Batch:
         """Return some rows, in the order of ``index``."""
-        ids = torch.from_numpy(index)
-        numeric, categories = (part.index_select(0, ids) for part in (self.numeric, self.categories))
-        return Batch((numeric, categories), self.label.index_select(0, ids), torch.ones(len(ids)), ids)
+        found = np.empty((len(index), self._words), np.dtype(_WORD))
+
+        def pick(where: slice, array: NDArray[Any], places: NDArray[np.int64]) -> None:
+            # In this mode numpy writes to where it is to; the places are right by construction.
+            np.take(array, places, axis=0, out=found[where], mode="clip")
+
+        back = torch.from_numpy(self.shelf.visit(index, pick))
+        words = torch.from_numpy(found)
+        numeric = words.view(torch.float32)[:, : self._width].index_select(0, back)
+        categories = words[:, self._width : -1].index_select(0, back)
+        target = self._target(words[:, -1].index_select(0, back))
+        weight = torch.ones(len(index)) if self._weights is None else self._weights[target.long()]
+        return Batch((numeric, categories), target, weight, torch.from_numpy(index))
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Take note that rows of these ranges [first, last) are about to be taken."""
+        self.shelf.expect(ranges)
+
+    def labels(self) -> NDArray[Any]:
+        """Return the labels of all rows, shape (rows,): float32, or int64 for more than two classes."""
+        found: list[NDArray[Any]] = []
+        self.shelf.each(lambda array: found.append(array[:, -1].copy()))
+        target: NDArray[Any] = self._target(torch.from_numpy(np.concatenate(found))).numpy()
+        return target
+
+    def _target(self, words: Tensor) -> Tensor:
+        return words.long() if self._kind == "multiclass" else words.view(torch.float32)
 
 
-def encode(source: Source, transforms: Transforms, labels: list[Labels], folder: Path, group: Group) -> Rows:
-    """Encode the rows that have a label; every process of the machine encodes its share.
+def encode(
+    source: Source,
+    transforms: Transforms,
+    labels: list[Labels],
+    folder: Path,
+    group: Group,
+    feeding: Feeding | None = None,
+    asked: Asked = "binary",
+    weights: Sequence[float] | None = None,
+) -> Rows:
+    """Encode the rows that have a label; the processes of each node share the work and the result.
 
     Args:
         source: The split.
         transforms: What was fitted on it.
-        labels: Counts of labels of each file.
-        folder: Where the encoded rows lie until all processes of this machine have mapped them.
+        labels: What :func:`fit` found in each piece.
+        folder: Where the shards lie, unless ``feeding`` names another place.
         group: The processes.
+        feeding: Place and size of the cache.
+        asked: What the labels are to be, as :func:`fit` was told.
+        weights: Weight of each class in the loss; 1 if absent.
+
+    Raises:
+        InputError: A shard is larger than the whole cache may be.
+        DependencyError: The disk is full.
     """
-    starts = np.cumsum([0, *(part.rows for part in labels)])
-    shared = _Shared(folder, int(starts[-1]), transforms)
+    feeding = feeding or Feeding()
+    kind = settled(total(labels), asked, source.label, source.split).kind
+    words = transforms.width + len(transforms.categories) + 1
+    pieces = [
+        _shard(source, piece, transforms, kind, (part.rows, words)) for piece, part in enumerate(labels)
+    ]
+    cache = Cache.of(feeding, folder)
+    shelf = Shelf(cache, pieces, [part.rows for part in labels])
     if group.local_rank == 0:
-        shared.create()
-    distributed.barrier()
-    rows = shared.map()
-    for file in range(group.local_rank, source.files, group.local_size):
-        _encode_file(source, file, transforms, rows, int(starts[file]))
-    distributed.barrier()
-    if group.local_rank == 0:
-        shared.unlink()
-    return rows
+        shelf.told_of(feeding.block, max(part.rows for part in labels))
+    shelf.fill(group.local_rank, group.local_size)
+    return Rows(shelf, transforms.width, words, kind, weights)
 
 
-def _encode_file(source: Source, file: int, transforms: Transforms, rows: Rows, start: int) -> None:
-    for batch, labels in source.read(file):
-        known = _labels(labels, source)
-        encoded = transforms.encode(to_values(_labelled(batch, labels), transforms.inputs))
-        end = start + len(known)
-        rows.numeric[start:end] = torch.from_numpy(encoded.numeric)
-        rows.categories[start:end] = torch.from_numpy(encoded.categories)
-        rows.label[start:end] = torch.from_numpy(known)
-        start = end
+def _shard(source: Source, piece: int, transforms: Transforms, kind: str, shape: tuple[int, int]) -> Shard:
+    """Describe the shard of a piece: its key names all that its bytes depend on."""
+    cut = source.pieces[piece]
+    content = [shards.FORMAT, trainwright.__version__, transforms.digest, source.label, kind, *shape]
+    place = [cut.entry.checksum, cut.entry.size, cut.first, cut.last]
+    types = {column.name: column.type for column in cut.columns}
+    read = [[name, types[name]] for name in (*transforms.inputs, source.label)]
+    key = digest_text(canonical([content, place, read]))[:32]
+    return Shard(key, _WORD, shape, lambda: _encoded(source, piece, transforms, kind, shape[1]))
 
 
-class _Shared:
-    """Files that the processes of a machine map into their memory."""
-
-    def __init__(self, folder: Path, rows: int, transforms: Transforms) -> None:
-        self._rows = rows
-        self._parts = {
-            folder / "numeric.bin": (transforms.width, torch.float32),
-            folder / "categories.bin": (len(transforms.categories), torch.int32),
-            folder / "label.bin": (1, torch.float32),
-        }
-
-    def create(self) -> None:
-        for path, (width, _) in self._parts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as stream:
-                if size := 4 * self._rows * width:
-                    # Where the disk has no room, this says so; writing to a mapped hole of a file kills.
-                    os.posix_fallocate(stream.fileno(), 0, size)
-
-    def map(self) -> Rows:
-        numeric, categories, label = (
-            torch.from_file(str(path), shared=True, size=self._rows * width, dtype=kind).view(
-                self._rows, width
-            )
-            if width
-            else torch.empty((self._rows, 0), dtype=kind)
-            for path, (width, kind) in self._parts.items()
-        )
-        return Rows(numeric, categories, label.view(-1))
-
-    def unlink(self) -> None:
-        for path in self._parts:
-            path.unlink()
-            folder = path.parent
-        folder.rmdir()
+def _encoded(
+    source: Source, piece: int, transforms: Transforms, kind: str, words: int
+) -> Iterator[NDArray[Any]]:
+    classes = kind != "regression"
+    for batch, column in source.read(piece):
+        rows = _labelled(batch, column, classes=classes)
+        encoded = transforms.encode(to_values(rows, transforms.inputs))
+        packed = np.empty((rows.num_rows, words), np.dtype(_WORD))
+        packed[:, : transforms.width] = encoded.numeric.view(np.int32)
+        packed[:, transforms.width : -1] = encoded.categories
+        packed[:, -1] = as_target(column, kind).view(np.int32)
+        yield packed

@@ -1,5 +1,6 @@
 """Samples by number, and batches of them: what an order is taken over and what a model is shown."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -35,6 +36,11 @@ class Batch:
         target, weight = (entry.to(device, non_blocking=True) for entry in (self.target, self.weight))
         return replace(self, inputs=inputs, target=target, weight=weight)
 
+    def pinned(self) -> Self:
+        """Return the batch in pinned memory, from which a GPU copies while it computes."""
+        inputs = tuple(entry.pin_memory() for entry in self.inputs)
+        return replace(self, inputs=inputs, target=self.target.pin_memory(), weight=self.weight.pin_memory())
+
     def part(self, first: int, last: int) -> Self:
         """Return the samples [first, last)."""
         inputs = tuple(entry[first:last] for entry in self.inputs)
@@ -56,4 +62,8 @@ class Samples(Protocol):
 
     def take(self, index: NDArray[np.int64]) -> Batch:
         """Return some samples, in the order of ``index``, shape (samples,), each in [0, len)."""
+        ...
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Take note that samples of these ranges [first, last) are about to be taken."""
         ...

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from trainwright.artifacts import Snapshot
-from trainwright.documents import Document
+from trainwright.documents import Document, canonical
 from trainwright.errors import DataRefused, InputError
+from trainwright.experiment import LanguageModel, Network
+from trainwright.train.outputs import SCORE
 
 _KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
     (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
     (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
     (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
 )
-_LABELS = r"bool|u?int(8|16|32|64)"
-
-SCORE = "score"
-"""Column that the predictions have beside those of the training set."""
+_LABELS = r"bool|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)"
+_TOKENS = r"(large_)?list<\w+: u?int(8|16|32|64)( not null)?>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,49 @@ class Specification(Document):
     gpus: int = 0
     launched_by: dict[str, str] = field(default_factory=dict)
     destination: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What decides the training's result."""
+        return pinned(self.data_version, self.network, self.training)
+
+
+MAY_CHANGE = frozenset(
+    {
+        "predict",
+        "micro_batch",
+        "compile",
+        "recompute",
+        "parallel",
+        "feeding",
+        "checkpoints",
+        "guards",
+        "tracking",
+    }
+)
+"""Settings of a training that may differ when it is gone on with: they do not decide its result, but for
+rounding, or they only say what is done when it goes wrong."""
+
+
+def pinned(data_version: str, network: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides a training's result: only one that was told the same is gone on with.
+
+    The number of processes is not part of it; a checkpoint is read by any number.
+    """
+    kept = {key: value for key, value in training.items() if key not in MAY_CHANGE}
+    return {"data_version": data_version, "network": dict(network), "training": kept}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+    """Name every entry of nested plain data that differs, with both values."""
+    found: list[str] = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{path}{key}.")
+        elif canonical(old) != canonical(new):
+            found.append(f"{path}{key} was {canonical(old):.60} and is {canonical(new):.60}")
+    return found
 
 
 def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "time"]]:
@@ -87,12 +130,13 @@ def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "
     return kinds
 
 
-def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
+def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network | None = None) -> None:
     """Check that a training set can be learned from, as far as its manifest tells.
 
     Args:
         snapshot: Manifest of the training set.
         splits: Every split that is learned from or scored; the first is learned from.
+        network: What is to learn from it.
 
     Raises:
         InputError: There is no label column, or it is of a wrong type; a split or every input is missing; a
@@ -100,23 +144,44 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str]) -> None:
         DataRefused: A split is there and holds no rows.
     """
     types = {column.name: column.type for column in snapshot.columns}
+    if isinstance(network, LanguageModel):
+        _check_tokens(types, network)
+        _check_splits(snapshot.splits, splits)
+        return
     label = snapshot.roles.get("label", "")
     if label not in types:
         close = ", ".join(difflib.get_close_matches(label, types, n=3)) or ", ".join(types)
         raise InputError(f"no label column {label!r}; there are {close}", where="training set")
     if not re.fullmatch(_LABELS, types[label]):
         raise InputError(
-            f"label {label!r} is of type {types[label]}; the network learns 0 or 1 (an integer or a bool)",
+            f"label {label!r} is of type {types[label]}; a label is a number or a bool",
             where="training set",
         )
-    if SCORE in types:
+    if taken := [name for name in types if re.fullmatch(rf"{SCORE}(_\d+)?", name)]:
         raise InputError(
-            f"the training set has a column {SCORE!r}, which is the name that the predictions' scores get",
+            f"the training set has a column {taken[0]!r}, which is the name that the predictions' scores get",
             where="training set",
             hint="Rename it where it is made.",
         )
     _check_splits(snapshot.splits, splits)
     input_kinds(snapshot)
+
+
+def _check_tokens(types: Mapping[str, str], network: LanguageModel) -> None:
+    name = network.tokens
+    if name not in types:
+        close = ", ".join(difflib.get_close_matches(name, types, n=3)) or ", ".join(types)
+        raise InputError(f"no column {name!r} of tokens; there are {close}", where="network.tokens")
+    if not re.fullmatch(_TOKENS, types[name]):
+        raise InputError(
+            f"column {name!r} is of type {types[name]}; tokens are a list of whole numbers a row",
+            where="network.tokens",
+        )
+    if network.separator is not None and network.separator >= network.vocabulary:
+        raise InputError(
+            f"separator {network.separator} is outside the vocabulary of {network.vocabulary:,}",
+            where="network.separator",
+        )
 
 
 def _check_splits(counts: Mapping[str, int], splits: Sequence[str]) -> None:

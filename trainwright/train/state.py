@@ -15,7 +15,8 @@ class State:
     all that is to be known of them.
 
     Attributes:
-        module: The module, as it is trained; its parameters may be sharded.
+        module: The module, as it is trained; its parameters may be sharded. A ``ModuleList`` holds the stages
+            of a pipeline that this process has, each with the names of the whole model.
         optimizer: Its optimizer.
         step: Steps taken.
         facts: What else must survive, as plain JSON data by owner (losses so far, a guard's window).
@@ -25,6 +26,11 @@ class State:
     optimizer: Optimizer
     step: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules whose tensors have the names of the whole model."""
+        return list(self.module) if isinstance(self.module, nn.ModuleList) else [self.module]
 
 
 class Keeper(Protocol):
@@ -50,6 +56,10 @@ class Keeper(Protocol):
         """
         ...
 
+    def best(self, state: State) -> bool:
+        """Bring back the state that was best on the watched split; tell whether there is one."""
+        ...
+
 
 class NoKeeper:
     """Keeps nothing."""
@@ -65,3 +75,7 @@ class NoKeeper:
         from trainwright.errors import Diverged
 
         raise Diverged(f"nothing was saved before step {state.step:,}", where="training.checkpoints")
+
+    def best(self, state: State) -> bool:  # noqa: ARG002
+        """Leave the state as it is."""
+        return False

@@ -1,16 +1,21 @@
 """One step: gradients of a global batch, and their use; the same sums whatever the number of processes."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from trainwright.experiment import Training
 from trainwright.train.architectures import Architecture
 from trainwright.train.group import Group
+from trainwright.train.parallel.cutting import cut
+from trainwright.train.parallel.division import divide
+from trainwright.train.parallel.layout import lay_out
+from trainwright.train.parallel.norm import local_gradients, local_square, scale_gradients
+from trainwright.train.parallel.optimizer import make_optimizer
+from trainwright.train.parallel.passes import make_passes
+from trainwright.train.parallel.scaling import Scale
 from trainwright.train.samples import Batch
 
 
@@ -20,13 +25,16 @@ class Gradients:
 
     Attributes:
         loss: Mean loss over the global batch.
-        norm: Norm of the gradient of that loss, before any clipping.
+        norm: Norm of the gradient of that loss, before any clipping; 0 if it overflowed.
         asked_to_stop: Whether any process was.
+        overflowed: Whether the gradient is beyond float16 while the loss is not: the step is left out and the
+            scale of the loss halved. This is how the right scale is found, not a failure.
     """
 
     loss: float
     norm: float
     asked_to_stop: bool
+    overflowed: bool = False
 
     @property
     def finite(self) -> bool:
@@ -35,34 +43,41 @@ class Gradients:
 
 
 class Stepper:
-    """Holds the module and its optimizer, and takes steps with them.
+    """Holds this process's part of a module and its optimizer, and takes steps with them.
 
     Args:
-        module: The untrained module, on its device.
-        architecture: Its loss.
-        training: Batches and rates.
+        module: The untrained module, the same on every process; it is divided in place.
+        architecture: Its loss, and how it can be divided.
+        training: Batches, rates, precision and degrees of parallelism.
         group: The processes.
+
+    Attributes:
+        layout: Where this process stands among the others, and which share of a batch is its own.
+        module: This process's part of the module: all of it, a stage, or one whose parameters are DTensors.
+        optimizer: Its optimizer.
+        scale: Scale of the loss, for float16.
+
+    Raises:
+        InputError: The module cannot be divided as it is asked for.
     """
 
     def __init__(
         self, module: nn.Module, architecture: Architecture, training: Training, group: Group
     ) -> None:
-        self.module, self._architecture = module, architecture
+        self.layout = lay_out(group, training.parallel)
+        self.module, runner = divide(module, architecture, training, self.layout)
+        self.optimizer = make_optimizer(self.module, training)
+        self.scale = Scale(active=training.precision == "fp16")
+        self._passes = make_passes(runner, architecture, training, self.layout)
         self._training, self._group = training, group
-        self._shared = DistributedDataParallel(module.train(), gradient_as_bucket_view=True)
-        self.optimizer = torch.optim.AdamW(
-            module.parameters(),
-            lr=training.learning_rate,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            foreach=True,
-        )
+        self._held: dict[int, list[Tensor]] = {}
 
     def gradients(self, batch: Batch, size: int, *, stop: bool) -> Gradients:
         """Compute the gradients of this process's share of a global batch, and add them up over all.
 
         The processes may have unequal shares, none at the end of an epoch. So each weighs its sum of losses
-        such that the mean of all gradients is that of the global batch.
+        such that the mean of all gradients is that of the global batch. Beside the gradients, one small sum
+        goes over all processes, and this is the one place where the device is waited for.
 
         Args:
             batch: This process's share.
@@ -70,41 +85,33 @@ class Stepper:
             stop: Whether this process was asked to stop.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), dtype=torch.float64, device=self._group.device)
-        parts = self._micro_batches(batch)
-        for index, part in enumerate(parts):
-            with self._synchronised(last=index == len(parts) - 1):
-                loss = self._loss(part.to(self._group.device))
-                (loss * (self._group.size / size)).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach().double()
-        sums = torch.stack([total, total.new_tensor(float(stop))])
-        distributed.all_reduce(sums)
-        gradients = [entry.grad for entry in self.module.parameters() if entry.grad is not None]
-        norm = float(nn.utils.get_total_norm(gradients))
-        return Gradients(float(sums[0]) / size, norm, bool(sums[1]))
+        degrees = self.layout.degrees
+        parts = cut(batch, size, degrees.parts, self._training)
+        total = self._passes.run(parts, self.scale.value * degrees.parts / size)
+        with torch.no_grad():
+            self._held = local_gradients(self.module.parameters(), self.layout)
+            square = local_square(self._held, self._group.device)
+        # Those that divide the same matrices have all computed the same losses.
+        sums = torch.stack([total / degrees.tensor, square, square.new_tensor(float(stop))])
+        if self._group.size > 1:
+            distributed.all_reduce(sums)
+        loss, square_sum, stops = sums.tolist()
+        loss /= size
+        overflowed = self.scale.overflowed(loss, square_sum)
+        norm = 0.0 if overflowed else math.sqrt(square_sum) / self.scale.value
+        return Gradients(loss, norm, stops > 0, overflowed)
 
     def apply(self, gradients: Gradients, rate: float) -> None:
         """Change the weights by the gradients that were just computed."""
+        factor = 1 / self.scale.value
+        self.scale.saw(overflowed=gradients.overflowed)
+        if gradients.overflowed:
+            return
         if self._training.clip and gradients.norm > self._training.clip:
-            for entry in self.module.parameters():
-                if entry.grad is not None:
-                    entry.grad.mul_(self._training.clip / gradients.norm)
+            factor *= self._training.clip / gradients.norm
+        if factor != 1:
+            with torch.no_grad():
+                scale_gradients(self._held, factor)
         for settings in self.optimizer.param_groups:
             settings["lr"] = rate
         self.optimizer.step()
-
-    def _loss(self, batch: Batch) -> Tensor:
-        output = self._shared(*batch.inputs)
-        return (self._architecture.loss(output, batch.target) * batch.weight).sum()
-
-    def _micro_batches(self, batch: Batch) -> list[Batch]:
-        """Cut a share into micro-batches; every process makes as many, so that all join in each sum."""
-        most = self._training.micro_batch
-        if most is None or len(batch) <= most:
-            return [batch]
-        return [batch.part(first, first + most) for first in range(0, len(batch), most)]
-
-    def _synchronised(self, *, last: bool) -> AbstractContextManager[None]:
-        """Leave the sum over processes to the last micro-batch."""
-        context: AbstractContextManager[None] = nullcontext() if last else self._shared.no_sync()
-        return context

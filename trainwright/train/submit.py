@@ -2,8 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,15 +10,16 @@ from typing import Any, TypeVar
 from trainwright import tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
-from trainwright.errors import DependencyError, InputError, InternalError
+from trainwright.errors import InputError, InternalError
 from trainwright.experiment import Network, Resources, Tracking, Training, read_network
 from trainwright.launch import choice
-from trainwright.launch.attempt import next_attempt, numbered_folder, publish
+from trainwright.launch.attempt import publish
 from trainwright.launch.job import FOLDER, Job, Launcher, Result
 from trainwright.report import markdown
 from trainwright.tracking.shipping import Destination, given_by_kfp
-from trainwright.train.degrees import check_division
-from trainwright.train.specification import Specification, check_snapshot
+from trainwright.train.homes import next_folder
+from trainwright.train.refusals import check_kind
+from trainwright.train.specification import Specification, check_snapshot, pinned
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Plan:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What makes this training what it is: two trainings that are told the same can be continued."""
+        """What the processes are told."""
         return {
             "data_version": self.request.data_version,
             "network": self.network.model_dump(mode="json"),
@@ -84,6 +84,11 @@ class _Plan:
             "processes": self.processes,
             "gpus": self.resources.gpus,
         }
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What makes this training what it is: two that are told this can go on with one another's state."""
+        return pinned(self.told["data_version"], self.told["network"], self.told["training"])
 
 
 def submit(
@@ -112,7 +117,7 @@ def submit(
     """
     plan = _parse(request)
     _check(plan)
-    with _attempt(plan, model) as folder:
+    with next_folder(request.run, plan.pinned, plan.launcher, plan.resources, model) as folder:
         job = _prepare(plan, folder)
         try:
             result = (launcher or choice.make(plan.launcher)).run(job)
@@ -151,26 +156,11 @@ def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | Non
 
 def _check(plan: _Plan) -> None:
     """Check everything that can be checked without reading rows."""
-    check_division(plan.network, plan.training, plan.processes)
+    check_kind(plan.network, plan.training, plan.processes, plan.resources.gpus)
     snapshot = Snapshot.open(plan.request.training_set, plan.request.data_version)
-    check_snapshot(snapshot, [plan.training.split, *plan.training.predict])
-
-
-@contextmanager
-def _attempt(plan: _Plan, model: Path) -> Iterator[Path]:
-    """Give a fresh folder for this attempt, below one that all attempts at the same training share."""
-    name = digest_text(canonical([plan.request.run, plan.told]))[:16]
-    if plan.launcher == "local":
-        with numbered_folder(model.absolute().with_name(f".{model.name}.job-{name}")) as folder:
-            yield folder
-        return
-    if not Path(plan.resources.mount).is_dir():
-        raise DependencyError(
-            f"claim {plan.resources.claim!r} is not mounted in this step",
-            where=f"resources.mount {plan.resources.mount}",
-            hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
-        )
-    yield next_attempt(Path(plan.resources.mount) / "trainwright" / "jobs" / name)
+    early = plan.training.guards.early_stopping
+    splits = [plan.training.split, *plan.training.predict, *([early.split] if early else [])]
+    check_snapshot(snapshot, splits, plan.network)
 
 
 def _prepare(plan: _Plan, folder: Path) -> Job:
@@ -203,6 +193,9 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
         memory_gib=resources.memory_gib,
         gpus=resources.gpus,
         timeout_s=resources.timeout_s,
+        restarts=resources.restarts,
+        grace_s=resources.grace_s,
+        stall_s=plan.training.guards.stall_s,
         # What cuBLAS needs to give the same sums every time.
         env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {},
         claim=resources.claim if on_cluster else "",
@@ -260,12 +253,13 @@ def _harvest(result: Result) -> Submitted:
 def _summarize(model: Path, submitted: Submitted) -> str:
     """Write a few lines for the run's page."""
     record, metrics = Record.read(model), submitted.metrics
+    unit = "round" if "rounds_kept" in metrics else "epoch"
     rows = [
         ("Rows learned from", f"{metrics['rows']:,.0f}"),
         ("Rows without a label, left out", f"{metrics['rows_without_label']:,.0f}"),
-        ("Share of label 1", f"{metrics['base_rate']:.1%}"),
-        ("Mean loss, first epoch", f"{metrics['first_epoch_loss']:.4f}"),
-        ("Mean loss, last epoch", f"{metrics['train_loss']:.4f}"),
+        *([("Share of label 1", f"{metrics['base_rate']:.1%}")] if "base_rate" in metrics else []),
+        (f"Mean loss, first {unit}", f"{metrics['first_epoch_loss']:.4f}"),
+        (f"Mean loss, last {unit}", f"{metrics['train_loss']:.4f}"),
         ("Loss of always saying the base rate", f"{metrics['base_rate_loss']:.4f}"),
         ("Model version", submitted.model_version[:12]),
         ("Predictions version", submitted.predictions_version[:12]),

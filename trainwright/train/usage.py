@@ -65,7 +65,7 @@ def _gpus(count: int) -> list[object]:
 def _devices(handles: list[object]) -> dict[str, float]:
     if not handles:
         return {}
-    import pynvml  # type: ignore[import-untyped]
+    import pynvml
 
     with contextlib.suppress(pynvml.NVMLError):
         used = [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in handles]

@@ -10,19 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.transforms.distribution import Distribution
-from trainwright.transforms.encoding import (
+from trainwright.transforms.encoding import LARGEST, Category, Kind, Number, Ranked, TimeOf, Transforms
+from trainwright.transforms.raw import (
     MISSING_TIME,
-    Category,
-    Kind,
-    Number,
-    Ranked,
-    TimeOf,
-    Transforms,
     Values,
     as_categories,
     as_numbers,
     as_times,
-    present,
+    fingerprint,
+    require_distinct,
 )
 
 Scaling: TypeAlias = Literal["standard", "quantile"]
@@ -42,7 +38,7 @@ class _Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Self:
-        there = values[present(values)]
+        there = values[_present(values)]
         if not len(there):
             return cls(rows=len(values))
         mean = float(there.mean())
@@ -105,7 +101,7 @@ class Fit:
             numbers = as_numbers(values)
             self._moments[name].merge(_Moments.of(numbers))
             if name in self._distributions:
-                part = Distribution.of(numbers[present(numbers)])
+                part = Distribution.of(numbers[_present(numbers)])
                 self._distributions[name] = self._distributions[name].merged(part)
         for name, counter in self._counts.items():
             column = as_categories(columns[name])
@@ -141,6 +137,9 @@ class Fit:
         Args:
             max_categories: Values learned a column, the most frequent ones; the rest share one code.
             min_rows: Values in fewer rows than this are not learned either.
+
+        Raises:
+            DataRefused: Two learned values of a column have the same fingerprint.
         """
         unused = {name: reason for name in self._kinds if (reason := self._tells_nothing(name))}
         names = [name for name in self._kinds if name not in unused]
@@ -158,7 +157,7 @@ class Fit:
                 if self._kinds[name] == "time"
             ),
             categories=tuple(
-                Category(name=name, values=_learned(self._counts[name], max_categories, min_rows))
+                _category(name, _learned(self._counts[name], max_categories, min_rows))
                 for name in names
                 if self._kinds[name] == "category"
             ),
@@ -178,6 +177,16 @@ class Fit:
         if not distinct:
             return "no value in any row"
         return "the same value in every row" if distinct == 1 and not missing else ""
+
+
+def _category(name: str, values: tuple[str, ...]) -> Category:
+    require_distinct(name, values, [fingerprint(value) for value in values])
+    return Category(name=name, values=values)
+
+
+def _present(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say where a numeric column has a value that can be used."""
+    return np.abs(values) <= LARGEST  # false for NaN
 
 
 def _learned(counts: Counter[str], most: int, min_rows: int) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
 """What a model has to offer to be trained, and what it is told of the data."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
 
 from trainwright.transforms import Transforms
 
@@ -69,4 +71,47 @@ class Architecture(Protocol):
             Shape (samples,): the probability of label 1, or the predicted number; (samples, classes):
             probabilities; for tokens (samples, context, vocabulary): log-probabilities of the next token.
         """
+        ...
+
+
+@runtime_checkable
+class InBlocks(Protocol):
+    """Offered by an architecture whose module is a chain of large parts.
+
+    Each block is then sharded, recomputed and compiled by itself; without it, the module is one block.
+    """
+
+    def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
+        """Return the blocks in the order in which they are used; ``module`` is what ``build`` made."""
+        ...
+
+
+@runtime_checkable
+class InColumns(Protocol):
+    """Offered by an architecture whose matrices can be divided (``parallel.tensor`` above 1)."""
+
+    def tensor_plan(self, module: nn.Module) -> Mapping[str, ParallelStyle]:
+        """Say how the submodules are divided, by name, as ``parallelize_module`` takes it.
+
+        ``module`` is what ``build`` or ``stage`` made. What is not named is the same on all processes that
+        divide a module, and every output must be whole on each of them.
+        """
+        ...
+
+
+@runtime_checkable
+class InStages(Protocol):
+    """Offered by an architecture that can be cut into stages (``parallel.pipeline`` above 1)."""
+
+    def stage(self, module: nn.Module, index: int, count: int) -> nn.Module:
+        """Return one of ``count`` stages of a module; its parameters keep their names and values.
+
+        No parameter is in two stages. The first takes a batch's ``inputs``; each other takes the one tensor
+        that the stage before gives; the last gives what ``module`` gives. ``blocks`` and ``tensor_plan``
+        take a stage as they take a module.
+        """
+        ...
+
+    def gives(self, samples: int, *, last: bool) -> Tensor:
+        """Return what a stage, or the last, gives for some samples: shape and type, on device ``meta``."""
         ...

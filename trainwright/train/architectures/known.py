@@ -1,8 +1,11 @@
 """The architectures that come with the library, by the kind of their section."""
 
 from trainwright.errors import InputError
-from trainwright.experiment import Mlp, Network
+from trainwright.experiment import FeatureTokenizer, Imported, LanguageModel, Mlp, Network
 from trainwright.train.architectures.contract import Architecture
+from trainwright.train.architectures.feature_tokenizer import TabularTransformer
+from trainwright.train.architectures.imported import import_architecture
+from trainwright.train.architectures.language_model import DecoderLanguageModel
 from trainwright.train.architectures.mlp import TabularMlp
 
 
@@ -14,4 +17,10 @@ def make(network: Network) -> Architecture:
     """
     if isinstance(network, Mlp):
         return TabularMlp(network)
+    if isinstance(network, LanguageModel):
+        return DecoderLanguageModel(network)
+    if isinstance(network, FeatureTokenizer):
+        return TabularTransformer(network)
+    if isinstance(network, Imported):
+        return import_architecture(network)
     raise InputError(f"no architecture {network.kind!r}", where="network.kind")

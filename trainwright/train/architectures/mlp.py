@@ -1,7 +1,6 @@
 """The tabular network: embeddings for categories, then fully connected layers."""
 
 import itertools
-import math
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from trainwright.errors import InternalError
 from trainwright.experiment import Mlp
 from trainwright.train.architectures.contract import Inputs
+from trainwright.train.architectures.heads import Head
 from trainwright.transforms import Transforms
 
 
@@ -20,10 +20,10 @@ class TabularNetwork(nn.Module):
     Args:
         network: Sizes of the layers.
         transforms: What the rows look like.
-        base_rate: Share of rows of label 1, in (0, 1): what the untrained network says.
+        head: What the output means.
     """
 
-    def __init__(self, network: Mlp, transforms: Transforms, base_rate: float) -> None:
+    def __init__(self, network: Mlp, transforms: Transforms, head: Head) -> None:
         super().__init__()
         columns = len(transforms.categories)
         largest = max((category.size for category in transforms.categories), default=0)
@@ -33,40 +33,41 @@ class TabularNetwork(nn.Module):
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(network.dropout)]
-        head = nn.Linear(sizes[-1], 1)
-        self.layers = nn.Sequential(*layers, head)
-        self._start(head, transforms, base_rate)
-
-    def _start(self, head: nn.Linear, transforms: Transforms, base_rate: float) -> None:
-        """Begin at the base rate, and with nothing known of missing and unknown values.
-
-        A code that no training row has is never learned: at 0 it says nothing, at random it would lie.
-        """
-        with torch.no_grad():
-            head.weight.mul_(0.1)
-            head.bias.fill_(math.log(base_rate / (1 - base_rate)))
-            if self.embedding is not None:
+        last = nn.Linear(sizes[-1], head.width)
+        self.layers = nn.Sequential(*layers, last)
+        self._shape = head.shape
+        head.begin(last)
+        if self.embedding is not None:
+            with torch.no_grad():
                 self.embedding.weight.mul_(0.1)
-                start = 0
-                for category in transforms.categories:
-                    self.embedding.weight[start : start + 2] = 0
-                    start += category.size
+            forget_unknown(self.embedding, transforms)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
-        """Return the logit of label 1.
+        """Return the logits, or the standardised predictions.
 
         Args:
             numeric: Shape (rows, features), float32.
             categories: Shape (rows, columns), int32 or int64.
 
         Returns:
-            Shape (rows,), float32.
+            Shape (rows,), or (rows, classes) for more than two; float32.
         """
         rows = numeric
         if self.embedding is not None:
             rows = torch.cat([numeric, self.embedding(categories).flatten(1)], dim=1)
-        logit: Tensor = self.layers(rows).squeeze(1)
-        return logit
+        return self._shape(self.layers(rows))
+
+
+def forget_unknown(embedding: nn.Embedding, transforms: Transforms) -> None:
+    """Begin with nothing known of missing and of unknown values.
+
+    A code that no training row has is never learned: at 0 it says nothing, at random it would lie.
+    """
+    with torch.no_grad():
+        start = 0
+        for category in transforms.categories:
+            embedding.weight[start : start + 2] = 0
+            start += category.size
 
 
 class TabularMlp:
@@ -78,17 +79,26 @@ class TabularMlp:
 
     def __init__(self, network: Mlp) -> None:
         self._network = network
+        self._head: Head | None = None
 
     def build(self, inputs: Inputs) -> TabularNetwork:
         """Make the untrained network."""
         if inputs.transforms is None:
             raise InternalError("a network of rows was given no transforms")
-        return TabularNetwork(self._network, inputs.transforms, inputs.target.rates[1])
+        self._head = Head(inputs.target)
+        return TabularNetwork(self._network, inputs.transforms, self._head)
+
+    @property
+    def head(self) -> Head:
+        """What the output means; known once the network is built."""
+        if self._head is None:
+            raise InternalError("the network is not built yet")
+        return self._head
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the binary cross-entropy of each row."""
-        return nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+        """Return the loss of each row."""
+        return self.head.loss(output, target)
 
     def predict(self, output: Tensor) -> Tensor:
-        """Return the probability of label 1 of each row."""
-        return torch.sigmoid(output.double())
+        """Return the scores of each row."""
+        return self.head.predict(output)

@@ -1,0 +1,1 @@
+"""A model of one's own: a package like any other, that knows nothing of how it is trained."""

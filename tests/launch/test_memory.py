@@ -1,0 +1,86 @@
+"""Processes that are killed for memory, and those that are killed for something else."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.programs import ROOT, job, pids
+from trainwright.launch import memory
+from trainwright.launch.failure import Failure
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with little memory, below this process's own; skips where none can be made."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    paths = [path.lstrip("/") for _, controllers, path in own if "memory" in controllers.split(",")]
+    group = Path("/sys/fs/cgroup/memory", *paths, f"trainwright-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(700 * 1024 * 1024))
+    except OSError as error:
+        pytest.skip(f"no control group of version 1 can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_told_from_any_other_and_not_repeated(
+    small_group: Path, tmp_path: Path
+) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        if rank == 1:
+            eaten = b"x" * (2 * 1024**3)
+        time.sleep(120)
+    """
+    asked = job(tmp_path, body, restarts=3)
+    enters = f"import os; open({str(small_group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "
+    runs = "import sys; from tests.launch.programs import agent; from pathlib import Path; "
+    process = subprocess.run(
+        [sys.executable, "-c", enters + runs + _AGAIN, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT) + os.pathsep + os.pathsep.join(sys.path)},
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 10
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.rank, failure.retryable) == ("HOST_OOM", 1, False)
+    assert "was killed by the kernel" in failure.what
+    assert len(pids(tmp_path, 2)) == 2
+
+
+_AGAIN = """
+import json
+from trainwright.launch.job import Job
+root = Path(sys.argv[1])
+asked = Job(run="r", task="train", image="i", folder=root / "attempt-1", processes=2, restarts=3,
+            program=(str(root / "program.py"), "{folder}", str(root / "notes")))
+sys.exit(agent(asked, "--max-restarts=3").wait(100))
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "path", "text"),
+    [
+        ("0::/kubepods/pod1\n", "kubepods/pod1/memory.events", "low 0\noom 4\noom_kill 3\n"),
+        ("0::/\n", "memory.events", "oom_kill 3\noom_group_kill 0\n"),
+        (
+            "8:pids:/a\n4:cpu,memory:/a/b\n0::/\n",
+            "memory/a/b/memory.oom_control",
+            "under_oom 0\noom_kill 3\n",
+        ),
+    ],
+)
+def test_the_kernels_count_is_found_in_both_versions_of_control_groups(
+    tmp_path: Path, groups: str, path: str, text: str
+) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
+    assert memory.kills(tmp_path / "proc", tmp_path / "group") is None
+    (tmp_path / "group" / path).parent.mkdir(parents=True)
+    (tmp_path / "group" / path).write_text(text)
+    assert memory.kills(tmp_path / "proc", tmp_path / "group") == 3

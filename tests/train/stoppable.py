@@ -1,0 +1,219 @@
+"""A small training that goes wrong as told: ``-m tests.train.stoppable FOLDER OPTIONS``, under torchrun."""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainwright.experiment import Training
+from trainwright.launch.job import Completion, Job
+from trainwright.launch.pulse import Pulse
+from trainwright.launch.ranks import reported_rank
+from trainwright.train.checkpoint import Checkpoints
+from trainwright.train.checkpoint.tensors import tensors_of
+from trainwright.train.evaluation import Evaluation
+from trainwright.train.evidence import witness_in
+from trainwright.train.group import Group, joined
+from trainwright.train.loader import Loader
+from trainwright.train.loop import Loop, Step
+from trainwright.train.memory import fitting_memory, memory_watched
+from trainwright.train.order import Order
+from trainwright.train.samples import Batch
+from trainwright.train.state import State
+from trainwright.train.step import Gradients, Stepper
+from trainwright.train.stopping import Stop, listening
+from trainwright.train.straggling import Straggling
+
+SAMPLES, FEATURES, BATCH = 330, 6, 32
+SETTINGS: dict[str, Any] = {
+    "steps": 60,
+    "batch_size": BATCH,
+    "learning_rate": 0.01,
+    "checkpoints": {"every_steps": 20},
+}
+WATCHED = {"split": "watched", "every_steps": 20, "patience": 9}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What goes wrong.
+
+    Attributes:
+        training: Section ``training``, over the usual one.
+        poison: Number of a sample whose input is NaN; -1 for none.
+        wild_from: Step from which the learning rate is a thousandfold; 0 for never.
+        signals: Step, rank and signal that the process then sends itself; once, by a file in the home.
+        greedy: Samples at once that a GPU has no memory for; 0 for none.
+        slow: Rank that takes long for each batch; -1 for none.
+        pause_s: Seconds that each step takes longer.
+    """
+
+    training: dict[str, Any] = field(default_factory=dict)
+    poison: int = -1
+    wild_from: int = 0
+    signals: list[list[int]] = field(default_factory=list)
+    greedy: int = 0
+    slow: int = -1
+    pause_s: float = 0.0
+
+
+class Points:
+    """Samples whose target is a noisy line."""
+
+    def __init__(self) -> None:
+        draw = np.random.default_rng(7)
+        self._x = draw.normal(size=(SAMPLES, FEATURES)).astype(np.float32)
+        self._y = (self._x @ np.arange(FEATURES) + draw.normal(size=SAMPLES)).astype(np.float32)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def expect(self, ranges: object) -> None:
+        """They lie in memory already."""
+
+    def take(self, index: NDArray[np.int64]) -> Batch:
+        x, y = torch.from_numpy(self._x[index]), torch.from_numpy(self._y[index])
+        return Batch((x,), y, torch.ones(len(index)), torch.from_numpy(index))
+
+
+class Line:
+    """A network with dropout, so that random numbers count."""
+
+    def build(self) -> nn.Module:
+        torch.manual_seed(1)
+        parts = nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1)
+        return nn.Sequential(*parts, nn.Flatten(0))
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square()
+
+
+class Poisoned(Points):
+    """Points, one of which is NaN."""
+
+    def __init__(self, options: Options, rank: int) -> None:
+        super().__init__()
+        self._sleep_s = 0.05 if rank == options.slow else 0.0
+        self._bad = options.poison
+
+    def take(self, index: NDArray[np.int64]) -> Batch:
+        time.sleep(self._sleep_s)
+        batch = super().take(index)
+        batch.inputs[0][batch.ids == self._bad] = torch.nan
+        return batch
+
+
+class Greedy(Line):
+    """Runs out of memory at some size of its input."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if 0 < self._most <= len(output):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+        return super().loss(output, target)
+
+
+class Wild(Stepper):
+    """Takes steps that are too large from some step on."""
+
+    wild_from, taken = 0, 0
+
+    def apply(self, gradients: Gradients, rate: float) -> None:
+        self.taken += 1
+        super().apply(gradients, rate * 1000 if 0 < self.wild_from <= self.taken else rate)
+
+
+class Trouble:
+    """Sends this process the signals that are due, once each, and digests the last state."""
+
+    def __init__(self, options: Options, home: Path, rank: int) -> None:
+        self._options, self._home, self._rank = options, home, rank
+
+    def saw(self, step: Step) -> None:
+        time.sleep(self._options.pause_s)
+        for index, (number, rank, name) in enumerate(self._options.signals):
+            mark = self._home / f"sent-{index}"
+            if number <= step.number and rank == self._rank and not mark.exists():
+                mark.write_text(str(step.number))
+                os.kill(os.getpid(), signal.Signals(name))
+
+
+class Digesting(Checkpoints):
+    """Checkpoints that tell what the state is that they save last."""
+
+    last = ""
+
+    def saw(self, state: State, loss: float, *, last: bool) -> None:
+        super().saw(state, loss, last=last)
+        if last:
+            self.last = digest(state)
+
+
+def digest(state: State) -> str:
+    """Digest weights, optimizer and facts."""
+    total = hashlib.sha256()
+    for name, value in sorted(tensors_of(state).items()):
+        total.update(name.encode() + value.detach().numpy().tobytes())
+    total.update(json.dumps([state.step, state.facts], sort_keys=True).encode())
+    return total.hexdigest()
+
+
+def ready(options: Options, folder: Path, home: Path, group: Group, stop: Stop, pulse: Pulse | None) -> Loop:
+    """Prepare the training as product code does."""
+    asked = Training(**SETTINGS | options.training)
+    training = fitting_memory(asked, folder, group)
+    stepper = Wild(Line().build(), Greedy(options.greedy), training, group)
+    stepper.wild_from = options.wild_from
+    order = Order(SAMPLES, BATCH, 8, seed=3)
+    feeder = Loader(Poisoned(options, group.rank), order, group.rank, group.size, prefetch=1)
+    keeper = Digesting(training.checkpoints, home, folder.name, {"data_version": "d"}, group)
+    evaluate = None
+    if training.guards.early_stopping:
+        evaluate = Evaluation(stepper, Line(), Points(), training, group)
+    watchers = [Trouble(options, home, group.rank), Straggling(stepper.module, training, group)]
+    witness = witness_in(folder, group.rank)
+    return Loop(stepper, feeder, training, group, keeper, watchers, stop.asked, evaluate, witness, pulse)
+
+
+def job(home: Path, options: Options, **changes: Any) -> Job:
+    """Describe the next attempt at a training."""
+    attempts = home / "attempts"
+    attempts.mkdir(parents=True, exist_ok=True)
+    folder = attempts / f"{len(list(attempts.iterdir())) + 1:04}"
+    folder.mkdir()
+    settings: dict[str, Any] = {"processes": 2, "cpu": 2, "timeout_s": 120, "grace_s": 20}
+    program = ("-m", "tests.train.stoppable", "{folder}", json.dumps(asdict(options)))
+    return Job(run="r", task="train", image="i", program=program, folder=folder, **settings | changes)
+
+
+def main(folder: Path, options: Options, stop: Stop) -> None:
+    """Train, and leave the digest of the last state."""
+    torch.set_num_threads(1)
+    guards = Training(**SETTINGS | options.training).guards
+    with joined(0, guards.collective_s) as group, Pulse(folder, group.rank, guards.stall_s) as pulse:
+        loop = ready(options, folder, folder.parent.parent, group, stop, pulse)
+        with memory_watched(loop.training, Training(**SETTINGS | options.training), group):
+            fitted = loop.run()
+    if group.leads:
+        outputs = {"state": loop.keeper.last, "watched_loss": repr(fitted.watched_loss)}
+        save_file(loop.stepper.module.state_dict(), folder / "weights.safetensors")
+        Completion(attempt=folder.name, outputs=outputs).write(folder)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    with reported_rank(place, int(os.environ["RANK"])), listening() as told:
+        main(place, Options(**json.loads(sys.argv[2])), told)

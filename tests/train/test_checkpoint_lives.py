@@ -1,0 +1,221 @@
+"""Checkpoints of several processes: another number of them, two attempts at once, a full disk, a store."""
+
+import json
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.stores import Bucket
+from tests.train.lives import Options, begin, ended, error, live, notes
+from trainwright.train.checkpoint import Checkpoints, Manifest, committed
+from trainwright.train.checkpoint.copies import Copies
+from trainwright.train.checkpoint.reading import damage
+
+
+def asked(folder: Path, steps: int = 40, **changes: Any) -> Options:
+    return Options(str(folder / "home-ab12"), str(folder / "notes"), steps, **changes)
+
+
+def checkpoints(options: Options) -> Path:
+    return Path(options.home) / "checkpoints"
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [name.step for name in committed(folder)]
+
+
+def resumed(options: Options) -> list[int]:
+    return [note.step for note in notes(Path(options.notes)) if note.what == "resumed"]
+
+
+def losses(options: Options) -> dict[int, float]:
+    return {note.step: note.loss for note in notes(Path(options.notes)) if note.what == "reached"}
+
+
+def await_that(true: Callable[[], object], within_s: float = 30) -> None:
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("others", [2, 1])
+def test_another_number_of_processes_goes_on_with_the_same_samples_and_losses(
+    tmp_path: Path, others: int
+) -> None:
+    whole = asked(tmp_path / "whole", dropout=0.0)
+    changed = asked(tmp_path / "changed", dropout=0.0, pause_s=0.02)
+    assert live(whole, 4) == [0] * 4
+    live(replace(changed, kills=[[29, 3]]), 4, grace_s=0.2)
+    assert live(changed, others) == [0] * others
+    assert resumed(changed) == [0, 20]
+    found, expected = losses(changed), losses(whole)
+    assert found.keys() == expected.keys() == {10, 20, 30, 40}
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert found[20] == expected[20], "before, not even the rounding differed"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sharded_parameters_go_on_unsharded_and_the_other_way_round(tmp_path: Path, processes: int) -> None:
+    sharded: dict[str, Any] = {"dropout": 0.0, "parallel": {"shard": 2}}
+    whole = asked(tmp_path / "whole", **sharded)
+    assert live(whole) == [0, 0]
+    changed = asked(tmp_path / "changed", pause_s=0.02, dropout=0.0)
+    first, second = replace(changed, parallel={"shard": 2}), replace(changed, kills=[[19, 0], [9, 0]])
+    live(replace(first, kills=[[19, 0]]), grace_s=0.2)
+    live(second, processes, grace_s=0.2)
+    assert live(first) == [0, 0]
+    assert resumed(changed) == [0, 10, 10]
+    assert losses(changed) == pytest.approx(losses(whole), rel=1e-6)
+
+
+def test_of_two_attempts_at_once_the_older_ends_and_nothing_is_mixed(tmp_path: Path) -> None:
+    older = asked(tmp_path, 2000, pause_s=0.02, settings={"keep": 50})
+    newer = replace(older, steps=80, attempt="0002", notes=str(tmp_path / "newer"))
+    first = begin(older)
+    await_that(lambda: committed(checkpoints(older)))
+    second = begin(newer)
+    assert ended(first) == [41, 41]
+    assert ended(second) == [0, 0]
+    assert "was replaced by a newer one" in error(Path(older.notes))["what"]
+    begun = next(note.time for note in notes(Path(newer.notes)) if note.what == "resumed")
+    late = [note.step for note in notes(Path(older.notes)) if note.time > begun + 0.1]
+    assert len(late) <= 2, "within an interval"
+    for name in committed(checkpoints(older)):
+        folder = checkpoints(older) / str(name)
+        manifest = Manifest.read(folder)
+        assert manifest.attempt == f"{name.start:04}"
+        assert damage(folder, manifest.files) == ""
+    assert committed(checkpoints(older))[0].start == 2
+    assert resumed(newer)[0] >= 10
+
+
+def test_an_older_attempt_that_starts_late_ends_before_it_did_anything(tmp_path: Path) -> None:
+    newer = asked(tmp_path, 20, attempt="0003")
+    assert live(newer) == [0, 0]
+    before = sorted(checkpoints(newer).rglob("*"))
+    assert live(replace(newer, attempt="0002", steps=60)) == [41, 41]
+    assert "attempt 0002 of this training was replaced by attempt 0003" in error(Path(newer.notes), 1)["what"]
+    assert sorted(checkpoints(newer).rglob("*")) == before
+
+
+def _full_from(step: int, until: int, _rank: int) -> None:
+    """Let no file grow beyond 6,000 bytes while certain steps are saved, as on a disk that is full."""
+    begin_save = Checkpoints._begin
+
+    def limited(self: Checkpoints, state: Any, loss: float) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        full = step <= state.step < until
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000 if full else hard, hard))
+        begin_save(self, state, loss)
+
+    Checkpoints._begin = limited  # type: ignore[method-assign]
+
+
+def test_a_disk_that_was_full_for_a_while_costs_one_checkpoint(tmp_path: Path) -> None:
+    options = asked(tmp_path, hidden=512)
+    assert live(options, prepare=lambda rank: _full_from(20, 21, rank)) == [0, 0]
+    assert steps_in(checkpoints(options)) == [40, 30, 10]
+    assert not list(checkpoints(options).glob("step-00000020.*"))
+
+
+def test_a_disk_that_stays_full_ends_the_training_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    options = asked(tmp_path, 80, hidden=512)
+    assert live(options, prepare=lambda rank: _full_from(20, 90, rank)) == [21, 21]
+    said = error(Path(options.notes), 1)
+    assert "could not be saved 2 times in a row" in said["what"]
+    assert "File too large" in said["what"]
+    assert max(losses(options)) == 30, "one more interval was trained"
+    assert live(options) == [0, 0]
+    assert resumed(options) == [0, 10]
+
+
+def stored(options: Options, store: str) -> Options:
+    return replace(options, settings={**options.settings, "store": store, "wait_s": 20})
+
+
+def test_a_fresh_machine_goes_on_from_the_store(tmp_path: Path) -> None:
+    options = stored(asked(tmp_path, 20, pause_s=0.01), str(tmp_path / "store"))
+    assert live(options) == [0, 0]
+    place = tmp_path / "store" / "ab12"
+    assert steps_in(place)[0] == 20
+    shutil.rmtree(options.home)
+    assert live(replace(options, steps=40)) == [0, 0]
+    assert resumed(options) == [0, 20]
+    assert committed(place)[0].start == 2, "numbers go on, too"
+    names = [str(name) for name in committed(place)]
+    assert len(names) <= 3
+    assert {path.name for path in place.iterdir()} == {*names, "starts"}
+
+
+def test_a_damaged_checkpoint_is_had_back_from_the_store(tmp_path: Path) -> None:
+    options = stored(asked(tmp_path, 20), str(tmp_path / "store"))
+    assert live(options) == [0, 0]
+    name = str(committed(checkpoints(options))[0])
+    (checkpoints(options) / name / "__1_0.distcp").write_bytes(b"broken")
+    assert live(replace(options, steps=30)) == [0, 0]
+    assert resumed(options) == [0, 20]
+    assert (checkpoints(options) / f"{name}.damaged-0002").is_dir()
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket behind an address where nothing listens, and little patience with it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setattr(Copies.__init__, "__defaults__", (0.5,))
+    return "s3://bucket/checkpoints"
+
+
+def test_a_store_that_does_not_answer_does_not_stop_the_training(
+    tmp_path: Path, unreachable: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = asked(tmp_path, 20)
+    assert live(options) == [0, 0]
+    settings = {"store": unreachable, "wait_s": 3}
+    assert live(replace(options, steps=40, settings=settings)) == [0, 0]
+    assert steps_in(checkpoints(options))[0] == 40
+    said = capfd.readouterr().err
+    assert "the store does not answer; training goes on without it" in said
+    assert "waits for its store" in said
+    assert "the last checkpoint was not copied to s3://bucket/checkpoints/ab12 within 3 s" in said
+
+
+def test_where_nothing_lies_here_and_the_store_does_not_answer_no_training_begins_anew(
+    tmp_path: Path, unreachable: str
+) -> None:
+    options = stored(asked(tmp_path, 20), unreachable)
+    assert live(options) == [21, 21]
+    assert "whether there is something to go on from cannot be told" in error(Path(options.notes))["what"]
+
+
+def test_of_two_homes_with_one_store_the_older_ends(tmp_path: Path) -> None:
+    """A machine that was thought lost and comes back has its own disk, but not its own training."""
+    lost = stored(asked(tmp_path / "lost", 2000, pause_s=0.02), str(tmp_path / "store"))
+    new = stored(asked(tmp_path / "new", 60, pause_s=0.02), str(tmp_path / "store"))
+    first = begin(lost)
+    await_that(lambda: committed(tmp_path / "store" / "ab12"))
+    assert live(new) == [0, 0]
+    assert ended(first) == [41, 41]
+    assert resumed(new)[0] >= 10
+    starts = [name.start for name in committed(tmp_path / "store" / "ab12")]
+    assert starts == sorted(starts, reverse=True)
+    assert starts[0] == 2
+
+
+def test_a_bucket_keeps_checkpoints_too(tmp_path: Path, gs: Bucket) -> None:
+    options = stored(asked(tmp_path, 20), f"{gs.uri}/checkpoints")
+    assert live(options) == [0, 0]
+    shutil.rmtree(options.home)
+    assert live(replace(options, steps=30)) == [0, 0]
+    assert resumed(options) == [0, 20]
+    starts = json.loads((checkpoints(options) / "starts" / "0002.json").read_text())
+    assert starts == {"attempt": "0001"}

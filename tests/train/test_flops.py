@@ -1,0 +1,42 @@
+"""The count of operations, against PyTorch's own."""
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainwright.experiment import LanguageModel
+from trainwright.train.architectures import Inputs, Target, make
+from trainwright.train.flops import flops_per_token, peak_of, weights
+
+NETWORK = LanguageModel(vocabulary=96, width=64, heads=4, groups=2, layers=3, hidden=128, context=32)
+
+
+def test_the_weights_that_are_multiplied_are_those_of_the_module_but_for_the_look_up() -> None:
+    for tied in (True, False):
+        network = NETWORK.model_copy(update={"tied": tied})
+        module = make(network).build(Inputs(Target("tokens")))
+        held = sum(weight.numel() for weight in module.parameters())
+        assert weights(network) == held - (0 if tied else 96 * 64)
+
+
+def test_the_operations_of_a_token_are_those_that_pytorch_counts() -> None:
+    architecture = make(NETWORK)
+    module = architecture.build(Inputs(Target("tokens")))
+    tokens = torch.randint(0, 96, (5, 32))
+    # As plain products: the counter does not know the CPU's flash kernel.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        architecture.loss(module(tokens), tokens).sum().backward()
+    # The weights of norms are in N, and in no product.
+    norms = 6 * (2 * NETWORK.layers + 1) * NETWORK.width
+    counted = counter.get_total_flops() / tokens.numel()
+    assert counted == flops_per_token(NETWORK) - norms
+
+
+def test_a_causal_model_needs_half_the_attention() -> None:
+    half = 6 * NETWORK.layers * NETWORK.width * NETWORK.context
+    assert flops_per_token(NETWORK) - flops_per_token(NETWORK, causal=True) == half
+
+
+def test_the_peak_of_a_device_is_known_by_its_name() -> None:
+    assert peak_of("NVIDIA H200") == 989e12
+    assert peak_of("a device of tomorrow") is None

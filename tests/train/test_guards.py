@@ -1,0 +1,181 @@
+"""What is judged from numbers alone: losses, norms, looks at another split."""
+
+import copy
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainwright.errors import Diverged
+from trainwright.experiment.guards import EarlyStopping, Guards
+from trainwright.train.guards import EarlyStop, Guard, NotFinite, Seen, Verdict, left_out
+
+
+def seen(step: int, loss: float, norm: float = 1.0, **more: Any) -> Seen:
+    return Seen(step=step, batch=step - 1, epoch=1, loss=loss, norm=norm, rate=0.1, **more)
+
+
+def judged(
+    losses: Iterable[float], norms: Iterable[float] | None = None, **settings: Any
+) -> Iterator[Verdict]:
+    guard, facts = Guard(Guards(**settings)), {}
+    for step, (loss, norm) in enumerate(zip(losses, norms or iter(lambda: 1.0, 2.0), strict=False), 1):
+        yield guard.judge(facts, seen(step, loss, norm))
+
+
+def falling(steps: int, noise: float = 0.05, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    random = np.random.default_rng(seed)
+    fall: np.ndarray[Any, np.dtype[np.float64]] = 0.4 + 0.3 * np.exp(-np.arange(steps) / 300)
+    return fall + noise * random.normal(size=steps)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001, 0.05, 0.3])
+def test_a_loss_that_falls_through_noise_is_healthy(noise: float) -> None:
+    for seed in range(5):
+        verdicts = list(judged(falling(3000, noise, seed)))
+        assert {verdict.action for verdict in verdicts} == {"apply"}
+
+
+def test_single_wild_batches_are_no_divergence() -> None:
+    losses = falling(2000)
+    losses[500::100] = 50.0
+    assert all(verdict.action == "apply" for verdict in judged(losses))
+
+
+def test_a_heavy_tail_is_no_divergence() -> None:
+    random = np.random.default_rng(3)
+    losses = 0.5 + 0.05 * random.standard_t(2.5, size=20_000)
+    assert all(verdict.action == "apply" for verdict in judged(losses))
+
+
+def test_a_loss_that_goes_back_to_chance_has_diverged_within_two_blocks_of_steps() -> None:
+    losses = falling(1000, 0.02)
+    losses[700:] = math.log(2) + 0.02 * np.random.default_rng(1).normal(size=300)
+    told = []
+    with pytest.raises(Diverged, match=r"ran away by step \d+, epoch 1: 0\.(69|70)") as caught:
+        told.extend(judged(losses))
+    assert 700 <= len(told) <= 720
+    assert "robust deviations above the median 0.4" in caught.value.what
+    assert "(limit 12)" in caught.value.what
+    assert (caught.value.code, caught.value.where) == (30, "training.guards.spike")
+
+
+def test_the_deviations_are_those_of_numpy_over_trimmed_means_of_blocks() -> None:
+    losses, block = [*falling(210, 0.02), *[2.0] * 10], 10
+    with pytest.raises(Diverged) as caught:
+        list(judged(losses))
+    means = [np.sort(losses[at : at + block])[2:8].mean() for at in range(0, 210, block)][-20:]
+    usual = np.median(means)
+    score = (2.0 - usual) / (1.4826 * np.median(np.abs(means - usual)))
+    assert f"{score:,.1f} robust deviations" in caught.value.what
+
+
+def test_a_loss_that_does_not_vary_at_all_may_rise_a_little() -> None:
+    assert list(judged([*[1.0] * 400, *[1.1] * 400]))
+    with pytest.raises(Diverged):
+        list(judged([*[1.0] * 400, *[1.2] * 10]))
+    assert list(judged([*[1.0] * 10, *[1e-9] * 400, *[1e-6] * 400])), (
+        "next to nothing, of what it was at first"
+    )
+
+
+def test_no_limit_is_no_limit() -> None:
+    assert list(judged([*falling(1000), *[1e9] * 1000], spike=None))
+
+
+@pytest.mark.parametrize("bad", [(math.nan, 1.0), (0.5, math.inf), (math.inf, math.nan)])
+def test_what_is_not_finite_stops_at_once(bad: tuple[float, float]) -> None:
+    with pytest.raises(NotFinite, match=r"is not finite at step 3, epoch 1, learning rate 0\.1") as caught:
+        list(judged([0.5, 0.5, bad[0]], [1.0, 1.0, bad[1]]))
+    assert caught.value.code == 30
+    assert caught.value.kind == "NAN_LOSS"
+
+
+@pytest.mark.parametrize("action", ["skip", "roll_back"])
+def test_only_so_many_batches_are_forgiven(action: str) -> None:
+    guard, facts = Guard(Guards(not_finite=action, forgiven=2)), {}
+    for step in (4, 9):
+        verdict = guard.judge(facts, seen(step, math.nan))
+        assert verdict.action == action
+        assert f"step {step}" in verdict.warning
+    assert left_out(facts) == {3, 8}
+    with pytest.raises(NotFinite, match="after 2 other batches were left out"):
+        guard.judge(facts, seen(12, math.nan))
+
+
+def test_a_gradient_beyond_float16_is_neither_a_nan_nor_a_spike() -> None:
+    guard, facts = Guard(Guards()), {}
+    for step in range(1, 100):
+        verdict = guard.judge(facts, seen(step, 0.5, 0.0, overflowed=True))
+        assert verdict == Verdict("apply")
+
+
+def test_a_gradient_far_above_the_usual_is_told() -> None:
+    norms = [*[2.0] * 50, 100.0, 2.0]
+    verdicts = list(judged([0.5] * 52, norms))
+    assert [bool(verdict.warning) for verdict in verdicts] == [*[False] * 50, True, False]
+    assert "step 51: the norm of the gradient is 100, 50 times its recent median 2" in verdicts[50].warning
+
+
+@pytest.mark.parametrize("cut", [1, 104, 105, 199, 205])
+def test_a_training_that_is_resumed_in_the_middle_of_a_window_judges_alike(cut: int) -> None:
+    losses, norms = falling(400), 1 + falling(400, 0.5, 7)
+    losses[300:] += 2
+    guard, facts = Guard(Guards(window=100)), {}
+    outcomes: list[list[str]] = []
+    for interrupted in (False, True):
+        guard, facts, told = Guard(Guards(window=100)), {}, []
+        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), 1):
+            if interrupted and step == cut:
+                guard, facts = Guard(Guards(window=100)), json.loads(json.dumps(facts))
+            try:
+                told.append(str(guard.judge(facts, seen(step, float(loss), float(norm)))))
+            except Diverged as error:
+                told.append(error.what)
+                break
+        outcomes.append(told)
+    assert outcomes[0] == outcomes[1]
+    assert "ran away" in outcomes[0][-1]
+
+
+def looked(losses: Iterable[float], **settings: Any) -> tuple[int, dict[str, Any]]:
+    """Return how many looks there were before the end, and what was noted."""
+    stop, facts = EarlyStop(EarlyStopping(split="watch", **settings), 10), {}
+    count = 0
+    for count, loss in enumerate(losses, 1):
+        if stop.judge(facts, 10 * count, loss):
+            break
+    return count, facts["watched"]
+
+
+def test_training_ends_when_the_watched_split_does_not_get_better_for_as_long_as_was_allowed() -> None:
+    count, noted = looked([0.9, 0.7, 0.8, 0.7, 0.71, 0.6, 0.5], patience=3)
+    assert count == 5
+    assert (noted["best_step"], noted["best_loss"], noted["best"]) == (20, 0.7, False)
+
+
+def test_a_gain_that_is_too_small_is_none_but_the_least_loss_is_the_best() -> None:
+    count, noted = looked([0.9, 0.89, 0.88, 0.87, 0.5], patience=2, min_gain=0.05)
+    assert count == 3
+    assert (noted["best_step"], noted["best_loss"]) == (30, 0.88)
+    count, _ = looked([0.9, 0.87, 0.84, 0.81, 0.78], patience=2, min_gain=0.05)
+    assert count == 5, "small gains add up"
+
+
+def test_looks_come_once_an_epoch_or_as_often_as_asked_and_at_the_end() -> None:
+    by_epoch = EarlyStop(EarlyStopping(split="watch"), 10)
+    assert [step for step in range(1, 26) if by_epoch.due(step, 25)] == [10, 20, 25]
+    often = EarlyStop(EarlyStopping(split="watch", every_steps=7), 10)
+    assert [step for step in range(1, 26) if often.due(step, 25)] == [7, 14, 21, 25]
+
+
+def test_a_watched_loss_that_is_not_finite_ends_it_and_is_not_noted() -> None:
+    stop, facts = EarlyStop(EarlyStopping(split="watch"), 10), {}
+    stop.judge(facts, 10, 0.5)
+    before = copy.deepcopy(facts)
+    with pytest.raises(NotFinite, match="watched split is not finite after step 20"):
+        stop.judge(facts, 20, math.nan)
+    assert facts == before

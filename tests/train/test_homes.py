@@ -1,0 +1,90 @@
+"""Homes of trainings: found again by what was told, and left with a word when that has changed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.errors import DependencyError, Diverged
+from trainwright.experiment import Resources, Training
+from trainwright.train.homes import next_folder
+from trainwright.train.specification import Specification, pinned
+
+
+def told(**training: Any) -> dict[str, Any]:
+    return {
+        "data_version": "d",
+        "network": {"kind": "mlp", "hidden": [8]},
+        "training": Training(**training).model_dump(mode="json"),
+    }
+
+
+def begin(folder: Path, launcher: str = "local", run: str = "r", **training: Any) -> Path:
+    """Begin a training, and fail; return its home."""
+    given, resources = told(**training), Resources(mount=str(folder / "volume"))
+    where: list[Path] = []
+
+    def fail() -> None:
+        with next_folder(run, pinned(**given), launcher, resources, folder / "model") as attempt:
+            home = attempt.parent.parent
+            where.append(home)
+            Specification(attempt=attempt.name, home=str(home), training_set="s", processes=2, **given).write(
+                attempt
+            )
+            raise Diverged("the loss ran away")
+
+    with pytest.raises(Diverged):
+        fail()
+    return where[0]
+
+
+@pytest.mark.parametrize("launcher", ["local", "pytorchjob"])
+def test_what_does_not_decide_the_result_leads_to_the_same_home(tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "volume").mkdir()
+    home = begin(tmp_path, launcher)
+    changes: list[dict[str, Any]] = [
+        {"checkpoints": {"every_steps": 5}},
+        {"guards": {"spike": None}},
+        {"micro_batch": 64},
+        {"parallel": {"shard": 2}},
+        {"predict": ["evaluate", "test"]},
+    ]
+    assert {begin(tmp_path, launcher, **change) for change in changes} == {home}
+    assert sorted(path.name for path in (home / "attempts").iterdir())[-1] == "0006"
+    others: list[dict[str, Any]] = [{"seed": 1}, {"learning_rate": 0.1}, {"epochs": 4}, {"precision": "bf16"}]
+    assert home not in {begin(tmp_path, launcher, **change) for change in others}
+    assert begin(tmp_path, launcher, run="other") != home
+
+
+def test_a_training_that_starts_afresh_beside_another_says_what_differs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin(tmp_path)
+    assert capfd.readouterr().err == ""
+    begin(tmp_path, seed=5)
+    said = capfd.readouterr().err
+    assert "begun here is not gone on with: training.seed was 0 and is 5. This one starts afresh." in said
+    begin(tmp_path, seed=5)
+    assert capfd.readouterr().err == ""
+
+
+def test_success_leaves_no_home(tmp_path: Path) -> None:
+    begin(tmp_path)
+    begin(tmp_path, seed=5)
+    resources = Resources(mount=str(tmp_path / "volume"))
+    with next_folder("r", pinned(**told()), "local", resources, tmp_path / "model") as attempt:
+        assert attempt.name == "0002"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "volume").mkdir()
+    with next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"):
+        pass
+    assert list((tmp_path / "volume" / "trainwright" / "jobs").iterdir()) == []
+
+
+def test_a_volume_that_is_not_mounted_is_named(tmp_path: Path) -> None:
+    resources = Resources(mount=str(tmp_path / "volume"))
+    with (
+        pytest.raises(DependencyError, match="'trainwright-shared' is not mounted"),
+        next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"),
+    ):
+        pass

@@ -1,0 +1,216 @@
+"""A model of the user's own: found by its path, looked at before it is called, trained like any other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.train.problems import flights, run, write
+from trainwright import tables
+from trainwright.artifacts import Model, Snapshot
+from trainwright.errors import InputError
+from trainwright.experiment import Imported, read_network
+from trainwright.train.architectures import Inputs, Target, make
+from trainwright.train.architectures.imported import build, origin
+from trainwright.transforms import Number, Transforms
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model"
+PATH = "own_model.wide_and_deep:WideAndDeep"
+HERE = "tests.train.test_imported"
+INPUTS = Inputs(
+    Target("binary", (0.5, 0.5)),
+    Transforms(numbers=(Number(name="n", mean=0, scale=1, indicator=False),), times=(), categories=()),
+)
+
+
+class Sound:
+    """A model with nothing wrong."""
+
+    def __init__(self, width: int = 1) -> None:
+        self.width = width
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        assert inputs.transforms is not None
+
+        class Line(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.line = nn.Linear(1, 1)
+                self.dropout = nn.Dropout(0.5)
+
+            def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:  # noqa: ARG002
+                return self.dropout(self.line(numeric)).squeeze(1)  # type: ignore[no-any-return]
+
+        return Line()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square()
+
+    def predict(self, output: Tensor) -> Tensor:
+        return output.double().sigmoid()
+
+
+class WithoutLoss:
+    def build(self, inputs: Inputs) -> nn.Module: ...
+    def predict(self, output: Tensor) -> Tensor: ...
+
+
+class OtherArguments(Sound):
+    def loss(self, output: Tensor) -> Tensor: ...  # type: ignore[override]
+
+
+class MeanLoss(Sound):
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return super().loss(output, target).mean()
+
+
+class SingleScores(Sound):
+    def predict(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
+
+class Failing(Sound):
+    def build(self, inputs: Inputs) -> nn.Module:  # noqa: ARG002
+        raise RuntimeError("no weights today")
+
+
+def called(**_: Any) -> None:
+    """Something that must never be called for being named in an experiment file."""
+    raise AssertionError("it was called")
+
+
+def imported(name: str, **options: Any) -> Imported:
+    return Imported(path=f"{HERE}:{name}", options=options)
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_the_head_of_the_path() -> None:
+    with pytest.raises(InputError) as caught:
+        make(Imported(path="no_such_package.model:Net"))
+    assert "'no_such_package.model' cannot be imported: ModuleNotFoundError" in caught.value.what
+    assert f"sys.path begins with {sys.path[0]!r}, {sys.path[1]!r}" in caught.value.what
+    assert caught.value.where == "network.path"
+    assert caught.value.code == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Nothing", "has no 'Nothing'"),
+        ("called", "is a function, not a class"),
+        ("WithoutLoss", "has no method loss; a model has build, loss and predict"),
+        ("OtherArguments", r"OtherArguments.loss does not take \(self, output, target\)"),
+    ],
+)
+def test_what_is_no_model_is_refused_without_being_called(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make(imported(name))
+
+
+@pytest.mark.parametrize("path", ["os:system", "subprocess:Popen", "builtins:eval"])
+def test_no_other_callable_is_called_for_being_named(path: str, tmp_path: Path) -> None:
+    options = {"command": f"touch {tmp_path}/called", "args": ["touch", f"{tmp_path}/called"]}
+    with pytest.raises(InputError, match=r"not a class|has no method build"):
+        make(Imported(path=path, options=options))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["model", "a b:Net", "package.module:Net()", "../x:Net", ":Net"])
+def test_a_path_of_another_form_is_refused_with_the_section(path: str) -> None:
+    with pytest.raises(InputError, match=r"network.path|path"):
+        read_network({"kind": "module", "path": path})
+
+
+def test_options_that_it_does_not_take_are_named_with_those_that_it_does() -> None:
+    with pytest.raises(InputError) as caught:
+        make(imported("Sound", depth=3))
+    assert "cannot be made with options ['depth']" in caught.value.what
+    assert caught.value.hint == "It takes (width: int = 1) -> None."
+    assert caught.value.where == "network.options"
+    assert vars(make(imported("Sound", width=3))) == {"width": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Failing", "build of the model fails: RuntimeError: no weights today"),
+        ("MeanLoss", r"loss of the model gives torch.float32 \(\) for 3 rows, not torch.float32 \(3,\)"),
+        ("SingleScores", r"predict of the model gives torch.float32 \(3,\) for 3 rows, not torch.float64"),
+    ],
+)
+def test_a_wrong_method_is_told_before_training(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        build(make(imported(name)), INPUTS, torch.device("cpu"))
+
+
+def test_the_check_draws_nothing_at_random_and_leaves_the_module_ready_to_learn() -> None:
+    found = []
+    for check in (False, True):
+        torch.manual_seed(0)
+        architecture = make(imported("Sound"))
+        module = build(architecture, INPUTS, torch.device("cpu")) if check else architecture.build(INPUTS)
+        assert module.training
+        found.append([*(value.clone() for value in module.state_dict().values()), torch.rand(3)])
+    for left, right in zip(*found, strict=True):
+        assert torch.equal(left, right)
+
+
+def test_the_digest_of_the_code_is_that_of_its_package(tmp_path: Path, monkeypatch: Any) -> None:
+    digests = set()
+    for name, text in (("one", "x = 1\n"), ("two", "x = 1\n"), ("three", "x = 2\n")):
+        package = tmp_path / name / f"package_{name}"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "model.py").write_text(text)
+        monkeypatch.syspath_prepend(str(package.parent))
+        digests.add(origin(Imported(path=f"package_{name}.model:Net"))["code"])
+    assert len(digests) == 2
+
+
+def test_the_example_learns_the_known_odds_and_its_folder_needs_its_package_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    write(tmp_path / "set", {"train": flights(3000, 0), "evaluate": flights(500, 1)})
+    training = {"epochs": 4, "objective": {"threshold": "f1"}}
+    whole = {"kind": "module", "path": PATH, "options": {"hidden": 16, "width": 4}}
+    made = run_own(tmp_path / "set", tmp_path / "one", whole, training)
+    again = run_own(tmp_path / "set", tmp_path / "two", whole, training)
+    assert made.submitted.model_version == again.submitted.model_version
+    model = Model.read(made.model)
+    assert model.kind == "module"
+    assert len(model.parents["code"]) == 64
+    judged = tables.read_split(made.predictions, Snapshot.read(made.predictions), "evaluate")
+    label, score = judged["late"].to_numpy(), judged["score"].to_numpy()
+    assert -np.mean(np.log(np.where(label == 1, score, 1 - score))) < 0.54
+    assert loaded_elsewhere(made.model, judged, tmp_path) == score.tobytes()
+    assert f"The module `{PATH}` over 4 columns" in (made.model / "README.md").read_text()
+
+
+def run_own(folder: Path, place: Path, network: dict[str, Any], training: dict[str, Any]) -> Any:
+    """Train; what the usual network has and this one has not is left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.train.problems.NETWORK", {})
+        return run(folder, place, network=network, training=training)
+
+
+def loaded_elsewhere(model: Path, judged: pa.Table, place: Path) -> bytes:
+    """Score the rows in a process that does not find the user's package."""
+    columns = {name: judged[name].to_pylist() for name in ("wind", "noise", "carrier", "holiday")}
+    (place / "rows.json").write_text(json.dumps(columns))
+    code = (
+        "import importlib.util, json, sys, pathlib; from trainwright.train import serving;"
+        "assert importlib.util.find_spec('own_model') is None;"
+        "scores = serving.load(pathlib.Path(sys.argv[1])).predict(json.loads(open(sys.argv[2]).read()));"
+        "sys.stdout.buffer.write(scores.tobytes())"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", code, str(model), str(place / "rows.json")]
+    return subprocess.run(command, env=plain, cwd=place, capture_output=True, check=True).stdout

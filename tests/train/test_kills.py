@@ -1,0 +1,174 @@
+"""A training that is killed: at random, and at every point of a save."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.kills import EVERY, compare, kill_often
+from tests.train.lives import Options, live, notes
+from tests.train.problems import Outcome, request
+from trainwright.train.checkpoint import committed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_after_each_of_20_kills_the_state_is_that_of_an_undisturbed_training(tmp_path: Path) -> None:
+    report = kill_often(tmp_path, 20, seed=5, forked=True)
+    assert report.wrong == []
+    assert len(report.lost) == 20
+    assert max(report.lost) < 2 * EVERY, "the last interval, and what was taken while it was being saved"
+
+
+def test_in_a_job_too_whose_own_end_is_among_the_5_kills(tmp_path: Path) -> None:
+    report = kill_often(tmp_path, 5, seed=6)
+    assert report.wrong == []
+    assert len(report.lost) == 5
+    assert max(report.lost) < 2 * EVERY
+
+
+def test_a_slow_training_loses_no_more_than_an_interval(tmp_path: Path) -> None:
+    asked = Options(str(tmp_path / "home"), str(tmp_path), 40, kills=[[18, 1], [9, 0]], pause_s=0.05)
+    assert [bool(any(live(asked, grace_s=0.2))) for _ in range(3)] == [True, True, False]
+    resumed = [note.step for note in notes(tmp_path) if note.what == "resumed"]
+    assert resumed == [0, 10, 10]
+
+
+class CrashPoint:
+    """Kills a process before its n-th operation on files of a home, once it is armed.
+
+    Opening, making, linking, renaming and removing are seen by the interpreter's audit events; each write of
+    a tensor and each flush to the disk by a wrapper around torch's and the system's own function.
+    """
+
+    EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link"})
+
+    def __init__(self, home: Path, limit: int) -> None:
+        self._home, self._limit = str(home), limit
+        self._count, self._armed = 0, False
+
+    def arm(self, *, armed: bool) -> None:
+        self._armed = armed
+
+    def install(self) -> None:
+        from torch.distributed.checkpoint import filesystem
+
+        def audit(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in self.EVENTS or (event == "open" and str(arguments[0]).startswith(self._home)):
+                self.passed()
+
+        sys.addaudithook(audit)
+        os.fsync = self._counted(os.fsync)
+        filesystem._write_item = self._counted(filesystem._write_item)
+
+    def passed(self) -> None:
+        if self._armed:
+            self._count += 1
+            if self._count == self._limit:
+                self._armed = False
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            self.passed()
+            return function(*arguments, **named)
+
+        return wrapper
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_kill_at_any_point_of_a_save_leaves_a_state_to_go_on_from(tmp_path: Path, rank: int) -> None:
+    alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
+    assert live(alone) == [0, 0]
+    begun = Options(str(tmp_path / "begun"), str(tmp_path / "begun-notes"), 30, kills=[[19, 0]], pause_s=0.01)
+    live(begun)
+    assert [name.step for name in committed(tmp_path / "begun" / "checkpoints")] == [10]
+    resumed, points = [], 0
+    for limit in range(1, 200):
+        folder = tmp_path / f"{limit:03}"
+        shutil.copytree(begun.home, folder / "home")
+        asked = replace(begun, home=str(folder / "home"), notes=str(folder / "notes"), kills=[], pause_s=0)
+        codes = live(asked, prepare=partial(_prepare, rank, folder, limit), grace_s=0.2)
+        if codes == [0, 0]:
+            break
+        assert codes[rank] == -signal.SIGKILL
+        points += 1
+        assert live(asked) == [0, 0]
+        assert compare(Path(alone.notes), folder / "notes", 2).wrong == []
+        resumed.append([note.step for note in notes(folder / "notes") if note.what == "resumed"][-1])
+    assert points >= (12 if rank == 0 else 4)
+    assert set(resumed) == ({10, 20} if rank == 0 else {10})
+    assert resumed == sorted(resumed), "once the new state is there, it stays"
+
+
+def _prepare(rank: int, folder: Path, limit: int, mine: int) -> None:
+    """Arm a crash point in one process from the beginning of the save of step 20 to that of the next."""
+    if mine != rank:
+        return
+    from trainwright.train.checkpoint.keeper import Checkpoints
+
+    point = CrashPoint(folder / "home", limit)
+    point.install()
+    begin = Checkpoints._begin
+
+    def begin_armed(self: Checkpoints, state: Any, loss: float) -> None:
+        point.arm(armed=state.step == 20)
+        begin(self, state, loss)
+
+    Checkpoints._begin = begin_armed  # type: ignore[method-assign]
+
+
+STEP = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from trainwright.train.submit import Request, submit
+
+asked, folder, kill_at = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+
+def kill_when_saved():
+    while not list(folder.glob(f".model.job-*/checkpoints/step-{kill_at:08}.*/manifest.json")):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if kill_at:
+    threading.Thread(target=kill_when_saved, daemon=True).start()
+request = Request(training_set=Path(asked.pop("training_set")), **asked)
+submit(request, *(folder / name for name in ("model", "predictions", "summary.md", "report.html")))
+"""
+
+
+def test_a_step_that_is_killed_goes_on_when_it_is_run_again(
+    training_set: Path, trained: Outcome, tmp_path: Path
+) -> None:
+    """As ``trainwright run --run X`` does after ``kill -9``: the same outputs, so the same home."""
+    every = {"checkpoints": {"every_steps": 20}}
+    asked = vars(request(training_set, training=every)) | {"training_set": str(training_set)}
+    command = [sys.executable, "-c", STEP, json.dumps(asked), str(tmp_path)]
+    killed = subprocess.run([*command, "40"], check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "model").exists()
+    (home,) = tmp_path.glob(".model.job-*")
+    newest = committed(home / "checkpoints")[0].step
+    assert newest >= 40
+    again = subprocess.run(
+        [*command, "0"],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "resumed from step-000000" in again.stderr
+    weights = "weights.safetensors"
+    assert (tmp_path / "model" / weights).read_bytes() == (trained.model / weights).read_bytes()
+    assert not home.exists()

@@ -1,0 +1,179 @@
+"""Batches that are prepared ahead: the same for any number of processes, after a resume, in any cache."""
+
+import gc
+import threading
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.train.problems import source
+from trainwright.errors import InputError
+from trainwright.experiment import Mlp
+from trainwright.experiment.feeding import Feeding
+from trainwright.train.group import Group
+from trainwright.train.loader import Loader
+from trainwright.train.order import Order
+from trainwright.train.rows import Rows, encode, fit
+from trainwright.train.samples import Batch, Samples
+
+SIZE = 512
+
+
+@pytest.fixture(scope="module")
+def rows(training_set: Path, tmp_path_factory: pytest.TempPathFactory, alone: Group) -> Rows:
+    transforms, labels = fit(source(training_set), Mlp(), alone)
+    return encode(source(training_set), transforms, labels, tmp_path_factory.mktemp("cache"), alone)
+
+
+def order(rows: Samples) -> Order:
+    return Order(len(rows), SIZE, 8, seed=3, block=64, window=200)
+
+
+def same(one: Batch, two: Batch) -> bool:
+    tensors = zip((*one.inputs, one.target, one.ids), (*two.inputs, two.target, two.ids), strict=True)
+    return all(torch.equal(first, second) for first, second in tensors)
+
+
+def joined(parts: Iterable[Batch]) -> Batch:
+    every = list(parts)
+    inputs = tuple(torch.cat(each) for each in zip(*(part.inputs for part in every), strict=True))
+    target, weight, ids = (
+        torch.cat([getattr(part, name) for part in every]) for name in ("target", "weight", "ids")
+    )
+    return Batch(inputs, target, weight, ids)
+
+
+def taken(samples: Samples, count: int, parts: int = 1, first: int = 0) -> list[Batch]:
+    """The global batches of some steps, as several processes get them."""
+    loaders = [Loader(samples, order(samples), part, parts) for part in range(parts)]
+    for loader in loaders:
+        loader.begin(first)
+    found = [joined(loader.next() for loader in loaders) for _ in range(count)]
+    for loader in loaders:
+        loader.close()
+    return found
+
+
+def threads() -> int:
+    return sum(thread.name == "batches" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_any_number_of_processes_gets_the_same_batches(parts: int, rows: Rows) -> None:
+    alone, shared = taken(rows, 25), taken(rows, 25, parts)
+    assert all(same(one, two) for one, two in zip(alone, shared, strict=True))
+    epoch = np.concatenate([batch.ids.numpy() for batch in alone[: order(rows).batches]])
+    assert sorted(epoch.tolist()) == list(range(len(rows)))
+
+
+def test_a_resume_at_any_step_and_with_other_processes_goes_on_as_if_nothing_had_been(rows: Rows) -> None:
+    undisturbed = taken(rows, 30)
+    for step in (1, 11, 12, 13, 24, 29):
+        resumed = taken(rows, 30 - step, parts=4 if step % 2 else 2, first=step)
+        assert all(same(one, two) for one, two in zip(undisturbed[step:], resumed, strict=True))
+
+
+def test_a_cache_that_holds_one_shard_gives_the_same_batches(
+    training_set: Path, tmp_path: Path, rows: Rows, alone: Group
+) -> None:
+    transforms, labels = fit(source(training_set), Mlp(), alone)
+    largest = rows.shelf.size // len(labels)
+    feeding = Feeding(cache_gib=1.5 * largest / 2**30)
+    tight = encode(source(training_set), transforms, labels, tmp_path, alone, feeding)
+    assert not tight.shelf.whole
+    assert all(same(one, two) for one, two in zip(taken(rows, 15), taken(tight, 15, parts=2), strict=True))
+    assert len([path for path in tmp_path.iterdir() if path.suffix == ".shard"]) == 1
+
+
+def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: Rows) -> None:
+    batches, before = taken(rows, 20), threads()
+    loader = Loader(rows, order(rows), 0, 1)
+    for step in (0, 7, 3, 19, 0):
+        loader.begin(step)
+        assert all(same(loader.next(), batch) for batch in batches[step : step + 4])
+        assert threads() == before + 1
+    loader.close()
+    loader.close()
+    assert threads() == before
+    assert same(loader.next(), batches[0])
+    loader.close()
+
+
+def test_one_that_is_forgotten_ends_its_thread(rows: Rows) -> None:
+    before = threads()
+    loader = Loader(rows, order(rows), 0, 1)
+    loader.next()
+    assert threads() == before + 1
+    del loader
+    gc.collect()
+    for _ in range(200):
+        if threads() == before:
+            break
+        time.sleep(0.02)
+    assert threads() == before
+
+
+def test_batches_that_are_left_out_stay_out_after_another_begin(rows: Rows) -> None:
+    batches = taken(rows, 12)
+    with Loader(rows, order(rows), 0, 1) as loader:
+        loader.begin(2, skip=frozenset({4, 5, 7}))
+        left = [batches[number] for number in (2, 3, 6, 8, 9, 10)]
+        assert all(same(loader.next(), batch) for batch in left)
+        assert loader.order.position(7) == 10
+        loader.begin(4)
+        assert same(loader.next(), batches[6])
+
+
+class Counting:
+    """Samples that count how often they are taken, and can break."""
+
+    def __init__(self, rows: Rows, broken: int = 10**9) -> None:
+        self._rows, self._broken, self.taken = rows, broken, 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, index: NDArray[np.int64]) -> Batch:
+        if self.taken == self._broken:
+            raise InputError(f"batch {self.taken} cannot be read")
+        self.taken += 1
+        return self._rows.take(index)
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Expect nothing."""
+
+
+def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: Rows) -> None:
+    samples = Counting(rows)
+    with Loader(samples, order(rows), 0, 1, prefetch=3) as loader:
+        loader.begin(0)
+        for expected in (3, 4, 5):
+            for _ in range(200):
+                if samples.taken >= expected:
+                    break
+                time.sleep(0.01)
+            time.sleep(0.05)
+            assert samples.taken == expected
+            loader.next()
+
+
+def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: Rows) -> None:
+    with Loader(Counting(rows, broken=3), order(rows), 0, 1, prefetch=8) as loader:
+        assert all(same(loader.next(), batch) for batch in islice(taken(rows, 3), 3))
+        for _ in range(2):
+            with pytest.raises(InputError, match="batch 3 cannot be read"):
+                loader.next()
+
+
+def test_processes_that_cannot_share_the_streams_are_refused_by_the_first_batch(rows: Rows) -> None:
+    with (
+        Loader(rows, order(rows), 0, 3) as loader,
+        pytest.raises(InputError, match="cannot be shared evenly by 3"),
+    ):
+        loader.next()

@@ -1,0 +1,262 @@
+"""Targets, weights of classes, focal loss, thresholds: each number by another road."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tests.train.problems import flights, run, source, write
+from trainwright import tables
+from trainwright.artifacts import Model, Snapshot
+from trainwright.errors import DataRefused, Diverged, InputError
+from trainwright.experiment import Mlp, Training
+from trainwright.experiment.objective import Objective
+from trainwright.train.architectures import Target, make
+from trainwright.train.group import Group
+from trainwright.train.labels import Labels, settled
+from trainwright.train.objective import base_loss, class_weights, loss_of, target_of
+from trainwright.train.outputs import Outputs
+from trainwright.train.predictions import write_predictions
+from trainwright.train.prepared import Prepared
+from trainwright.train.threshold import choose, choose_on
+
+
+def labels_of(values: list[Any], asked: str = "auto") -> Labels:
+    column = pa.array(values)
+    found = Labels.of(column, classes=not pa.types.is_floating(column.type))
+    return settled(found, asked, "late", "train")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "asked", "expected"),
+    [
+        ([0, 1, 1, 1], "auto", Target("binary", (0.25, 0.75))),
+        ([True, False], "auto", Target("binary", (0.5, 0.5))),
+        ([0, 1, 2, 2], "auto", Target("multiclass", (0.25, 0.25, 0.5))),
+        ([1.0, 3.0], "auto", Target("regression", (2.0, 1.0))),
+        ([0, 1], "multiclass", Target("multiclass", (0.5, 0.5))),
+    ],
+)
+def test_the_label_says_what_is_predicted(values: list[Any], asked: str, expected: Target) -> None:
+    assert target_of(labels_of(values, asked), "late", Objective(kind=asked)) == expected
+
+
+def test_a_class_without_a_row_is_refused_and_named() -> None:
+    with pytest.raises(DataRefused, match=r"classes up to 5, and no row of 3 of them: 1, 3, 4\n") as caught:
+        target_of(labels_of([0, 2, 5]), "late", Objective())
+    assert "kind: regression" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"class_weights": "balanced"}, "class_weights"),
+        ({"sampling": "balanced", "focal": 2}, "sampling, focal"),
+        ({"threshold": "f1"}, "threshold"),
+    ],
+)
+def test_what_is_for_classes_is_refused_for_a_number(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=f"^{named}: for classes"):
+        target_of(labels_of([1.0, 2.0]), "late", Objective(**asked))
+
+
+def test_a_threshold_between_three_classes_is_refused() -> None:
+    with pytest.raises(InputError, match="threshold f1 is for two classes; label 'late' has 3"):
+        target_of(labels_of([0, 1, 2]), "late", Objective(threshold="f1"))
+
+
+def test_balanced_weights_make_the_classes_weigh_alike_and_a_row_1_on_average(
+    tmp_path: Path, alone: Group
+) -> None:
+    table = flights(900, 0)
+    classes = np.repeat([0, 1, 2], [600, 250, 50])
+    write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))})
+    training = Training(objective={"class_weights": "balanced"})
+    prepared = Prepared.of(source(tmp_path / "set"), Mlp(), training, tmp_path, alone)
+    batch = prepared.rows.take(np.arange(900))
+    by_class = [float(batch.weight[batch.target == number].double().sum()) for number in range(3)]
+    assert by_class == pytest.approx([300, 300, 300])
+    assert batch.target.tolist() == classes.tolist()
+    assert prepared.target.rates == (600 / 900, 250 / 900, 50 / 900)
+    assert class_weights(prepared.target, Objective()) is None
+
+
+def test_the_loss_without_inputs_is_that_of_the_constant_answer() -> None:
+    target = Target("binary", (0.9, 0.1))
+    labels = np.array([0] * 9 + [1])
+    assert base_loss(target, Objective()) == pytest.approx(-np.mean(np.log(np.where(labels, 0.1, 0.9))))
+    assert base_loss(target, Objective(class_weights="balanced")) == pytest.approx(math.log(2))
+    assert base_loss(target, Objective(sampling="balanced")) == pytest.approx(math.log(2))
+    p = np.where(labels, 0.1, 0.9)
+    assert base_loss(target, Objective(focal=2)) == pytest.approx(-np.mean((1 - p) ** 2 * np.log(p)))
+
+
+class Given:
+    """An architecture whose outputs are log-odds."""
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 5.0])
+def test_the_focal_loss_is_that_of_the_paper(gamma: float) -> None:
+    logit = np.array([-6.0, -1.0, 0.0, 0.5, 4.0])
+    loss = loss_of(Given(), Objective(focal=gamma))  # type: ignore[arg-type]
+    for label in (0, 1):
+        p = 1 / (1 + np.exp(-logit)) if label else 1 - 1 / (1 + np.exp(-logit))
+        found = loss(torch.tensor(logit), torch.full((5,), float(label), dtype=torch.float64))
+        np.testing.assert_allclose(found, -((1 - p) ** gamma) * np.log(p), rtol=1e-9)
+
+
+def test_the_focal_loss_has_a_finite_slope_where_the_loss_is_0() -> None:
+    output = torch.tensor([200.0, -200.0], requires_grad=True)
+    loss = loss_of(Given(), Objective(focal=0.5))  # type: ignore[arg-type]
+    loss(output, torch.tensor([1.0, 0.0])).sum().backward()
+    assert output.grad is not None
+    assert bool(torch.isfinite(output.grad).all())
+
+
+def test_without_a_focus_the_loss_is_the_architectures_own() -> None:
+    architecture = make(Mlp())
+    assert loss_of(architecture, Objective()) == architecture.loss
+
+
+def brute(label: NDArray[Any], score: NDArray[Any], rule: str) -> float:
+    """Try every cut."""
+    best = -np.inf
+    for cut in [*np.unique(score), 2.0]:
+        picked = score >= cut
+        hit, false = (picked & (label == 1)).sum(), (picked & (label == 0)).sum()
+        missed, right = (label == 1).sum() - hit, (label == 0).sum() - false
+        f1 = 2 * hit / (2 * hit + false + missed)
+        youden = hit / (hit + missed) - false / (false + right)
+        best = max(best, f1 if rule == "f1" else youden)
+    return float(best)
+
+
+@pytest.mark.parametrize(("rule", "seed"), list(itertools.product(["f1", "youden"], range(6))))
+def test_no_other_threshold_is_better_and_it_reaches_what_is_said(rule: str, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    label = (draw.random(60) < 0.3).astype(np.int64)
+    score = np.round(np.clip(draw.normal(0.3 + 0.2 * label, 0.2), 0, 1), 2)  # with ties
+    value, gain = choose(label, score, rule)
+    assert gain == pytest.approx(brute(label, score, rule))
+    picked = score >= value
+    hit, false = (picked & (label == 1)).sum(), (picked & (label == 0)).sum()
+    f1 = 2 * hit / (picked.sum() + label.sum())
+    youden = hit / label.sum() - false / (1 - label).sum()
+    assert gain == pytest.approx(f1 if rule == "f1" else youden)
+    assert value == 0 or value not in set(score.tolist())
+
+
+def test_neighbouring_floats_are_cut_at_the_upper_one() -> None:
+    low, high = 0.5, float(np.nextafter(0.5, 1))
+    value, gain = choose(np.array([0, 1]), np.array([low, high]), "f1")
+    assert (value, gain) == (high, 1.0)
+
+
+def chosen(tmp_path: Path, **training: Any) -> Any:
+    tables_ = {"train": flights(300, 0), "watch": flights(300, 1), "evaluate": flights(300, 2)}
+    snapshot = write(tmp_path / "set", tables_)
+
+    def predict(rows: pa.RecordBatch) -> NDArray[np.float64]:
+        wind = np.nan_to_num(rows.column("wind").to_numpy(zero_copy_only=False), nan=20)
+        return 1 / (1 + np.exp(-(wind - 20) / 7))
+
+    asked = Training(objective={"threshold": "youden"}, **training)
+    return choose_on(tmp_path / "set", snapshot, asked, Outputs("binary", "late"), predict), predict
+
+
+def test_the_threshold_is_chosen_on_the_watched_split_where_there_is_one(tmp_path: Path) -> None:
+    for split, seed, guards in (("evaluate", 2, {}), ("watch", 1, {"early_stopping": {"split": "watch"}})):
+        found, predict = chosen(tmp_path / split, guards=guards)
+        table = flights(300, seed)
+        table = table.filter(table["late"].is_valid()).combine_chunks()
+        value, gain = choose(table["late"].to_numpy(), predict(table.to_batches()[0]), "youden")
+        assert (found.value, found.gain, found.split, found.rule) == (value, gain, split, "youden")
+
+
+def test_a_split_with_one_class_chooses_no_threshold(tmp_path: Path) -> None:
+    ones = pa.array(np.ones(100, dtype=np.int64))
+    table = flights(100, 0).set_column(2, "late", ones)
+    snapshot = write(tmp_path / "set", {"train": flights(100, 0), "evaluate": table})
+    asked = Training(objective={"threshold": "f1"})
+    with pytest.raises(DataRefused, match="100 ones and 0 zeros: no threshold can be chosen by f1"):
+        choose_on(
+            tmp_path / "set", snapshot, asked, Outputs("binary", "late"), lambda rows: np.zeros(len(rows))
+        )
+
+
+class Fixed:
+    """A model that gives what it is told to."""
+
+    def __init__(self, scores: NDArray[np.float64]) -> None:
+        self.model = Model(files=(), kind="mlp", inputs=(), label="late", training_data="", config={})
+        self._scores = scores
+
+    def predict(self, rows: pa.RecordBatch) -> NDArray[np.float64]:
+        return self._scores[: rows.num_rows]
+
+
+def predicted(tmp_path: Path, label: pa.Array, outputs: Outputs, scores: NDArray[np.float64]) -> Path:
+    table = flights(len(label), 0).set_column(2, "late", label)
+    snapshot = write(tmp_path / "set", {"train": table, "evaluate": table})
+    place = tmp_path / "predictions"
+    write_predictions(place, tmp_path / "set", snapshot, ["evaluate"], Fixed(scores), outputs)
+    return place
+
+
+def test_classes_have_a_column_each_and_a_number_keeps_its_label(tmp_path: Path) -> None:
+    shares = np.tile([0.2, 0.3, 0.5], (30, 1))
+    place = predicted(tmp_path / "many", pa.array([0, 1, 2] * 10), Outputs("multiclass", "late", 3), shares)
+    snapshot = Snapshot.read(place)
+    table = tables.read_split(place, snapshot, "evaluate")
+    assert [table[f"score_{number}"][0].as_py() for number in range(3)] == [0.2, 0.3, 0.5]
+    assert "score" not in snapshot.roles
+    assert "score" not in table.column_names
+    amounts = pa.array([1.5, None, float("nan")] * 10)
+    place = predicted(tmp_path / "one", amounts, Outputs("regression", "late", 0), np.arange(30.0))
+    snapshot = Snapshot.read(place)
+    table = tables.read_split(place, snapshot, "evaluate")
+    assert table["late"].to_pylist() == [1.5] * 10
+    assert table["score"].to_pylist() == [float(value) for value in range(10)]
+    assert snapshot.roles["estimate"] == "score"
+
+
+def test_a_score_that_is_not_finite_is_no_prediction(tmp_path: Path) -> None:
+    scores = np.array([0.5, np.nan] * 15)
+    with pytest.raises(Diverged, match=r"the model gives \[nan\] for a row of split 'evaluate'"):
+        predicted(tmp_path, pa.array([0, 1] * 15), Outputs("binary", "late"), scores)
+
+
+def test_three_classes_go_the_whole_way_in_two_processes(tmp_path: Path) -> None:
+    def classes(table: pa.Table) -> pa.Table:
+        wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
+        missing = ~table["late"].is_valid().to_numpy()
+        return table.set_column(2, "late", pa.array(np.digitize(wind, [15, 25]), mask=missing))
+
+    splits = {name: classes(flights(1500, seed)) for seed, name in enumerate(["train", "watch", "evaluate"])}
+    write(tmp_path / "set", splits)
+    training = {
+        "epochs": 25,
+        "objective": {"sampling": "balanced"},
+        "guards": {"early_stopping": {"split": "watch"}},
+    }
+    made = run(tmp_path / "set", tmp_path / "out", training=training)
+    judged = tables.read_split(made.predictions, Snapshot.read(made.predictions), "evaluate")
+    scores = np.column_stack([judged[f"score_{number}"].to_numpy() for number in range(3)])
+    assert np.mean(scores.argmax(axis=1) == judged["late"].to_numpy()) > 0.9
+    assert scores.sum(axis=1) == pytest.approx(1)
+    assert "base_rate" not in made.submitted.metrics
+    card = (made.model / "README.md").read_text()
+    assert "The scores are not frequencies: sampling of the objective moved them" in card
+    outputs = json.loads((made.model / "signature.json").read_text())["outputs"]
+    assert [entry["name"] for entry in outputs] == ["score_0", "score_1", "score_2"]

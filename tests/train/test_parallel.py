@@ -1,0 +1,172 @@
+"""Every way to divide a training over processes gives what a single process gives."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.train.divided import MOVED, MOVES, WAYS, Result, train
+from tests.train.problems import Outcome, run
+from trainwright.errors import InputError
+from trainwright.experiment import LanguageModel, Mlp, Network, Training
+from trainwright.train.degrees import check_division
+from trainwright.train.group import Group
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """Start two processes and then four, once each, and return what each way gave."""
+    folder = tmp_path_factory.mktemp("divided")
+
+    @functools.cache
+    def started(processes: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={processes}", "-m", "tests.train.divided", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def of(name: str) -> Result:
+        done = started(WAYS[name].processes if name in WAYS else MOVED)
+        path = folder / f"{name}.pt"
+        assert path.exists(), done.stderr[-8000:]
+        return Result(**torch.load(path))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def single(alone: Group) -> Callable[[str], Result]:
+    """Return what a single process gives in the same arithmetic."""
+    found: dict[str, Result] = {}
+
+    def of(name: str) -> Result:
+        way = WAYS[name]
+        key = repr((way.training, way.network))
+        if key not in found:
+            found[key] = train(alone, way.network, **way.training)
+        return found[key]
+
+    return of
+
+
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if "precision" not in way.training])
+def test_a_divided_training_gives_the_losses_and_the_weights_of_a_single_process(
+    name: str, divided: Callable[[str], Result], single: Callable[[str], Result]
+) -> None:
+    if WAYS[name].apart.get("compile") and not COMPILER:
+        pytest.skip("torch.compile needs a C++ compiler")
+    ours, expected = divided(name), single(name)
+    assert ours.losses == pytest.approx(expected.losses, rel=2e-6)
+    assert ours.norms == pytest.approx(expected.norms, rel=2e-5)
+    assert ours.weights.keys() == expected.weights.keys()
+    for key, weight in expected.weights.items():
+        # Three steps of AdamW at a rate of 0.01 move a weight by up to 0.03. The gradient of a bias of keys
+        # is nothing but rounding, as a softmax does not see it; AdamW makes of that what it makes of others.
+        allowed = 0.03 if key.endswith("key_value.bias") else 1e-4
+        torch.testing.assert_close(ours.weights[key], weight, rtol=0, atol=allowed, msg=key)
+
+
+def test_a_training_goes_on_in_another_division_than_it_was_saved_in(
+    divided: Callable[[str], Result], alone: Group
+) -> None:
+    ours, expected = divided("moved"), train(alone, {}, range(len(MOVES)))
+    assert ours.losses == pytest.approx(expected.losses, rel=2e-6)
+    assert ours.norms == pytest.approx(expected.norms, rel=2e-5)
+    for key, weight in expected.weights.items():
+        torch.testing.assert_close(ours.weights[key], weight, rtol=0, atol=1e-4, msg=key)
+
+
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if "precision" in way.training])
+def test_low_precision_gives_nearly_the_same_losses_divided_or_not(
+    name: str, divided: Callable[[str], Result], single: Callable[[str], Result]
+) -> None:
+    ours, expected, exact = divided(name), single(name), single("ddp2")
+    assert ours.losses != pytest.approx(exact.losses, rel=2e-6)
+    assert ours.losses == pytest.approx(expected.losses, rel=4e-3)
+    assert ours.skipped == expected.skipped
+    assert all(weight.dtype == torch.float32 for weight in ours.weights.values())
+
+
+def test_a_sharded_job_leaves_the_model_of_a_copied_one(
+    trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    made = run(training_set, tmp_path, training={"parallel": {"shard": 2}})
+    ours, expected = (load_file(path.model / "weights.safetensors") for path in (made, trained))
+    assert ours.keys() == expected.keys()
+    for key, weight in expected.items():
+        torch.testing.assert_close(ours[key], weight, rtol=1e-3, atol=1e-4, msg=key)
+
+
+NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, hidden=96, tied=False)
+
+
+@pytest.mark.parametrize(
+    ("network", "processes", "training", "said"),
+    [
+        (NETWORK, 6, {"parallel": {"tensor": 4}}, "tensor 4 = 4 does not divide 6 processes"),
+        (
+            NETWORK,
+            8,
+            {"parallel": {"replicate": 2, "shard": 2}},
+            "replicate 2 x pipeline 1 x shard 2 x tensor 1 = 4, and there are 8 processes",
+        ),
+        (NETWORK, 4, {"parallel": {"tensor": 4}}, "heads 6 cannot be divided evenly by tensor 4"),
+        (NETWORK, 2, {"parallel": {"tensor": 2}}, "groups 3 cannot be divided evenly by tensor 2"),
+        (NETWORK, 4, {"parallel": {"pipeline": 4}}, "3 layers are too few for pipeline 4"),
+        (
+            NETWORK.model_copy(update={"tied": True}),
+            2,
+            {"parallel": {"pipeline": 2}},
+            "a tied embedding is at both ends of pipeline 2",
+        ),
+        (NETWORK, 3, {"batch_size": 8}, "batch_size 8 cannot be shared evenly by 3 processes. Use 6 or 9."),
+        (
+            NETWORK,
+            2,
+            {"batch_size": 8, "parallel": {"pipeline": 2, "micro_batches": 9}},
+            "9 micro-batches cannot be cut from a share of 8 samples",
+        ),
+        (
+            NETWORK,
+            3,
+            {"parallel": {"pipeline": 3, "micro_batches": 2}},
+            "2 micro-batches do not fill the 3 stages",
+        ),
+        (NETWORK, 2, {"micro_batch": 4, "parallel": {"pipeline": 2}}, "micro_batch 4 and pipeline 2"),
+        (
+            NETWORK,
+            3,
+            {"batch_size": 9, "feeding": {"streams": 8}},
+            "8 streams cannot be shared evenly by 3",
+        ),
+        (NETWORK, 3, {"compile": True, "parallel": {"tensor": 3}}, "compile and tensor 3"),
+        (Mlp(), 2, {"parallel": {"tensor": 2}}, "'mlp' cannot be divided by tensor 2"),
+        (Mlp(), 2, {"parallel": {"pipeline": 2}}, "'mlp' cannot be divided by pipeline 2"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_both_numbers(
+    network: Network, processes: int, training: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        check_division(network, Training.model_validate({"batch_size": 24, **training}), processes)
+    assert said in caught.value.what
+
+
+def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
+    training = Training.model_validate({"batch_size": 9, "parallel": {"tensor": 2, "shard": 2}})
+    with pytest.raises(InputError) as caught:
+        check_division(NETWORK, training, 4)
+    assert "batch_size 9 cannot be shared evenly by 2" in caught.value.what
+    assert "groups 3 cannot be divided" in caught.value.what

@@ -1,0 +1,211 @@
+"""What is fitted on a split of rows, and what its encoded rows are."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.train.problems import ROWS, flights, source, write
+from trainwright import tables
+from trainwright.artifacts import Column
+from trainwright.errors import DataRefused, InputError
+from trainwright.experiment import Mlp
+from trainwright.train.group import Group
+from trainwright.train.labels import Labels, settled, total
+from trainwright.train.rows import Rows, Source, encode, fit
+from trainwright.train.specification import input_kinds
+
+
+def whole(rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    batch = rows.take(np.arange(len(rows)))
+    return (*batch.inputs, batch.target)
+
+
+def labelled(folder: Path, label: pa.Array) -> Source:
+    """A split of flights with another label."""
+    table = flights(len(label), 0)
+    write(folder, {"train": table.set_column(table.schema.get_field_index("late"), "late", label)})
+    return source(folder)
+
+
+def test_encoded_rows_are_those_of_the_split_in_their_order(
+    training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    transforms, labels = fit(source(training_set), Mlp(), alone)
+    rows = encode(source(training_set), transforms, labels, tmp_path, alone)
+    table = flights(ROWS["train"], 0)
+    table = table.filter(table["late"].is_valid())
+    numeric, categories, late = whole(rows)
+    assert late.tolist() == table["late"].to_pylist() == rows.labels().tolist()
+    noise = table["noise"].to_numpy().astype(float)
+    np.testing.assert_allclose(
+        numeric[:, 2].numpy(), (noise - noise.mean()) / noise.std(), rtol=1e-4, atol=1e-5
+    )
+    assert numeric.dtype == late.dtype == torch.float32
+    carriers = dict(zip(table["carrier"].to_pylist(), categories[:, 0].tolist(), strict=True))
+    assert [carriers[code] for code in table["carrier"].to_pylist()] == categories[:, 0].tolist()
+    assert len(set(carriers.values())) == 4
+
+
+def test_any_rows_come_in_the_order_in_which_they_are_asked_for(
+    training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    transforms, labels = fit(source(training_set), Mlp(), alone)
+    rows = encode(source(training_set), transforms, labels, tmp_path, alone)
+    index = np.random.default_rng(0).integers(0, len(rows), 3000)
+    numeric, categories, late = whole(rows)
+    batch = rows.take(index)
+    assert torch.equal(batch.inputs[0], numeric[index])
+    assert torch.equal(batch.inputs[1], categories[index])
+    assert torch.equal(batch.target, late[index])
+    assert batch.ids.tolist() == index.tolist()
+    assert len(rows.take(index[:0])) == 0
+
+
+def test_a_file_of_several_row_groups_is_shared_by_the_processes(tmp_path: Path, alone: Group) -> None:
+    """Pieces are cut at row groups, so one large file does not leave all but one process idle."""
+    rows = 5 * tables.ROW_GROUP // 2
+    table = pa.table({"id": np.arange(rows), "late": np.arange(rows) % 2, "x": np.arange(rows) * 0.5})
+    snapshot = tables.write_snapshot(
+        tmp_path / "set", {"train": [table]}, parents={}, roles={"key": "id", "label": "late"}
+    )
+    asked = Source(tmp_path / "set", snapshot, "train", input_kinds(snapshot))
+    assert [piece.rows for piece in asked.pieces] == [2 * tables.ROW_GROUP, rows - 2 * tables.ROW_GROUP]
+    transforms, labels = fit(asked, Mlp(), alone)
+    encoded = encode(asked, transforms, labels, tmp_path / "encoded", alone)
+    assert [part.rows for part in labels] == [piece.rows for piece in asked.pieces]
+    numeric, _, late = whole(encoded)
+    assert late.tolist() == table["late"].to_pylist()
+    x = table["x"].to_numpy()
+    np.testing.assert_allclose(numeric[:, 0].numpy(), (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Group) -> None:
+    zeros = pa.array(np.zeros(100), pa.int64(), mask=np.arange(100) < 7)
+    with pytest.raises(DataRefused, match="'late' has 0 ones and 93 zeros; 7 rows have none"):
+        fit(labelled(tmp_path, zeros), Mlp(), alone)
+
+
+def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path, alone: Group) -> None:
+    label = np.arange(5000) % 2
+    label[4321] = 7
+    with pytest.raises(InputError, match=r"'late' lies in \[0, 7\]") as caught:
+        fit(labelled(tmp_path, pa.array(label)), Mlp(), alone)
+    assert caught.value.where == "split 'train', row 4,321"
+
+
+def test_inputs_that_tell_nothing_at_all_are_refused(tmp_path: Path, alone: Group) -> None:
+    write(tmp_path / "set", {"train": flights(100, 0).select(["id", "at", "late", "year", "gate"])})
+    with pytest.raises(InputError, match="no input column tells anything"):
+        fit(source(tmp_path / "set"), Mlp(), alone)
+
+
+def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Group) -> None:
+    late = pa.array([True, False, None, True] * 25)
+    asked = labelled(tmp_path / "set", late)
+    transforms, labels = fit(asked, Mlp(), alone)
+    assert (labels[0].positives, labels[0].negatives, labels[0].missing) == (50, 25, 25)
+    assert encode(asked, transforms, labels, tmp_path / "encoded", alone).labels().tolist() == [1, 0, 1] * 25
+
+
+def test_whole_numbers_are_classes_and_are_counted(tmp_path: Path, alone: Group) -> None:
+    label = np.random.default_rng(0).choice(4, 5000, p=[0.1, 0.2, 0.3, 0.4])
+    asked = labelled(tmp_path / "set", pa.array(label, mask=np.arange(5000) % 10 == 0))
+    transforms, labels = fit(asked, Mlp(), alone, "auto")
+    found = settled(total(labels), "auto", "late", "train")
+    there = label[np.arange(5000) % 10 != 0]
+    assert found.kind == "multiclass"
+    assert found.counts == dict(enumerate(np.bincount(there)))
+    assert found.rates == pytest.approx(np.bincount(there) / len(there))
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, asked="auto", weights=[1, 2, 3, 4])
+    batch = rows.take(np.arange(len(rows)))
+    assert batch.target.dtype == torch.int64
+    assert batch.target.tolist() == there.tolist()
+    assert batch.weight.tolist() == (there + 1).tolist()
+
+
+def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Path, alone: Group) -> None:
+    label = np.random.default_rng(0).normal(1e6, 3, 5000)
+    label[::10] = np.nan
+    asked = labelled(tmp_path / "set", pa.array(label))
+    transforms, labels = fit(asked, Mlp(), alone, "auto")
+    found = settled(total(labels), "auto", "late", "train")
+    assert (found.kind, found.rows, found.missing) == ("regression", 4500, 500)
+    assert found.rates == pytest.approx((np.nanmean(label), np.nanstd(label)), rel=1e-9)
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, asked="auto")
+    assert rows.labels().tolist() == label[~np.isnan(label)].astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    ("label", "asked", "kind", "said"),
+    [
+        (np.arange(100) - 1, "multiclass", InputError, r"lies in \[-1, 98\]; classes are numbered from 0"),
+        (np.arange(100) * 1000, "auto", InputError, r"lies in \[0, 99000\]; there may be 10,000 classes"),
+        (np.where(np.arange(100) == 5, np.inf, 1.5), "auto", InputError, "not finite"),
+        (np.arange(100) * 0.5, "multiclass", InputError, "they are whole numbers"),
+        (np.full(100, 2.5), "auto", DataRefused, "is 2.5 in 100 rows; 0 rows have none"),
+        (np.full(100, 3), "multiclass", DataRefused, "100 of class 3"),
+        (np.full(100, np.nan), "auto", DataRefused, "has no value; 100 rows have none"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused(
+    label: np.ndarray, asked: str, kind: type[Exception], said: str, tmp_path: Path, alone: Group
+) -> None:
+    with pytest.raises(kind, match=said):
+        fit(labelled(tmp_path, pa.array(label)), Mlp(), alone, asked)
+
+
+def test_counts_of_parts_add_up_to_those_of_the_whole() -> None:
+    values = np.random.default_rng(1).normal(5, 2, 1000)
+    parts = [Labels.of(pa.array(part), classes=False) for part in np.array_split(values, [0, 3, 500, 999])]
+    found, once = total(parts), Labels.of(pa.array(values), classes=False)
+    assert (found.low, found.high) == ((values.min(), values.argmin()), (values.max(), values.argmax()))
+    assert found.rates == pytest.approx(once.rates, rel=1e-12)
+
+
+def test_a_manifest_with_other_types_does_not_find_the_shards_of_this_one(
+    training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    """The same bytes read as another type would be encoded to other values."""
+    asked = source(training_set)
+    transforms, labels = fit(asked, Mlp(), alone)
+    encode(asked, transforms, labels, tmp_path, alone)
+    made = {path.name for path in tmp_path.iterdir()}
+    types = {column.name: column.type for column in asked.snapshot.columns} | {"noise": "double"}
+    columns = tuple(Column(name=name, type=kind) for name, kind in types.items())
+    other = Source(asked.folder, replace(asked.snapshot, columns=columns), asked.split, asked.kinds)
+    encode(other, transforms, labels, tmp_path, alone)
+    assert len({path.name for path in tmp_path.iterdir()}) == 2 * len(made)
+
+
+def test_what_was_fitted_is_found_again_to_the_bit_without_reading(
+    training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    asked = source(training_set)
+
+    class Unread(Source):
+        def read(self, piece: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+            raise AssertionError(piece)
+
+    unread = Unread(asked.folder, asked.snapshot, asked.split, asked.kinds)
+    for network in (Mlp(), Mlp(scaling="quantile")):
+        found = fit(asked, network, alone, "binary", tmp_path)
+        assert fit(unread, network, alone, "binary", tmp_path) == found
+    with pytest.raises(AssertionError):
+        fit(unread, Mlp(max_categories=3), alone, "binary", tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_text("{")
+    assert fit(asked, Mlp(), alone, "binary", tmp_path) == fit(asked, Mlp(), alone)
+
+
+def test_pieces_without_any_label_are_kept_too(tmp_path: Path, alone: Group) -> None:
+    label = pa.array(np.arange(5000) % 2, mask=np.arange(5000) < 2000)
+    asked = labelled(tmp_path / "set", label)
+    found = fit(asked, Mlp(), alone, "binary", tmp_path)
+    assert fit(asked, Mlp(), alone, "binary", tmp_path) == found
+    assert [part.rows for part in found[1]] == [0, 2000, 1000]
+    assert encode(asked, *found, tmp_path / "cache", alone).labels().tolist() == [0, 1] * 1500

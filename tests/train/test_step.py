@@ -1,0 +1,145 @@
+"""One step in one process: low precision, overflow, clipping, decay, and micro-batches."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.train.divided import NETWORK, TRAINING, problem
+from trainwright.errors import InputError
+from trainwright.experiment import LanguageModel, Mlp, Training
+from trainwright.train.architectures import make
+from trainwright.train.degrees import Degrees
+from trainwright.train.group import Group
+from trainwright.train.parallel.cutting import cut
+from trainwright.train.parallel.division import divide
+from trainwright.train.parallel.layout import Layout
+from trainwright.train.parallel.scaling import Scale
+from trainwright.train.samples import Batch
+from trainwright.train.step import Stepper
+
+
+def ready(group: Group, network: dict[str, Any] | None = None, **asked: Any) -> tuple[Stepper, Batch]:
+    training = Training(**{**TRAINING, **asked})
+    architecture = make(LanguageModel(**{**NETWORK, **(network or {})}))
+    told, inputs, target = problem({})
+    torch.manual_seed(0)
+    stepper = Stepper(architecture.build(told), architecture, training, group)
+    return stepper, Batch(tuple(entry[:8] for entry in inputs), target[:8], torch.ones(8), torch.arange(8))
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def test_a_gradient_that_overflows_float16_halves_the_scale_until_it_fits(alone: Group) -> None:
+    stepper, batch = ready(alone, precision="fp16", clip=None)
+    batch.weight.fill_(3e4)
+    before, skipped = weights(stepper.module), 0
+    while (found := stepper.gradients(batch, 8, stop=False)).overflowed:
+        assert found.finite
+        scale = stepper.scale.value
+        stepper.apply(found, 0.01)
+        assert stepper.scale.value == scale / 2
+        skipped += 1
+    after = weights(stepper.module)
+    assert skipped > 0
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    exact, batch = ready(alone, clip=None)
+    batch.weight.fill_(3e4)
+    assert found.norm == pytest.approx(exact.gradients(batch, 8, stop=False).norm, rel=0.01)
+    stepper.apply(found, 0.01)
+    assert not torch.equal(before["head.weight"], weights(stepper.module)["head.weight"])
+
+
+def test_a_loss_that_is_not_finite_is_no_overflow(alone: Group) -> None:
+    stepper, batch = ready(alone, precision="fp16")
+    batch.weight[3] = math.nan
+    found = stepper.gradients(batch, 8, stop=False)
+    assert not found.overflowed
+    assert not found.finite
+
+
+def test_the_scale_survives_in_the_facts_of_the_state_and_grows_after_2000_steps() -> None:
+    facts: dict[str, Any] = {}
+    first = Scale(active=True)
+    first.take_up(facts)
+    first.saw(overflowed=True)
+    assert facts == {"scale": {"scale": 2.0**15, "steps": 0}}
+    again = Scale(active=True)
+    again.take_up(facts)
+    for _ in range(2000):
+        again.saw(overflowed=False)
+    assert again.value == 2.0**16
+    unused: dict[str, Any] = {}
+    Scale(active=False).take_up(unused)
+    assert unused == {}
+
+
+def test_the_norm_is_that_of_the_whole_gradient_and_clipping_shortens_it(alone: Group) -> None:
+    stepper, batch = ready(alone, clip=0.25)
+    found = stepper.gradients(batch, 8, stop=True)
+    gradient = torch.cat([entry.grad.flatten() for entry in stepper.module.parameters()])
+    assert found.norm == pytest.approx(float(gradient.norm()))
+    assert found.norm > 0.25
+    assert found.asked_to_stop
+    stepper.apply(found, 0.01)
+    clipped = torch.cat([entry.grad.flatten() for entry in stepper.module.parameters()])
+    torch.testing.assert_close(clipped, gradient * (0.25 / found.norm))
+
+
+def test_matrices_decay_and_norms_and_embeddings_do_not(alone: Group) -> None:
+    stepper, _ = ready(alone, weight_decay=0.5)
+    decays = {
+        id(entry): settings["weight_decay"]
+        for settings in stepper.optimizer.param_groups
+        for entry in settings["params"]
+    }
+    found = {name: decays[id(entry)] for name, entry in stepper.module.named_parameters()}
+    assert found["blocks.0.attention.query.weight"] == found["head.weight"] == 0.5
+    assert found["embedding.weight"] == found["norm.weight"] == found["blocks.1.attention_norm.weight"] == 0
+
+
+@pytest.mark.parametrize("asked", [{"micro_batch": 3}, {"micro_batch": 1}, {"recompute": True}])
+def test_what_saves_memory_changes_no_gradient(alone: Group, asked: dict[str, Any]) -> None:
+    plain, batch = ready(alone)
+    other, _ = ready(alone, **asked)
+    first, second = (stepper.gradients(batch, 8, stop=False) for stepper in (plain, other))
+    assert first.loss == pytest.approx(second.loss, rel=1e-6)
+    for one, two in zip(plain.module.parameters(), other.module.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "said"),
+    [
+        (Degrees(1, 1, 1, 2), "TabularMlp cannot be divided by tensor 2: it has no tensor_plan"),
+        (Degrees(3, 1, 1, 1), "TabularMlp cannot be divided by pipeline 3: it has no stage, gives"),
+    ],
+)
+def test_an_architecture_that_offers_no_parts_is_refused_by_name(
+    degrees: Degrees, said: str, alone: Group
+) -> None:
+    architecture = make(Mlp())
+    with pytest.raises(InputError, match=said):
+        divide(nn.Linear(2, 2), architecture, Training(), Layout(degrees, alone, None))
+
+
+@pytest.mark.parametrize("share", [0, 1, 4, 5])
+def test_every_process_has_as_many_micro_batches_whatever_its_share(share: int) -> None:
+    training = Training(batch_size=20, micro_batch=2)
+    batch = Batch((torch.ones(share, 3),), torch.ones(share), torch.ones(share), torch.arange(share))
+    parts = cut(batch, 18, 4, training)
+    assert len(parts) == 3
+    assert all(len(part) > 0 for part in parts)
+    assert sum(float(part.weight.sum()) for part in parts) == share
+
+
+def test_stages_and_compiled_code_see_batches_of_one_size() -> None:
+    batch = Batch((torch.ones(3, 3),), torch.ones(3), torch.ones(3), torch.arange(3))
+    staged = Training(batch_size=20, parallel={"pipeline": 2, "micro_batches": 4})
+    compiled = Training(batch_size=20, micro_batch=4, compile=True)
+    assert [len(part) for part in cut(batch, 6, 2, staged)] == [3, 3, 3, 3]
+    assert [len(part) for part in cut(batch, 6, 2, compiled)] == [4]

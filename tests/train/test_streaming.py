@@ -1,0 +1,138 @@
+"""Training sets whose files stay in a store: read by URI, in ranges, and never copied whole."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.storage.faults import Answer
+from tests.storage.stores import Bucket
+from tests.train.problems import Outcome, run, source
+from tests.train.test_loader import order, same, taken
+from trainwright import storage
+from trainwright.artifacts import Column, Snapshot, SnapshotFile
+from trainwright.errors import InputError
+from trainwright.experiment import LanguageModel, Mlp
+from trainwright.experiment.feeding import Feeding
+from trainwright.train.group import Group
+from trainwright.train.loader import Loader
+from trainwright.train.rows import Source, encode, fit
+from trainwright.train.tokens import TokenSource, count
+from trainwright.train.tokens import encode as encode_tokens
+
+
+def in_store(training_set: Path, bucket: Bucket) -> Source:
+    """The same split, with its files in a bucket."""
+    here = source(training_set)
+    files = []
+    for entry in here.snapshot.files:
+        sent = storage.publish(training_set / entry.uri, f"{bucket.uri}/{entry.uri}")
+        files.append(replace(entry, uri=sent.uri, version=sent.version))
+    bucket.proxy.clear()
+    snapshot = replace(here.snapshot, files=tuple(files))
+    return Source(training_set / "elsewhere", snapshot, here.split, here.kinds)
+
+
+def whole(path: str) -> bool:
+    """Tell whether a request is for an object's bytes, not for what is known of it."""
+    return "alt=media" in path or ("/o/" not in path and ".parquet" in path)
+
+
+def test_a_split_in_a_store_gives_the_batches_of_one_on_a_disk(
+    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    here, there = source(training_set), in_store(training_set, bucket)
+    transforms, labels = fit(here, Mlp(), alone)
+    bucket.proxy.plan(Answer(503), method="GET", times=2)
+    assert fit(there, Mlp(), alone) == (transforms, labels)
+    contents = [headers for method, path, headers in bucket.proxy.seen if method == "GET" and whole(path)]
+    assert len(contents) >= 3
+    assert all("range" in {name.lower() for name in headers} for headers in contents)
+    local = encode(here, transforms, labels, tmp_path / "local", alone)
+    tight = Feeding(cache_gib=1.5 * local.shelf.size / len(labels) / 2**30, cache=str(tmp_path / "fast"))
+    remote = encode(there, transforms, labels, tmp_path / "home", alone, tight)
+    assert all(same(one, two) for one, two in zip(taken(local, 14), taken(remote, 14, parts=2), strict=True))
+    assert [path.suffix for path in (tmp_path / "fast").iterdir()] == [".shard"]
+    assert not (tmp_path / "home").exists()
+    assert not bucket.proxy.unused()
+
+
+def test_the_same_bytes_elsewhere_are_not_encoded_again(
+    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    here, there = source(training_set), in_store(training_set, bucket)
+    transforms, labels = fit(here, Mlp(), alone)
+    local = encode(here, transforms, labels, tmp_path, alone)
+    remote = encode(there, transforms, labels, tmp_path, alone)
+    assert same(taken(local, 1)[0], taken(remote, 1)[0])
+    assert not bucket.proxy.seen
+
+
+def test_a_training_on_a_store_gives_the_model_of_one_on_a_disk(
+    gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path
+) -> None:
+    """The manifest lies here, and nothing else does."""
+    (tmp_path / "set").mkdir()
+    in_store(training_set, gs).snapshot.write(tmp_path / "set")
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["manifest.json"]
+    made = run(tmp_path / "set", tmp_path / "made")
+    assert made.submitted.model_version == trained.submitted.model_version
+    assert made.submitted.predictions_version == trained.submitted.predictions_version
+
+
+def taken_from(loader: Loader, count: int) -> None:
+    for _ in range(count):
+        loader.next()
+
+
+def test_an_object_that_was_replaced_stops_the_step_that_needs_it(
+    gs: Bucket, training_set: Path, tmp_path: Path, alone: Group
+) -> None:
+    there = in_store(training_set, gs)
+    transforms, labels = fit(there, Mlp(), alone)
+    name = there.snapshot.files[1].uri.removeprefix(f"{gs.uri}/")
+    gs.put(name, b"other bytes")
+    tight = Feeding(cache_gib=60_000 / 2**30)
+    rows = encode(there, transforms, labels, tmp_path, alone, tight)
+    with (
+        Loader(rows, order(rows), 0, 1) as loader,
+        pytest.raises(InputError, match="cached input changed") as caught,
+    ):
+        taken_from(loader, 13)
+    assert caught.value.where == there.snapshot.files[1].uri
+
+
+def test_tokens_in_a_store_are_counted_from_footers_and_read_once(
+    gs: Bucket, tmp_path: Path, alone: Group
+) -> None:
+    """The file is larger than what a reader holds, and its other column is never fetched."""
+    random, rows = np.random.default_rng(0), 30_000
+    table = pa.table(
+        {
+            "tokens": pa.array(
+                list(random.integers(0, 50_000, (rows, 32)).astype(np.int32)), pa.list_(pa.int32())
+            ),
+            "raw": pa.array([random.bytes(200) for _ in range(rows)]),
+        }
+    )
+    path = tmp_path / "tokens.parquet"
+    pq.write_table(table, path, row_group_size=5000, compression="none", use_dictionary=False)
+    sent = storage.publish(path, f"{gs.uri}/tokens.parquet")
+    columns = tuple(Column(name=field.name, type=str(field.type)) for field in table.schema)
+    file = SnapshotFile(
+        uri=sent.uri, size=sent.size, checksum=sent.checksum, rows=rows, split="train", version=sent.version
+    )
+    network = LanguageModel(vocabulary=50_000, context=64, width=16, heads=2)
+    asked = TokenSource(tmp_path, Snapshot(files=(file,), columns=columns), "train", network)
+    gs.proxy.clear()
+    counts = count(asked, alone)
+    assert counts[0].tokens == rows * 32
+    assert len(gs.proxy.seen) <= 4
+    gs.proxy.clear()
+    sequences = encode_tokens(asked, counts, tmp_path / "cache", alone, Feeding())
+    assert len(sequences) == (rows * 32 - 1) // 64
+    flat = np.concatenate(table["tokens"].to_numpy())
+    assert sequences.take(np.array([7])).inputs[0].tolist() == [flat[7 * 64 : 8 * 64].tolist()]

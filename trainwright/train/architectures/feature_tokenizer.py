@@ -1,0 +1,171 @@
+"""A transformer over the columns of a row: the FT-Transformer of Gorishniy et al., NeurIPS 2021.
+
+Every feature becomes a token of its own; a further one, CLS, gathers what the row says. Blocks are pre-norm,
+without the first norm of the first block, with ReGLU; the last block computes nothing but CLS, for nothing
+else of it is read.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainwright.errors import InternalError
+from trainwright.experiment import FeatureTokenizer
+from trainwright.train.architectures.contract import Inputs
+from trainwright.train.architectures.heads import Head
+from trainwright.train.architectures.mlp import forget_unknown
+from trainwright.transforms import Transforms
+
+
+class Tokenizer(nn.Module):
+    """Turns a row into tokens: CLS, one for each numeric feature, one for each category column.
+
+    A number's token is ``bias + value * direction``, a category's is ``bias + its embedding``; CLS is a bias
+    alone.
+
+    Args:
+        transforms: What the rows look like.
+        width: Width of a token.
+    """
+
+    def __init__(self, transforms: Transforms, width: int) -> None:
+        super().__init__()
+        columns = len(transforms.categories)
+        self.tokens = 1 + transforms.width + columns
+        self.direction = nn.Parameter(torch.empty(transforms.width, width))
+        self.bias = nn.Parameter(torch.empty(self.tokens, width))
+        self.embedding = nn.Embedding(transforms.vocabulary, width) if columns else None
+        for weight in (self.direction, self.bias, *([self.embedding.weight] if self.embedding else [])):
+            nn.init.uniform_(weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
+        if self.embedding is not None:
+            forget_unknown(self.embedding, transforms)
+
+    def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
+        """Return the tokens, shape (rows, ``tokens``, width)."""
+        parts = [numeric.new_zeros(numeric.shape[0], 1, self.bias.shape[1])]
+        parts.append(numeric.unsqueeze(2) * self.direction)
+        if self.embedding is not None:
+            parts.append(self.embedding(categories))
+        return torch.cat(parts, dim=1) + self.bias
+
+
+class Block(nn.Module):
+    """Attention and a ReGLU network, each added to what it reads.
+
+    Args:
+        network: Widths and dropout.
+        first: Whether it is the first block, whose attention reads the tokens as they are.
+        last: Whether it is the last, which computes CLS alone.
+    """
+
+    def __init__(self, network: FeatureTokenizer, *, first: bool, last: bool) -> None:
+        super().__init__()
+        width, hidden = network.width, network.units
+        self._heads, self._last = network.heads, last
+        self._dropout = network.dropout
+        self.before_attention = nn.Identity() if first else nn.LayerNorm(width)
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.mixed = nn.Linear(width, width)
+        self.before_network = nn.LayerNorm(width)
+        self.gated = nn.Linear(width, 2 * hidden)
+        self.dropout = nn.Dropout(network.dropout)
+        self.back = nn.Linear(hidden, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the tokens, shape (rows, tokens, width); of the last block (rows, 1, width)."""
+        kept = tokens[:, :1] if self._last else tokens
+        tokens = kept + self._attended(self.before_attention(tokens))
+        value, gate = self.gated(self.before_network(tokens)).chunk(2, dim=-1)
+        narrowed: Tensor = self.back(self.dropout(value * functional.relu(gate)))
+        return tokens + narrowed
+
+    def _attended(self, tokens: Tensor) -> Tensor:
+        query = self.query(tokens[:, :1] if self._last else tokens)
+        key, value = self.key_value(tokens).chunk(2, dim=-1)
+        query, key, value = (
+            part.unflatten(2, (self._heads, -1)).transpose(1, 2) for part in (query, key, value)
+        )
+        dropout = self._dropout if self.training else 0.0
+        found = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed: Tensor = self.mixed(found.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class TokenNetwork(nn.Module):
+    """Tokens, blocks, and what is read off CLS.
+
+    Args:
+        network: Sizes.
+        transforms: What the rows look like.
+        head: What the output means.
+    """
+
+    def __init__(self, network: FeatureTokenizer, transforms: Transforms, head: Head) -> None:
+        super().__init__()
+        self.tokenizer = Tokenizer(transforms, network.width)
+        count = network.layers
+        self.blocks = nn.ModuleList(
+            Block(network, first=index == 0, last=index == count - 1) for index in range(count)
+        )
+        self.norm = nn.LayerNorm(network.width)
+        self.last = nn.Linear(network.width, head.width)
+        self._shape = head.shape
+        head.begin(self.last)
+
+    def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
+        """Return the logits, or the standardised predictions.
+
+        Args:
+            numeric: Shape (rows, features), float32.
+            categories: Shape (rows, columns), int32 or int64.
+
+        Returns:
+            Shape (rows,), or (rows, classes) for more than two.
+        """
+        tokens = self.tokenizer(numeric, categories)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self._shape(self.last(functional.relu(self.norm(tokens[:, 0]))))
+
+
+class TabularTransformer:
+    """Trains and scores a :class:`TokenNetwork`.
+
+    Args:
+        network: Sizes.
+    """
+
+    def __init__(self, network: FeatureTokenizer) -> None:
+        self._network = network
+        self._head: Head | None = None
+
+    def build(self, inputs: Inputs) -> TokenNetwork:
+        """Make the untrained network."""
+        if inputs.transforms is None:
+            raise InternalError("a network of rows was given no transforms")
+        self._head = Head(inputs.target)
+        return TokenNetwork(self._network, inputs.transforms, self._head)
+
+    def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
+        """Return the transformer blocks: each is sharded, recomputed and compiled by itself."""
+        return list(cast("TokenNetwork", module).blocks)
+
+    @property
+    def head(self) -> Head:
+        """What the output means; known once the network is built."""
+        if self._head is None:
+            raise InternalError("the network is not built yet")
+        return self._head
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each row."""
+        return self.head.loss(output, target)
+
+    def predict(self, output: Tensor) -> Tensor:
+        """Return the scores of each row."""
+        return self.head.predict(output)

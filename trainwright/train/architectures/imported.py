@@ -1,0 +1,168 @@
+"""The user's own architecture, found by its import path.
+
+The path comes from the experiment file, so it names code that will run. What it names is looked at before
+it is called: a class with the three methods of :class:`Architecture`, of a package that is installed in the
+image. A path such as ``os:system`` is refused without being called.
+"""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.documents import canonical, digest_file, digest_text
+from trainwright.errors import InputError, TrainwrightError
+from trainwright.experiment import Imported
+from trainwright.train.architectures.contract import Architecture, Inputs
+
+_WHERE = "network.path"
+_METHODS = {"build": ["inputs"], "loss": ["output", "target"], "predict": ["output"]}
+_SHOWN, _ROWS = 5, 3
+_CONTRACT = "The contract is in docs/models.md."
+
+
+def import_architecture(network: Imported) -> Architecture:
+    """Import the class that a section names, and make it with the section's options.
+
+    Raises:
+        InputError: It cannot be imported, is not a class with the three methods, or does not take the
+            options.
+    """
+    module_name, _, name = network.path.partition(":")
+    module = _import(module_name)
+    found = getattr(module, name, None)
+    if found is None:
+        raise InputError(
+            f"module {module_name!r} ({getattr(module, '__file__', 'built in')}) has no {name!r}",
+            where=_WHERE,
+            hint=f"It has {_names(module)}.",
+        )
+    _require_methods(found, network.path)
+    try:
+        return cast("Architecture", found(**network.options))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{network.path} cannot be made with options {sorted(network.options)}: {error}",
+            where="network.options",
+            hint=f"It takes {_signature(found)}.",
+        ) from error
+
+
+def origin(network: object) -> dict[str, str]:
+    """Return the digest of the user's code, for the model's parents: of every Python file of its package."""
+    if not isinstance(network, Imported):
+        return {}
+    package = importlib.import_module(network.path.partition(":")[0].partition(".")[0])
+    places = [Path(place) for place in getattr(package, "__path__", [])]
+    files = {str(path.relative_to(place)): path for place in places for path in place.rglob("*.py")}
+    if not places:
+        files = {Path(str(package.__file__)).name: Path(str(package.__file__))}
+    return {"code": digest_text(canonical({name: digest_file(path) for name, path in files.items()}))}
+
+
+def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> nn.Module:
+    """Build a module, show it three rows of zeros, and check what its architecture makes of them.
+
+    Args:
+        architecture: Makes it.
+        inputs: What the samples look like.
+        device: Where it is to be.
+
+    Returns:
+        The module, in training mode; the rows drew no random number.
+
+    Raises:
+        InputError: A method fails, or gives another shape or type than the contract says.
+    """
+    module = _call("build", architecture.build, inputs)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"build gives a {type(module).__name__}, not a torch.nn.Module", where=_WHERE)
+    module.to(device)
+    if inputs.transforms is None:
+        return module
+    many = inputs.target.kind == "multiclass"
+    shapes = (inputs.transforms.width, torch.float32), (len(inputs.transforms.categories), torch.int64)
+    batch = [torch.zeros(_ROWS, width, dtype=kind, device=device) for width, kind in shapes]
+    target = torch.zeros(_ROWS, dtype=torch.int64 if many else torch.float32, device=device)
+    module.eval()
+    with torch.no_grad():
+        output = _call("forward", module, *batch)
+        loss = _call("loss", architecture.loss, output, target)
+        scores = _call("predict", architecture.predict, output)
+    module.train()
+    _require("loss", loss, (_ROWS,), torch.float32)
+    _require("predict", scores, (_ROWS, len(inputs.target.rates)) if many else (_ROWS,), torch.float64)
+    return module
+
+
+def _call(name: str, method: Any, *values: Any) -> Any:
+    try:
+        return method(*values)
+    except TrainwrightError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name} of the model fails: {type(error).__name__}: {error}", where=_WHERE, hint=_CONTRACT
+        ) from error
+
+
+def _require(name: str, found: Any, shape: tuple[int, ...], kind: torch.dtype) -> None:
+    if isinstance(found, Tensor) and tuple(found.shape) == shape and found.dtype == kind:
+        return
+    given = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise InputError(
+        f"{name} of the model gives {given} for {_ROWS} rows, not {kind} {shape}",
+        where=_WHERE,
+        hint=_CONTRACT,
+    )
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        head = ", ".join(repr(entry) for entry in sys.path[:_SHOWN])
+        raise InputError(
+            f"module {name!r} cannot be imported: {type(error).__name__}: {error}; "
+            f"sys.path begins with {head}",
+            where=_WHERE,
+            hint="Install its package in the job's image (docs/models.md); nothing is installed at run time.",
+        ) from error
+
+
+def _require_methods(found: Any, path: str) -> None:
+    """Refuse what has not the three methods, naming those that are missing or take something else."""
+    if not isinstance(found, type):
+        raise InputError(f"{path} is a {type(found).__name__}, not a class", where=_WHERE, hint=_CONTRACT)
+    missing = [name for name in _METHODS if not callable(getattr(found, name, None))]
+    if missing:
+        raise InputError(
+            f"{path} has no method {', '.join(missing)}; a model has build, loss and predict",
+            where=_WHERE,
+            hint=_CONTRACT,
+        )
+    for name, expected in _METHODS.items():
+        try:
+            inspect.signature(getattr(found, name)).bind("self", *expected)
+        except TypeError as error:
+            raise InputError(
+                f"{path}.{name} does not take ({', '.join(['self', *expected])}): {error}",
+                where=_WHERE,
+                hint=_CONTRACT,
+            ) from None
+
+
+def _names(module: ModuleType) -> str:
+    return ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:10]) or "nothing"
+
+
+def _signature(found: type) -> str:
+    try:
+        return str(inspect.signature(found))
+    except ValueError:
+        return "no options that can be told"

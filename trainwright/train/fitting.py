@@ -1,0 +1,98 @@
+"""Fits a network, of rows or of tokens: in every process its part, and the whole of it in the first."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainwright.launch.pulse import Pulse
+from trainwright.train.architectures import Architecture, Inputs
+from trainwright.train.architectures.imported import build, origin
+from trainwright.train.checkpoint import Checkpoints
+from trainwright.train.evaluation import Evaluation
+from trainwright.train.evidence import witness_in
+from trainwright.train.given import Given
+from trainwright.train.group import Group
+from trainwright.train.loader import Loader
+from trainwright.train.loop import Fitted, Loop
+from trainwright.train.memory import fitting_memory, memory_watched
+from trainwright.train.order import Order, order_of
+from trainwright.train.parallel import full_weights
+from trainwright.train.samples import Samples
+from trainwright.train.step import Stepper
+from trainwright.train.straggling import Straggling
+
+_ORDERED = ("samples", "batch_size", "streams", "seed", "block", "window")
+
+
+def fit_network(
+    given: Given,
+    architecture: Architecture,
+    inputs: Inputs,
+    samples: Samples,
+    watched: Samples | None,
+    labels: Callable[[], NDArray[np.generic]],
+) -> tuple[nn.Module, Fitted]:
+    """Fit a network; all processes call this together.
+
+    Args:
+        given: The training.
+        architecture: The kind of network.
+        inputs: What its samples look like.
+        samples: The split that is learned from.
+        watched: The split that ends the training early, if one is.
+        labels: Gives the class of each sample, where classes are to come equally often.
+
+    Returns:
+        The module with its whole weights, on the first process; and how it went.
+
+    Raises:
+        Diverged: It went wrong, and no more is forgiven.
+        Preempted: A process was told to stop; the state is saved.
+    """
+    group = given.group
+    training = fitting_memory(given.training, given.folder, group)
+    torch.manual_seed(training.seed)
+    stepper = Stepper(build(architecture, inputs, group.device), architecture, training, group)
+    layout = stepper.layout
+    order = order_of(len(samples), training, layout.parts, labels)
+    pin, prefetch = group.device.type == "cuda", training.feeding.prefetch
+    with (
+        memory_watched(training, given.training, group),
+        Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
+        Pulse(given.folder, group.rank, training.guards.stall_s) as pulse,
+    ):
+        fitted = Loop(
+            stepper,
+            feeder,
+            training,
+            group,
+            _keeper(given, order),
+            [given.curves, Straggling(stepper.module, training, group)],
+            given.stop.asked,
+            Evaluation(stepper, architecture, watched, training, group) if watched else None,
+            witness_in(given.folder, group.rank),
+            pulse,
+        ).run()
+    return _whole(full_weights(stepper.module, layout), architecture, inputs, group), fitted
+
+
+def _keeper(given: Given, order: Order) -> Checkpoints:
+    """Keep checkpoints that say what decides the result: data, network, settings, code, order."""
+    told = {
+        **given.specification.pinned,
+        **origin(given.network),
+        "order": {name: getattr(order, name) for name in _ORDERED},
+    }
+    attempt = given.specification.attempt
+    return Checkpoints(given.training.checkpoints, given.home, attempt, told, given.group)
+
+
+def _whole(weights: dict[str, Tensor], architecture: Architecture, inputs: Inputs, group: Group) -> nn.Module:
+    """Put gathered weights into a module that is not divided; elsewhere than on process 0 there are none."""
+    module = architecture.build(inputs)
+    if group.leads:
+        module.load_state_dict(weights)
+    return module

@@ -1,0 +1,63 @@
+"""The home of a training: the folder that all attempts at it share, found again by what it was told."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import DependencyError
+from trainwright.experiment import Resources
+from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_home
+from trainwright.train.specification import Specification, differences
+
+_SHOWN = 5
+
+
+@contextmanager
+def next_folder(
+    run: str, told: Mapping[str, Any], launcher: str, resources: Resources, model: Path
+) -> Iterator[Path]:
+    """Give a fresh folder for an attempt, below the home; the home goes when the attempt has succeeded.
+
+    Args:
+        run: What the training belongs to: the same at every retry of the same step of the same run.
+        told: What decides its result.
+        launcher: Name of the launcher.
+        resources: Where the volume is mounted that a cluster's job shares with this step.
+        model: Where the model is to appear.
+
+    Raises:
+        DependencyError: The volume is not mounted, or another process is at the same training.
+    """
+    name = digest_text(canonical([run, dict(told)]))[:16]
+    if launcher == "local":
+        home = model.absolute().with_name(f".{model.name}.job-{name}")
+        _say_what_differs(home, told)
+        with numbered_folder(home) as folder:
+            yield folder
+        return
+    if not Path(resources.mount).is_dir():
+        raise DependencyError(
+            f"claim {resources.claim!r} is not mounted in this step",
+            where=f"resources.mount {resources.mount}",
+            hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
+        )
+    home = Path(resources.mount) / "trainwright" / "jobs" / name
+    yield next_attempt(home)
+    remove_home(home)
+
+
+def _say_what_differs(home: Path, told: Mapping[str, Any]) -> None:
+    """Say why a training starts afresh where one was begun and not finished: nobody should have to guess."""
+    if home.exists():
+        return
+    for other in others(home):
+        folder = newest_attempt(other)
+        if folder and (folder / Specification.FILE).exists():
+            changes = differences(Specification.read(folder).pinned, told) or ["run is another"]
+            sys.stderr.write(
+                f"A training that was begun here is not gone on with: {'; '.join(changes[:_SHOWN])}. "
+                "This one starts afresh.\n"
+            )

@@ -1,0 +1,49 @@
+"""What is asked for of a model that does not do it: told by the launcher, before anything starts."""
+
+from collections.abc import Iterator
+
+from trainwright.errors import InputError
+from trainwright.experiment import Network, Training, Trees
+from trainwright.train.degrees import check_division
+
+
+def check_kind(network: Network, training: Training, processes: int, gpus: int) -> None:
+    """Check that a kind of model does what is asked of it, on as many processes.
+
+    Args:
+        network: The model.
+        training: How it is fitted.
+        processes: Number of processes in the whole job.
+        gpus: GPUs a node.
+
+    Raises:
+        InputError: It does not; everything that it does not do is named.
+    """
+    if not isinstance(network, Trees):
+        check_division(network, training, processes)
+        return
+    if wrong := list(_of_trees(training, gpus)):
+        raise InputError("; ".join(wrong), where="network.kind trees")
+
+
+def _of_trees(training: Training, gpus: int) -> Iterator[str]:
+    objective, checkpoints = training.objective, training.checkpoints
+    if gpus:
+        yield f"resources.gpus {gpus}: trees are grown on the CPU; set 0"
+    if objective.focal:
+        yield (
+            f"training.objective.focal {objective.focal:g}: trees are grown for the cross-entropy alone; "
+            "class_weights: balanced weighs the classes alike"
+        )
+    if objective.sampling != "none":
+        yield (
+            f"training.objective.sampling {objective.sampling}: every round sees all rows; class_weights: "
+            "balanced weighs the classes alike"
+        )
+    parallel = training.parallel
+    if max(parallel.shard, parallel.tensor, parallel.pipeline) > 1:
+        yield "training.parallel: trees are grown by one process a machine, each on its share of the rows"
+    if checkpoints.store:
+        yield f"training.checkpoints.store {checkpoints.store!r}: trees are saved in the job's folder alone"
+    if training.precision != "float32" or training.compile or training.recompute:
+        yield "training.precision, compile and recompute are for networks"
