@@ -33,7 +33,7 @@ class Memory:
 
     def __init__(self, inputs: tuple[Tensor, ...], target: Tensor, batch_size: int) -> None:
         self.inputs, self.target = inputs, target
-        self._weight, self._ids = torch.ones(len(target)), torch.arange(len(target))
+        self._weight = torch.ones(batch_size)
         self.order = Order(len(target), batch_size, 8, SEED)
         self.part, self.parts, self._step = 0, 1, 0
 
@@ -46,7 +46,7 @@ class Memory:
         index = torch.from_numpy(self.order.share(self._step, self.part, self.parts))
         self._step += 1
         inputs = tuple(entry[index] for entry in self.inputs)
-        return Batch(inputs, self.target[index], self._weight[index], self._ids[index])
+        return Batch(inputs, self.target[index], self._weight[: len(index)], index)
 
 
 def rows(batch_size: int) -> Memory:

@@ -15,8 +15,6 @@ from trainwright.launch.local import Local
 from trainwright.launch.manifest import to_manifest
 from trainwright.launch.ranks import rounds
 
-ROOT = Path(__file__).resolve().parents[2]
-
 STEPS = """
 from trainwright.launch.pulse import Pulse
 def steps(rank, stall_s, until, phase=None):
@@ -110,10 +108,10 @@ def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_
             time.sleep(120)
         return False
     with reported_rank(folder, rank):
-        steps(rank, 2, waits_for_its_peer)
+        steps(rank, 4, waits_for_its_peer)
     """
     with pytest.raises(Hang, match="rank 1 at step 5, stopped from outside") as caught:
-        Local().run(job(tmp_path, STEPS + _dedented(body), stall_s=2, restarts=1))
+        Local().run(job(tmp_path, STEPS + _dedented(body), stall_s=4, restarts=1))
     assert caught.value.where == "rank 1, training.guards.stall_s"
     folder = tmp_path / "attempt-1"
     for rank in (0, 1):

@@ -19,8 +19,8 @@ from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.register.registration import Registration, register
-from trainwright.tracking.server import open_client
 from trainwright.register.versions import create_version, find_version, open_run
+from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated",  # MLflow 3.17's own models, under SQLAlchemy 2.1

@@ -1,4 +1,4 @@
-"""A training whose tracking server is there, cut off, silent or lossy: the same weights, and no point lost."""
+"""A training whose tracking server is there, cut off, silent or lossy: the same weights, no point lost."""
 
 from collections.abc import Iterator
 from pathlib import Path

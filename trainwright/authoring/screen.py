@@ -185,7 +185,8 @@ class Live:
 
 def _progress(folder: Path) -> str:
     """Say where a training stands, from what it writes beside its artifacts."""
-    for path in folder.glob(f"**/{Progress.FILE}"):
+    # Attempts are numbered; the newest one counts.
+    for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
         with contextlib.suppress(InputError, OSError):
             at = Progress.read(path)
             return (

@@ -16,6 +16,8 @@ from pathlib import Path
 FOLDER = "stacks"
 
 _WAIT_S = 3.0
+_CALM_S = 0.3
+"""Nothing says where the text ends; it comes thread by thread, the main one last."""
 
 
 def register(folder: Path, rank: int) -> None:
@@ -96,11 +98,11 @@ def _ask(folder: Path, rank: int, pid: int, stopped: bool) -> bool:
 def _collected(folder: Path, rank: int, pid: int, end: float) -> bool:
     """Wait until a rank's stacks are there and do not grow any more, and move them to their place."""
     place, size = _place(folder, rank, pid), 0
-    while time.monotonic() < end:
+    grown = time.monotonic()
+    while time.monotonic() < end and not (size and time.monotonic() - grown > _CALM_S):
         time.sleep(0.05)
-        before, size = size, place.stat().st_size
-        if size and size == before:
-            break
+        if place.stat().st_size > size:
+            size, grown = place.stat().st_size, time.monotonic()
     if size:
         save(folder, rank, f"process {pid}\n{place.read_text(errors='replace')}")
     return bool(size)

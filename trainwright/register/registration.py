@@ -12,7 +12,6 @@ from trainwright.lineage import HEADER, environment_locks, rows
 from trainwright.register.candidate import Candidate, admit
 from trainwright.register.entry import description, lay_evidence, metrics, params, tags
 from trainwright.register.package import pack
-from trainwright.tracking.server import open_client, persist
 from trainwright.register.versions import (
     ALIAS,
     create_version,
@@ -26,6 +25,7 @@ from trainwright.register.versions import (
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import FILE as HISTORY
+from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -33,11 +33,11 @@ class Copies:
     def __init__(self, place: str, keep: int, patience_s: float = 30.0) -> None:
         self._place, self._keep, self._access = place, keep, Access(patience_s=patience_s)
         self.fence = Fence(place, self._access)
-        self._number, self._claimed = 0, False
+        self._number, self._attempt, self._claimed = 0, "", False
         self._changed = threading.Condition()
         self._waiting: Path | None = None
         self._copying: Path | None = None
-        self._ended, self.superseded = False, False
+        self.superseded = False
         self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
 
     @property
@@ -76,12 +76,14 @@ class Copies:
 
     def offer(self, folder: Path) -> None:
         """Let a committed checkpoint be copied next; one that still waits for that is skipped."""
+        if self.superseded:
+            return
         with self._changed:
             if self._waiting:
                 _log.warning("checkpoint %s is not copied to the store: it is slower", self._waiting.name)
             self._waiting = folder
             self._changed.notify_all()
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
 
     def finish(self, wait_s: float) -> None:
