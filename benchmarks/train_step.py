@@ -39,7 +39,7 @@ def overhead(repeats: int) -> dict[str, list[tuple[float, float]]]:
 
     network = LanguageModel(vocabulary=2048, context=128, width=128, layers=4, heads=4)
     models = {
-        "MLP 256-128, 4,096 rows": (steps.Perceptron(256, 128), lambda: steps.rows(4096), 48),
+        "MLP 256-128, 8,192 rows": (steps.Perceptron(256, 128), lambda: steps.rows(8192), 24),
         "LM 128 x 4, 16 x 128 tokens": (make(network), lambda: steps.sequences(network, 512, 16), 8),
     }
     found: dict[str, list[tuple[float, float]]] = {}

@@ -14,7 +14,7 @@ from trainwright.train.submit import Request, submit
 
 def refuse(asked: Request, folder: Path) -> str:
     with pytest.raises((InputError, DataRefused)) as caught:
-        submit(asked, folder / "model", folder / "predictions", folder / "summary.md")
+        submit(asked, *(folder / name for name in ("model", "predictions", "summary.md", "report.html")))
     assert not folder.exists()
     return str(caught.value)
 
@@ -84,7 +84,7 @@ def test_an_empty_split_is_refused_as_data(tmp_path: Path) -> None:
     table = flights(10, 0)
     write(tmp_path / "set", {"train": table, "evaluate": table.slice(0, 0)})
     with pytest.raises(DataRefused, match="no rows in split 'evaluate'"):
-        submit(request(tmp_path / "set"), tmp_path / "m", tmp_path / "p", tmp_path / "s")
+        submit(request(tmp_path / "set"), tmp_path / "m", tmp_path / "p", tmp_path / "s", tmp_path / "r")
 
 
 def test_columns_that_no_network_reads_are_named_with_their_types(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_a_step_without_the_shared_volume_is_refused_before_any_call(
     resources = {"launcher": "pytorchjob", "mount": str(tmp_path / "nowhere")}
     asked = request(training_set, resources=resources)
     with pytest.raises(DependencyError, match="'trainwright-shared' is not mounted in this step"):
-        submit(asked, tmp_path / "model", tmp_path / "predictions", tmp_path / "summary.md")
+        submit(asked, *(tmp_path / name for name in ("model", "predictions", "summary.md", "report.html")))

@@ -75,6 +75,11 @@ class Training(Section):
                 f"guards.early_stopping.split {watched.split!r} is learned from or scored: a model chosen by "
                 "it would be judged on what it was chosen by"
             )
+        if watched and self.parallel.pipeline > 1:
+            raise ValueError(
+                f"guards.early_stopping watches a split, which a model in {self.parallel.pipeline} stages "
+                "(parallel.pipeline) cannot: its stages can only be run to learn"
+            )
         return self
 
 

@@ -64,18 +64,21 @@ def fit_network(
         Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
         Pulse(given.folder, group.rank, training.guards.stall_s) as pulse,
     ):
+        keeper = _keeper(given, order)
         fitted = Loop(
             stepper,
             feeder,
             training,
             group,
-            _keeper(given, order),
+            keeper,
             [given.curves, Straggling(stepper.module, training, group)],
             given.stop.asked,
             Evaluation(stepper, architecture, watched, training, group) if watched else None,
             witness_in(given.folder, group.rank),
             pulse,
         ).run()
+    cost = keeper.figures
+    given.curves.note(fitted.steps, checkpoint_stall_s=cost.stall_s, resume_s=cost.resume_s)
     return _whole(full_weights(stepper.module, layout), architecture, inputs, group), fitted
 
 

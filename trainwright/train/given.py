@@ -89,5 +89,9 @@ def figures(fitted: Fitted) -> dict[str, float]:
         "first_epoch_loss": fitted.losses[0],
         "steps": float(fitted.steps),
         "batches_left_out": float(len(fitted.left_out)),
-        **({} if fitted.watched_loss is None else {"watched_loss": fitted.watched_loss}),
+        **(
+            {}
+            if fitted.watched_loss is None
+            else {"watched_loss": fitted.watched_loss, "best_step": float(fitted.best_step)}
+        ),
     }

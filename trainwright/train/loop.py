@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
 from trainwright.errors import Preempted
 from trainwright.experiment import Training
 from trainwright.launch.pulse import Pulse
@@ -17,6 +15,7 @@ from trainwright.train.evidence import Witness, nobody
 from trainwright.train.group import Group
 from trainwright.train.guards import EarlyStop, Guard, Seen, keep_left_out, left_out
 from trainwright.train.order import Order
+from trainwright.train.parallel.arithmetic import seed_step
 from trainwright.train.samples import Batch
 from trainwright.train.state import Keeper, NoKeeper, State
 from trainwright.train.step import Gradients, Stepper
@@ -161,7 +160,7 @@ class Loop:
         """Take a step; the state stays where it is, or goes back, when the batch is left out."""
         order, number = self.feeder.order, state.step
         # A step's random numbers depend on the step, so that a training which is resumed draws the same.
-        torch.manual_seed(_mixed(self.training.seed, number, self.stepper.layout.dice))
+        seed_step(self.training.seed, number, self.stepper.layout.dice, self.group.device)
         waiting = time.perf_counter()
         batch = self.feeder.next()
         waited_s = time.perf_counter() - waiting
@@ -277,10 +276,3 @@ def learning_rate(step: int, total: int, training: Training) -> float:
             return peak * (1 - done)
         case "constant":
             return peak
-
-
-def _mixed(seed: int, step: int, stream: int) -> int:
-    """Return a seed for one step of one process."""
-    from numpy.random import SeedSequence
-
-    return int(SeedSequence([seed, 2, step, stream]).generate_state(1, "uint64")[0] >> 1)

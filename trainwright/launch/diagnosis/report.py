@@ -48,7 +48,9 @@ def left_in(folder: Path) -> Report | None:
     """Read what the processes of an attempt left in its folder: ``failure.json``, or the ranks' errors."""
     path = folder / Failure.FILE
     if path.exists():
-        return Report(failure=Failure.read(path), named=True)
+        failure = Failure.read(path)
+        # An agent that saw no more than an end knows less than the pods, which may tell of memory.
+        return Report(failure=failure, named=failure.kind != "UNKNOWN")
     error = first_error(folder)
     return of_rank(error) if error else None
 

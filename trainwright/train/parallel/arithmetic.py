@@ -1,5 +1,6 @@
 """How numbers are computed: the same every time, and at the precision that was asked for."""
 
+import hashlib
 from typing import Any
 
 import torch
@@ -22,6 +23,25 @@ def settle_arithmetic() -> None:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
+
+
+def seed_step(seed: int, step: int, stream: int, device: torch.device) -> None:
+    """Give one step of one process random numbers of its own, whatever was drawn before.
+
+    ``torch.manual_seed`` would do, but where there is no GPU it notes down, at every call and for good, what
+    to do once there is one.
+
+    Args:
+        seed: The training's.
+        step: Number of the step.
+        stream: Number of the process's random stream.
+        device: Where the process computes.
+    """
+    digest = hashlib.blake2b(f"{seed} {step} {stream}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big") >> 1
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
 
 
 def low_precision(training: Training) -> torch.dtype | None:
