@@ -88,7 +88,7 @@ STEPS = (
         "from trainwright.train.submit import Request, submit",
         "done = submit(Request(here['training_set'], given['join'], given['network'], given['training'], "
         "given['resources'], given['image'], run='benchmark'), here['model'], here['predictions'], "
-        "here['train.md'])\nmade = [done.model_version, done.predictions_version]",
+        "here['train.md'], here['train.html'])\nmade = [done.model_version, done.predictions_version]",
     ),
     Step(
         "evaluate",
@@ -124,6 +124,7 @@ PLACES = [
     "model",
     "predictions",
     "train.md",
+    "train.html",
     "model_verdict",
     "model.html",
     "evaluate.md",

@@ -40,6 +40,9 @@ CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """Start pytest from behind the environment's own packages, so that it hides none of them."""
 
+LONGEST = (AUTHORING, "torch")
+"""Begun first, so that neither is left running alone at the end."""
+
 NO_TESTS = 5
 AT_A_TIME = 2
 
@@ -165,7 +168,7 @@ def main() -> int:
     carry_pytest()
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        order = sorted(groups, key=lambda name: name != AUTHORING)
+        order = sorted(groups, key=lambda name: name not in LONGEST)
         jobs = [pool.submit(run, name, options, groups[name], may_be_empty=bool(options)) for name in order]
         for job in jobs:
             outcomes.append(job.result())

@@ -4,7 +4,7 @@ import builtins
 import dataclasses
 import hashlib
 import json
-import os
+import secrets
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,8 @@ class Document:
         if path.is_dir():
             path = path / self.FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        attempt = path.with_name(f".{path.name}.{os.getpid()}")
+        # Not by the process id: on a shared volume, the pods of a job have the same ones.
+        attempt = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             attempt.write_text(
                 json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,5 +1,6 @@
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,11 @@ def test_a_record_carries_the_records_it_came_from(tmp_path: Path) -> None:
 def test_a_verdict_decides_only_what_readers_know() -> None:
     with pytest.raises(InternalError, match="'MAYBE'"):
         Verdict(decision="MAYBE", rules=(), judged={})
+
+
+def test_pods_that_write_the_same_document_at_once_do_not_disturb_one_another(tmp_path: Path) -> None:
+    """Their processes have the same id: here they are threads of one."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: SNAPSHOT.write(tmp_path), range(200)))
+    assert Snapshot.read(tmp_path) == SNAPSHOT
+    assert [path.name for path in tmp_path.iterdir()] == [Snapshot.FILE]

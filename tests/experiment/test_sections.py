@@ -74,6 +74,19 @@ def test_all_errors_are_reported_at_once_with_their_full_path(tmp_path: Path) ->
         ("schema_version: 1", "training: {learning_rate: .inf}", "should be a finite number"),
         ("schema_version: 1", "evaluation: {split: nope}", "evaluation.split names split 'nope'"),
         ("schema_version: 1", "training: {predict: [train, evaluate]}", "which is learned from"),
+        ("schema_version: 1", "training: {betas: [0.9, 1.0]}", "should be less than 1; got 1.0"),
+        ("schema_version: 1", "resources: {gpus: 1}", "processes 2 use as many GPUs, and gpus is 1"),
+        ("schema_version: 1", "resources: {gpus: 8}", "processes 2 use as many GPUs, and gpus is 8"),
+        (
+            "schema_version: 1",
+            "training: {objective: {kind: regression, focal: 2, threshold: f1}}",
+            "focal, threshold: for classes, and kind is regression",
+        ),
+        (
+            "schema_version: 1",
+            "training: {objective: {kind: multiclass, threshold: f1}}",
+            "threshold f1 is for two classes, and kind is multiclass",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(

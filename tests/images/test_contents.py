@@ -20,7 +20,9 @@ POD = ("trainwright.launch.agent", "trainwright.train.__main__")
 MODULES = {
     "mlflow-skinny": "mlflow",
     "kubeflow-training": "kubeflow",
+    "nvidia-ml-py": "pynvml",
     "pyyaml": "yaml",
+    "xgboost-cpu": "xgboost",
     "google-cloud-storage": "google.cloud.storage",
 }
 NEEDED_BY_ANOTHER = {

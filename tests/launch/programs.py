@@ -62,10 +62,11 @@ def job(root: Path, body: str, **changes: Any) -> Job:
     return Job(**settings | changes)
 
 
-def agent(asked: Job, *options: str) -> subprocess.Popen[bytes]:
-    """Start the agent of a job, as a pod of a cluster does."""
+def agent(asked: Job, *options: str, alone: bool = True) -> subprocess.Popen[bytes]:
+    """Start the agent of a job, as a pod of a cluster does; it waits for other machines if not ``alone``."""
     command = [str(local.sibling_python("torch")), "-m", "trainwright.launch.agent", str(asked.folder)]
-    command += [*asked.watched, "--", "--standalone", f"--nproc-per-node={asked.processes}", *options]
+    command += [*asked.watched, "--", f"--nproc-per-node={asked.processes}"]
+    command += ["--standalone"] * alone + [*options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} | asked.environment
     return subprocess.Popen([*command, *asked.arguments], env=environment)
 

@@ -1,5 +1,6 @@
 """Homes of jobs, and the attempts below them."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import DependencyError, Diverged
-from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_home
+from trainwright.launch.attempt import (
+    newest_attempt,
+    next_attempt,
+    numbered_folder,
+    others,
+    publish,
+    remove_home,
+)
 
 
 def test_what_a_failed_attempt_left_is_there_for_the_next_one_and_gone_after_success(tmp_path: Path) -> None:
@@ -103,3 +111,15 @@ def test_what_is_pinned_outlives_its_home(tmp_path: Path) -> None:
     assert left == ["checkpoints", kept, f"{kept}/manifest.json", f"{kept}/pinned-by-registry.json"]
     shutil.rmtree(home)
     remove_home(home)
+
+
+def test_a_copy_that_others_may_be_reading_is_never_replaced(tmp_path: Path) -> None:
+    source, target = tmp_path / "set", tmp_path / "volume" / "digest"
+    source.mkdir()
+    (source / "rows").write_text("1")
+    publish(source, target, keep=True)
+    with (target / "rows").open() as reader:
+        publish(source, target, keep=True)
+        assert os.path.samestat(os.fstat(reader.fileno()), (target / "rows").stat())
+    assert [path.name for path in target.parent.iterdir()] == ["digest"]
+    assert (source / "rows").exists()

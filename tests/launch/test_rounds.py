@@ -3,16 +3,18 @@
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.launch.programs import COMPLETE, agent, gone, job, pids
+from tests.launch.programs import COMPLETE, SLEEP, agent, gone, job, pids
 from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
 from trainwright.launch.failure import Failure
 from trainwright.launch.local import Local
 from trainwright.launch.manifest import to_manifest
+from trainwright.launch.pulse import Pulses
 from trainwright.launch.ranks import rounds
 
 STEPS = """
@@ -44,6 +46,24 @@ def await_file(path: Path, within_s: float = 60) -> None:
     end = time.monotonic() + within_s
     while not path.exists():
         assert time.monotonic() < end, f"{path.name} did not come"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def await_listener(port: int, within_s: float = 60) -> None:
+    """Wait until a port is listened on, as the kernel says: to connect would be to take part."""
+    end, listening = time.monotonic() + within_s, f":{port:04X} "
+    while not any(
+        listening in line and line.split()[3] == "0A"
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+    ):
+        assert time.monotonic() < end, f"nothing listens on {port}"
         time.sleep(0.02)
 
 
@@ -98,14 +118,27 @@ def test_an_error_of_the_users_code_is_told_with_its_traceback_and_not_tried_aga
     assert len(pids(tmp_path, 2)) == 2
 
 
+def test_what_a_failure_tells_is_short_and_holds_no_secret(tmp_path: Path) -> None:
+    body = """
+    with reported_rank(folder, rank):
+        raise RuntimeError("cannot reach postgres://me:hunter2@db/rows: " + "x" * 100_000)
+    """
+    with pytest.raises(InternalError):
+        Local().run(job(tmp_path, body, processes=1))
+    failure = tmp_path / "attempt-1" / Failure.FILE
+    assert "postgres://***@db" in failure.read_text()
+    assert "hunter2" not in failure.read_text()
+    assert failure.stat().st_size < 12_000
+
+
 def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_path: Path) -> None:
     body = """
     import signal
     def waits_for_its_peer(step):
         if step == 5 and rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        if step == 5 and rank == 0:
-            time.sleep(120)
+        if step == 5:
+            time.sleep(120)  # the stopped one too: once it is continued, any of its threads may be the first
         return False
     with reported_rank(folder, rank):
         steps(rank, 4, waits_for_its_peer)
@@ -121,6 +154,15 @@ def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_
     assert (failure.kind, failure.code, failure.retryable) == ("HANG", 31, True)
     assert [entry.kind for entries in rounds(folder) for entry in entries] == ["HANG", "HANG"]
     assert gone(pids(tmp_path, 4), within_s=5)
+
+
+def test_a_pulse_that_another_machine_takes_away_meanwhile_is_no_hang(tmp_path: Path) -> None:
+    (tmp_path / "pulse").mkdir()
+    (tmp_path / "pulse" / "rank-0").write_text("steps 7\n")
+    pulses = Pulses(tmp_path, 1)
+    assert [pulses.look([0], 1) for _ in range(3)] == [{}, {}, {0: 7}]
+    (tmp_path / "pulse" / "rank-9").symlink_to("gone")
+    assert pulses.look([0], 1) == {}
 
 
 def test_a_long_evaluation_is_no_hang_and_neither_is_a_first_step(tmp_path: Path) -> None:
@@ -192,6 +234,28 @@ def test_a_job_that_cannot_save_within_its_grace_ends_with_41(tmp_path: Path) ->
     process.terminate()
     assert process.wait(60) == 41
     assert Failure.read(asked.folder).what.startswith("stopped by SIGTERM before the step was finished")
+
+
+def test_a_job_that_is_stopped_while_it_waits_for_its_other_machines_ends_with_41(tmp_path: Path) -> None:
+    asked, port = job(tmp_path, SLEEP), free_port()
+    place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
+    process = agent(asked, *place, alone=False)
+    await_listener(port)
+    process.terminate()
+    assert process.wait(60) == 41
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.code, failure.retryable) == ("PREEMPTED", 41, True)
+    assert failure.what == "stopped by SIGTERM before its processes began"
+
+
+def test_machines_that_do_not_find_one_another_are_said_to(tmp_path: Path) -> None:
+    asked, port = job(tmp_path, SLEEP), free_port()
+    place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
+    process = agent(asked, *place, "--rdzv-conf=join_timeout=2", alone=False)
+    assert process.wait(60) == 21
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.code, failure.retryable) == ("INFRASTRUCTURE", 21, True)
+    assert failure.what.startswith("the machines of the job did not find one another: RendezvousTimeout")
 
 
 @pytest.mark.parametrize(("seconds", "error"), [(0.5, Preempted), (60, PreemptedUnsaved)])

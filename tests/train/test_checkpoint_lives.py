@@ -164,6 +164,24 @@ def test_a_damaged_checkpoint_is_had_back_from_the_store(tmp_path: Path) -> None
     assert (checkpoints(options) / f"{name}.damaged-0002").is_dir()
 
 
+def test_a_copy_that_cannot_be_read_neither_ends_the_copying_nor_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = stored(asked(tmp_path, 40, pause_s=0.01), str(tmp_path / "store"))
+    broken = tmp_path / "store" / "ab12" / "step-00000001.0001"
+    broken.mkdir(parents=True)
+    (broken / Manifest.FILE).write_text("{")
+    assert live(options) == [0, 0]
+    assert steps_in(tmp_path / "store" / "ab12")[0] == 40
+    said = capfd.readouterr().err
+    assert "old copies in the store could not be removed" in said
+    assert "was not copied" not in said
+    shutil.rmtree(options.home)
+    for name in committed(tmp_path / "store" / "ab12")[:-1]:
+        shutil.rmtree(tmp_path / "store" / "ab12" / str(name))
+    assert live(options) == [0, 0], "the copy is passed over"
+
+
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
     """A bucket behind an address where nothing listens, and little patience with it."""

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,8 +63,8 @@ def resumed(home: Path, group: Group, state: State | None = None, **settings: An
     return found
 
 
-def begun(home: Path, group: Group, steps: int = 6, **settings: Any) -> State:
-    kept, state = keeper(home, group, **settings), fresh()
+def begun(home: Path, group: Group, steps: int = 6, width: int = 4, **settings: Any) -> State:
+    kept, state = keeper(home, group, **settings), fresh(width)
     kept.resume(state)
     return train(kept, state, steps)
 
@@ -169,6 +170,19 @@ def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
         flip(tmp_path / "checkpoints" / str(name) / "__0_0.distcp")
     assert resumed(tmp_path, alone).step == 0
     assert "no checkpoint of 3 verifies: training begins anew" in caplog.messages
+
+
+def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path, alone: Group) -> None:
+    store = {"store": str(tmp_path / "store"), "wait_s": 20}
+    begun(tmp_path / "lost-1", alone, width=64, **store)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with pytest.raises(DependencyError, match="there is no room to write"):
+            resumed(tmp_path / "new-1", alone, fresh(64), **store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert resumed(tmp_path / "new-1", alone, fresh(64), **store).step == 6
 
 
 def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, alone: Group) -> None:

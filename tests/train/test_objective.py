@@ -19,6 +19,8 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Mlp, Training
 from trainwright.experiment.objective import Objective
+from trainwright.tracking.history import FILE as HISTORY
+from trainwright.tracking.history import History
 from trainwright.train.architectures import Target, make
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled
@@ -66,6 +68,16 @@ def test_a_class_without_a_row_is_refused_and_named() -> None:
 def test_what_is_for_classes_is_refused_for_a_number(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=f"^{named}: for classes"):
         target_of(labels_of([1.0, 2.0]), "late", Objective(**asked))
+
+
+def test_a_split_that_nothing_can_be_judged_on_is_refused_before_anything_is_learned(tmp_path: Path) -> None:
+    learned, judged = flights(300, 0), flights(60, 1)
+    place = judged.schema.get_field_index("late")
+    judged = judged.set_column(place, "late", pa.nulls(60, judged["late"].type))
+    write(tmp_path / "set", {"train": learned, "evaluate": judged})
+    with pytest.raises(DataRefused, match="no row of split 'evaluate' has a label"):
+        run(tmp_path / "set", tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob(HISTORY) if History.read(path).points]
 
 
 def test_a_threshold_between_three_classes_is_refused() -> None:

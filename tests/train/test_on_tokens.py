@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from tests.train.problems import Outcome, request
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
+from trainwright.errors import InputError
+from trainwright.experiment import Training, read_network
 from trainwright.train import serving
+from trainwright.train.refusals import check_kind
 from trainwright.train.submit import submit
 
 VOCABULARY, CONTEXT = 8, 16
@@ -113,3 +116,33 @@ def test_the_model_s_folder_says_what_it_was_made_of(made: Outcome, corpus: Path
     assert model.metrics["sequences"] == sum((count - 1) // CONTEXT for count in tokens)
     assert "decoder-only transformer over tokens" in (made.model / "README.md").read_text()
     assert "sequences/s" in (made.folder / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"kind": "binary"},
+        {"class_weights": "balanced"},
+        {"sampling": "balanced"},
+        {"focal": 2.0},
+        {"threshold": "f1"},
+    ],
+)
+def test_what_is_for_classes_is_refused_for_tokens_before_anything_starts(asked: dict[str, object]) -> None:
+    training = Training.model_validate({"objective": asked})
+    with pytest.raises(InputError, match=f"^training.objective.{next(iter(asked))}: for a label"):
+        check_kind(read_network(NETWORK), training, processes=2, gpus=0)
+
+
+def test_a_token_outside_the_vocabulary_that_is_only_to_be_scored_is_found_before_the_training(
+    tmp_path: Path,
+) -> None:
+    wrong = pa.table({"id": ["a", "b"], "tokens": pa.array([[1, 2], [3, 9]], pa.list_(pa.int32()))})
+    parts = {"train": [texts(60, 0)], "evaluate": [wrong]}
+    tables.write_snapshot(tmp_path / "set", parts, parents={}, roles={"key": "id"})
+    asked = request(tmp_path / "set", training=TRAINING | {"epochs": 1000})
+    asked = type(asked)(**vars(asked) | {"network": json.dumps(NETWORK)})
+    places = (tmp_path / name for name in ("model", "predictions", "summary.md", "report.html"))
+    with pytest.raises(InputError, match=r"tokens lie in \[1, 9\]; a vocabulary of 8 has 0 to 7"):
+        submit(asked, *places)
+    assert not list(tmp_path.rglob("progress.json"))

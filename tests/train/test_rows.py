@@ -1,5 +1,6 @@
 """What is fitted on a split of rows, and what its encoded rows are."""
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch import distributed
 
 from tests.train.problems import ROWS, flights, source, write
 from trainwright import tables
 from trainwright.artifacts import Column
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
+from trainwright.train.columns import to_values
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled, total
 from trainwright.train.rows import Rows, Source, encode, fit
@@ -82,6 +85,39 @@ def test_a_file_of_several_row_groups_is_shared_by_the_processes(tmp_path: Path,
     assert late.tolist() == table["late"].to_pylist()
     x = table["x"].to_numpy()
     np.testing.assert_allclose(numeric[:, 0].numpy(), (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_number_beyond_those_of_float64_is_the_nearest_of_them() -> None:
+    """A key or a hash among the columns: what scales it rounds more than that."""
+    column = pa.array([2**53 + 1, -(2**63), None, 2**63 - 1])
+    found = to_values(pa.table({"x": column}), {"x": "number"})["x"]
+    np.testing.assert_array_equal(found, [2.0**53, -(2.0**63), np.nan, 2.0**63])
+
+
+def test_what_the_processes_exchange_holds_the_counts_of_values_once(
+    tmp_path: Path, alone: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every process would hold them once for each of the thousands of pieces of a large split."""
+    sizes = []
+    gather = distributed.all_gather_object
+
+    def weighed(found: list[object], own: object) -> None:
+        sizes.append(len(pickle.dumps(own)))
+        gather(found, own)
+
+    monkeypatch.setattr(distributed, "all_gather_object", weighed)
+    for pieces in (1, 3):
+        rows = pieces * 2 * tables.ROW_GROUP
+        words = np.array([f"word {number}" for number in range(5000)])[np.arange(rows) % 5000]
+        table = pa.table({"id": np.arange(rows), "late": np.arange(rows) % 2, "x": words})
+        snapshot = tables.write_snapshot(
+            tmp_path / f"{pieces}", {"train": [table]}, parents={}, roles={"key": "id", "label": "late"}
+        )
+        asked = Source(tmp_path / f"{pieces}", snapshot, "train", input_kinds(snapshot))
+        assert len(asked.pieces) == pieces
+        transforms, _ = fit(asked, Mlp(max_categories=9), alone)
+        assert transforms.categories[0].values == tuple(sorted(words[: rows % 5000])[:9])
+    assert sizes[1] < 1.1 * sizes[0]
 
 
 def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Group) -> None:

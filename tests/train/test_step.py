@@ -7,15 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.train.divided import NETWORK, TRAINING, problem
+from tests.train.divided import NETWORK, TOKENIZER, TRAINING, problem
 from trainwright.errors import InputError
-from trainwright.experiment import LanguageModel, Mlp, Training
+from trainwright.experiment import FeatureTokenizer, LanguageModel, Mlp, Training
 from trainwright.train.architectures import make
+from trainwright.train.architectures.imported import build
 from trainwright.train.degrees import Degrees
 from trainwright.train.group import Group
 from trainwright.train.parallel.cutting import cut
 from trainwright.train.parallel.division import divide
 from trainwright.train.parallel.layout import Layout
+from trainwright.train.parallel.optimizer import make_optimizer
 from trainwright.train.parallel.scaling import Scale
 from trainwright.train.samples import Batch
 from trainwright.train.step import Stepper
@@ -100,6 +102,36 @@ def test_matrices_decay_and_norms_and_embeddings_do_not(alone: Group) -> None:
     found = {name: decays[id(entry)] for name, entry in stepper.module.named_parameters()}
     assert found["blocks.0.attention.query.weight"] == found["head.weight"] == 0.5
     assert found["embedding.weight"] == found["norm.weight"] == found["blocks.1.attention_norm.weight"] == 0
+
+
+def test_neither_biases_nor_embeddings_of_columns_decay(alone: Group) -> None:
+    network, told = FeatureTokenizer(width=8, heads=2, layers=1), problem(TOKENIZER)[0]
+    optimizer = make_optimizer(module := make(network).build(told), Training(weight_decay=0.5))
+    decays = {
+        id(entry): settings["weight_decay"]
+        for settings in optimizer.param_groups
+        for entry in settings["params"]
+    }
+    found = {name: decays[id(entry)] for name, entry in module.named_parameters()}
+    assert found.pop("tokenizer.bias") == found.pop("tokenizer.direction") == 0
+    assert all(
+        decay == (0.5 if module.get_parameter(name).ndim > 1 else 0)
+        for name, decay in found.items()
+        if "embedding" not in name
+    )
+    assert found["tokenizer.embedding.weight"] == 0
+
+
+def test_a_model_of_tokens_goes_to_the_device_when_it_is_cut_and_not_whole_before() -> None:
+    """Else a model that is sharded because it fits into no device would have to fit into one first."""
+    told, asked = problem({})[0], Training(**TRAINING)
+    architecture, device = make(LanguageModel(**NETWORK)), torch.device("meta")
+    module = build(architecture, told, device)
+    assert {entry.device.type for entry in module.parameters()} == {"cpu"}
+    layout = Layout(Degrees(1, 1, 1, 1), Group(0, 1, 0, 1, device), None)
+    cut_module, _ = divide(module, architecture, asked, layout)
+    everything = (*cut_module.parameters(), *cut_module.buffers())
+    assert {entry.device.type for entry in everything} == {"meta"}
 
 
 @pytest.mark.parametrize("asked", [{"micro_batch": 3}, {"micro_batch": 1}, {"recompute": True}])

@@ -1,5 +1,6 @@
 """A training whose tracking server is there, cut off, silent or lossy: the same weights, no point lost."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from mlflow import MlflowClient
 from tests.tracking.server import Way, mlflow_server, way_to
 from tests.train.problems import Outcome, run
 from trainwright.documents import digest_file
+from trainwright.experiment import Tracking
 from trainwright.tracking.__main__ import replay
 from trainwright.tracking.history import FILE, History
+from trainwright.train.curves import Curves
+from trainwright.train.loop import Step
 
 TRACKED = {"epochs": 2, "tracking": {"every_steps": 1}}
 
@@ -50,7 +54,7 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
     (found,) = client.search_runs([experiment.experiment_id])
     history = History.read(outcome.model / FILE)
     steps, losses = history.curve("loss")
-    assert steps == list(range(1, 27)), "two epochs of 13 batches"
+    assert steps == list(range(1, 25)), "5,851 rows with a label: two epochs of 12 batches"
     sent = sorted((point.step, point.value) for point in client.get_metric_history(found.info.run_id, "loss"))
     assert sent == list(zip(steps, losses, strict=True))
 
@@ -64,7 +68,31 @@ def test_the_curves_of_two_trainings_that_are_alike_are_alike(
         assert first.curve(name) == second.curve(name)
 
 
+def test_what_was_spent_before_a_restart_is_part_of_the_cost(tmp_path: Path) -> None:
+    asked = Tracking(every_steps=1, gpu_hour=3600)
+    for start in (0, 2):
+        with Curves(tmp_path, tmp_path, asked, None, leads=True, world=2) as curves:
+            for step in (start + 1, start + 2):
+                curves.saw(Step(step, 4, 1, 0.5, 1.0, 0.1, 8 * step))
+                time.sleep(0.02)
+    steps, costs = History.read(tmp_path / FILE).curve("cost")
+    assert steps == [1, 2, 3, 4]
+    assert costs == sorted(costs), "two GPUs at one a second"
+    assert costs[2] >= costs[1] >= 0.04
+
+
+def test_a_disk_that_refuses_the_progress_file_ends_no_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "attempt").touch()
+    with Curves(tmp_path / "attempt" / "0001", tmp_path, Tracking(), None, leads=True) as curves:
+        curves.saw(Step(7, 7, 1, loss=0.5, norm=1.0, rate=0.1, samples=70))
+    said = capfd.readouterr().err
+    assert "the progress file could not be written" in said
+    assert "step 7 of 7" in said
+
+
 def test_the_page_shows_the_curves(trained: Outcome) -> None:
     page = (trained.folder / "report.html").read_text()
     assert page.count("<svg") >= 3
-    assert "Mean loss a sample." in page
+    assert "Mean loss a sample of each batch" in page

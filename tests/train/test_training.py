@@ -187,6 +187,36 @@ def test_what_is_not_what_the_marker_says_is_not_published(
     assert_only_the_home_is_there(tmp_path)
 
 
+def test_a_training_that_cannot_tell_of_its_end_keeps_its_home(
+    trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "summary.md").mkdir()
+    with pytest.raises(IsADirectoryError):
+        run(training_set, tmp_path, Harvested(trained, "report.html"))
+    assert [path.name for path in tmp_path.glob(".model.job-*")], "what the next attempt goes on from"
+
+
+class Interrupted:
+    """A launcher whose job lost its first process while that wrote the model, in an earlier round."""
+
+    name = "local"
+
+    def run(self, job: Job) -> Result:
+        for place in ("model", "predictions"):
+            (job.folder / place).mkdir()
+            (job.folder / place / "half.parquet").write_bytes(b"half of it")
+        Completion(attempt=job.attempt, outputs={}).write(job.folder)
+        return Local().run(job)
+
+
+def test_what_an_earlier_round_left_half_written_is_written_again(
+    trained: Outcome, training_set: Path, tmp_path: Path
+) -> None:
+    again = run(training_set, tmp_path, Interrupted())
+    assert again.submitted == trained.submitted
+    assert not list(tmp_path.rglob("half.parquet"))
+
+
 def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(
     training_set: Path, tmp_path: Path
 ) -> None:

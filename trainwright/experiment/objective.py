@@ -35,3 +35,22 @@ class Objective(Section):
         if self.class_weights == "balanced" and self.sampling == "balanced":
             raise ValueError("class_weights and sampling are both balanced, which weighs twice; choose one")
         return self
+
+    @model_validator(mode="after")
+    def _for_its_kind(self) -> Self:
+        if self.kind == "regression" and self.of_classes:
+            raise ValueError(f"{', '.join(self.of_classes)}: for classes, and kind is regression")
+        if self.kind == "multiclass" and self.threshold != "half":
+            raise ValueError(f"threshold {self.threshold} is for two classes, and kind is multiclass")
+        return self
+
+    @property
+    def of_classes(self) -> list[str]:
+        """Names of what is asked for that only classes have."""
+        asked = {
+            "class_weights": self.class_weights != "none",
+            "sampling": self.sampling != "none",
+            "focal": self.focal > 0,
+            "threshold": self.threshold != "half",
+        }
+        return [name for name, given in asked.items() if given]

@@ -1,6 +1,6 @@
 """Sections ``training`` and ``resources``: how the model is fitted, and on how much."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from trainwright.experiment.guards import Guards
 from trainwright.experiment.objective import Objective
 from trainwright.experiment.parallel import Parallel
 from trainwright.experiment.section import Fraction, Name, Section
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Tracking(Section):
@@ -44,7 +46,7 @@ class Training(Section):
     )
     warmup: Fraction = Field(0.05, description="Share of the steps in which the rate rises to its peak.")
     weight_decay: float = Field(1e-4, ge=0, description="Decoupled weight decay.")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="AdamW's decay of its two moments.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW's decay of its two moments.")
     clip: float | None = Field(
         None, gt=0, description="Largest norm of a gradient; larger ones are shortened."
     )
@@ -74,6 +76,11 @@ class Training(Section):
             raise ValueError(
                 f"guards.early_stopping.split {watched.split!r} is learned from or scored: a model chosen by "
                 "it would be judged on what it was chosen by"
+            )
+        if self.guards.halve_micro_batch and self.parallel.pipeline > 1:
+            raise ValueError(
+                f"guards.halve_micro_batch changes nothing in {self.parallel.pipeline} stages "
+                "(parallel.pipeline): these cut a batch into parallel.micro_batches"
             )
         if watched and self.parallel.pipeline > 1:
             raise ValueError(
@@ -106,3 +113,11 @@ class Resources(Section):
         description="On a cluster: PersistentVolumeClaim that the train step and its job share.",
     )
     mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
+
+    @model_validator(mode="after")
+    def _one_gpu_each(self) -> Self:
+        if self.gpus and self.gpus != self.processes:
+            raise ValueError(
+                f"processes {self.processes} use as many GPUs, and gpus is {self.gpus}: make them equal"
+            )
+        return self

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from trainwright.errors import DependencyError, InternalError, Preempted
+from trainwright.errors import DependencyError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.launch.diagnosis import redaction
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, completed
 from trainwright.launch.ranks import RankError, first_error, rounds
@@ -42,12 +43,15 @@ def main(argv: list[str]) -> int:
 
 
 def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
-    from torch.distributed import run  # type: ignore[import-not-found,unused-ignore]
+    from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
     from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
         SignalException,
     )
     from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
         ChildFailedError,
+    )
+    from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
+        RendezvousError,
     )
     from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
 
@@ -67,6 +71,8 @@ def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
     except SignalException as stopped:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return _stopped(folder, watch, signal.Signals(stopped.sigval).name)
+    except (RendezvousError, DistError) as error:
+        return _apart(folder, error)
     finally:
         watch.leave()
     return _succeeded(folder, watch)
@@ -81,11 +87,24 @@ def _failed(folder: Path) -> int:
     return first.code
 
 
+def _apart(folder: Path, error: Exception) -> int:
+    """Say that the machines did not find one another, or what ended the round after which they did not."""
+    if first_error(folder):
+        return _failed(folder)
+    what = f"the machines of the job did not find one another: {type(error).__name__}: {error!s:.300}"
+    Failure.of("INFRASTRUCTURE", what.removesuffix(": "), code=DependencyError.code).write(folder)
+    return DependencyError.code
+
+
 def _stopped(folder: Path, watch: Watch, name: str) -> int:
     """Return the exit code of a job that was stopped: what it had saved, or what made it fail before."""
     if watch.ranks and completed(folder, folder.name):
         return 0
     watch.unsaved(name)
+    if first_error(folder) is None:
+        what = f"stopped by {name} before its processes began"
+        Failure.of("PREEMPTED", what, code=PreemptedUnsaved.code).write(folder)
+        return PreemptedUnsaved.code
     return _failed(folder)
 
 
@@ -105,12 +124,12 @@ def _describe(folder: Path, first: RankError) -> Failure:
     stacks = [str(path) for path in sorted((folder / "stacks").glob("rank-*.txt"))][:16]
     failure = Failure.of(
         first.kind,
-        first.what,
+        redaction.shortened(redaction.clean(first.what)),
         rank=first.rank,
         exit_code=None if first.witnessed else first.code,
         reason=first.error,
-        evidence=(_line(first), *first.evidence, *others, *told, *stacks),
-        advice=first.hint,
+        evidence=redaction.bounded([_line(first), *first.evidence, *others, *told, *stacks]),
+        advice=redaction.clean(first.hint),
         code=first.code,
     )
     return dataclasses.replace(failure, retryable=failure.retryable or first.code == Preempted.code)

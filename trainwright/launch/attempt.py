@@ -13,6 +13,7 @@ from trainwright.errors import DependencyError
 
 _ATTEMPTS = "attempts"
 _PIN = "pinned-by-*.json"
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
 
 @contextlib.contextmanager
@@ -130,19 +131,21 @@ def publish(source: Path, target: Path, *, keep: bool = False) -> None:
     Args:
         source: The finished folder.
         target: Its place; may lie on another disk.
-        keep: Copy instead of moving.
+        keep: Copy instead of moving, to a place named after its content: if another process is faster, its
+            copy stays, since others may already be reading it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     waiting = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     try:
         if keep or not _moved(source, waiting):
             shutil.copytree(source, waiting)
-        if target.exists():
+        if target.exists() and not keep:
             shutil.rmtree(target)
         waiting.replace(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(waiting, ignore_errors=True)
-        raise
+        if not (keep and isinstance(error, OSError) and error.errno in _TAKEN):
+            raise
 
 
 def _moved(source: Path, target: Path) -> bool:

@@ -124,7 +124,7 @@ class Pulses:
             The step at which each of them stands, if one has hung; else nothing. None has as long as any
             process of the job, also of another machine, is in a phase in which the others wait for it.
         """
-        lines = {rank: self._read(rank) for rank in ranks}
+        lines = {rank: _line(self._folder / f"rank-{rank}") for rank in ranks}
         for rank, line in lines.items():
             moved = line != self._last.get(rank) or _phase(line) != STEPS
             self._quiet_s[rank] = 0.0 if moved else self._quiet_s[rank] + min(passed_s, _RECENT_S)
@@ -132,7 +132,7 @@ class Pulses:
         limit = self._stall_s + _every_s(self._stall_s)
         if not any(self._quiet_s[rank] >= limit for rank in lines):
             return {}
-        if any(_phase(path.read_text(errors="replace")) != STEPS for path in self._folder.glob("rank-*")):
+        if any(_phase(_line(path)) != STEPS for path in self._folder.glob("rank-*")):
             self._quiet_s.clear()
             self._last.clear()
             return {}
@@ -145,11 +145,13 @@ class Pulses:
         for rank in ranks:
             (self._folder / f"rank-{rank}").unlink(missing_ok=True)
 
-    def _read(self, rank: int) -> str:
-        try:
-            return (self._folder / f"rank-{rank}").read_text(errors="replace").strip()
-        except OSError:
-            return ""
+
+def _line(path: Path) -> str:
+    """Read what a process wrote; nothing where it is gone, such as with the round of another machine."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _phase(line: str) -> str:

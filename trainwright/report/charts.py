@@ -172,7 +172,13 @@ def paired_bars(
 
 
 def lines(
-    series: Mapping[str, Series], *, x_label: str, y_label: str, diagonal: bool = False, dots: bool = False
+    series: Mapping[str, Series],
+    *,
+    x_label: str,
+    y_label: str,
+    diagonal: bool = False,
+    dots: bool = False,
+    from_zero: bool = True,
 ) -> Markup:
     """Draw lines over one pair of axes.
 
@@ -182,12 +188,13 @@ def lines(
         y_label: What the vertical axis measures.
         diagonal: Draw x = y, over the unit square: chance on a ROC curve, truth on a calibration curve.
         dots: Mark every point.
+        from_zero: Let the vertical axis begin at 0; otherwise it spans the values.
     """
     xs = [x for values, _ in series.values() for x in values]
     ys = [y for _, values in series.values() for y in values]
     if not xs:
         raise InternalError("a line chart without points")
-    low, high = (0.0, 1.0) if diagonal else (min(*ys, 0.0), 1.05 * max(*ys, 0.0) or 1.0)
+    low, high = (0.0, 1.0) if diagonal else _span(ys) if not from_zero else _span_from_zero(ys)
     bottom = 366.0 if diagonal else 226.0
     x = Scale(*((0.0, 1.0) if diagonal else (min(xs), max(xs))), 48, WIDTH - _EDGE)
     y = Scale(low, high, bottom, _TOP + 14)
@@ -202,6 +209,16 @@ def lines(
     marks.append(label((48 + WIDTH - _EDGE) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted"))
     description = f"{y_label} against {x_label}: {', '.join(series)}."
     return drawing(bottom + 42, f"{y_label} by {x_label}", description, marks)
+
+
+def _span_from_zero(values: Sequence[float]) -> tuple[float, float]:
+    return min(*values, 0.0), 1.05 * max(*values, 0.0) or 1.0
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
 
 
 def _line(name: str, points: Sequence[tuple[float, float]], index: int, *, dots: bool) -> list[Markup]:

@@ -50,9 +50,10 @@ def _train(given: Given) -> Finished:
 def _leave(given: Given, finished: Finished, watch: Stopwatch) -> None:
     """Write all that others read; the completion marker last."""
     folder, specification = given.folder, given.specification
+    _clear(folder)
     model, scored = finished.write(folder / "model", folder / "predictions")
     headline = _headline(finished, given)
-    given.curves.draw(headline, [("model", model.digest[:12]), ("data", specification.data_version[:12])])
+    given.curves.draw(headline, _facts(model, given))
     watch.record(
         folder / "model",
         "train",
@@ -68,8 +69,28 @@ def _leave(given: Given, finished: Finished, watch: Stopwatch) -> None:
     Completion(attempt=specification.attempt, outputs=_digests(model, scored)).write(folder)
 
 
+def _clear(folder: Path) -> None:
+    """Remove what an earlier round that was lost while it wrote has left, the marker first."""
+    (folder / Completion.FILE).unlink(missing_ok=True)
+    for place in ("model", "predictions"):
+        shutil.rmtree(folder / place, ignore_errors=True)
+
+
 def _digests(model: Model, scored: Snapshot) -> dict[str, str]:
     return {"model": model.digest, "predictions": scored.digest}
+
+
+def _facts(model: Model, given: Given) -> list[tuple[str, object]]:
+    metrics = model.metrics
+    return [
+        ("model", model.digest[:12]),
+        ("data", given.specification.data_version[:12]),
+        ("kind", model.kind),
+        ("processes", given.group.size),
+        ("rows", f"{metrics['rows']:,.0f}"),
+        ("loss of the last epoch", f"{metrics['train_loss']:.4f}"),
+        ("loss of knowing nothing", f"{metrics['base_rate_loss']:.4f}"),
+    ]
 
 
 def _headline(finished: Finished, given: Given) -> str:

@@ -49,7 +49,9 @@ def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
     try:
         match kind:
             case "number":
-                return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+                # Whole numbers beyond 2^53, such as keys, become the nearest that float64 has.
+                numbers = pc.cast(column, pa.float64(), safe=False)
+                return numbers.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
             case "time":
                 microseconds = pc.cast(column, pa.timestamp("us"), safe=False).cast(pa.int64())
                 return microseconds.fill_null(MISSING_TIME).to_numpy()  # type: ignore[no-any-return]

@@ -62,6 +62,7 @@ class Curves:
         self._base: tuple[int, int] | None = None
         if not leads:
             return
+        self._spent_s = _spent_s(home / FILE) if world else 0.0
         self._history = Spool(home / FILE)
         self._usage = Usage(gpus)
         self._shipper = _start(home / FILE, destination) if destination else None
@@ -129,7 +130,7 @@ class Curves:
             **self._usage.values,
         }
         if self._world:
-            gpu_s = (time.monotonic() - self._started) * self._world
+            gpu_s = self._spent_s + (time.monotonic() - self._started) * self._world
             values["gpu_s"] = gpu_s
             if self._tracking.gpu_hour is not None:
                 values["cost"] = gpu_s / _HOUR_S * self._tracking.gpu_hour
@@ -149,7 +150,10 @@ class Curves:
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             metrics=dict(self._usage.values),
         )
-        progress.write(self._folder)
+        try:
+            progress.write(self._folder)
+        except OSError as error:  # whether a training on a full disk can go on, its checkpoints say
+            sys.stderr.write(f"the progress file could not be written: {error}\n")
         gpu = self._usage.values.get("gpu_use")
         sys.stderr.write(
             f"step {step.number:,} of {step.total:,} ({step.number / step.total:.0%}), epoch {step.epoch}, "
@@ -157,6 +161,12 @@ class Curves:
             + (f", GPU {gpu:.0%}" if gpu is not None else "")
             + f", {rest_s:,.0f} s left\n"
         )
+
+
+def _spent_s(history: Path) -> float:
+    """Return the GPU seconds of all starts before this one, what had to be done again included."""
+    points = History.read(history).points
+    return max((point.values["gpu_s"] for point in points if "gpu_s" in point.values), default=0.0)
 
 
 def _start(history: Path, destination: Destination) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ from trainwright.train.checkpoint import Checkpoints
 from trainwright.train.evaluation import Evaluation
 from trainwright.train.evidence import witness_in
 from trainwright.train.given import Given
-from trainwright.train.group import Group
+from trainwright.train.group import Group, wait_for_all
 from trainwright.train.loader import Loader
 from trainwright.train.loop import Fitted, Loop
 from trainwright.train.memory import fitting_memory, memory_watched
@@ -53,6 +53,7 @@ def fit_network(
         Preempted: A process was told to stop; the state is saved.
     """
     group = given.group
+    wait_for_all()
     training = fitting_memory(given.training, given.folder, group)
     torch.manual_seed(training.seed)
     stepper = Stepper(build(architecture, inputs, group.device), architecture, training, group)

@@ -11,6 +11,8 @@ from torch import distributed
 
 from trainwright.errors import DependencyError, InternalError
 
+_PATIENCE = timedelta(hours=24)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -34,6 +36,14 @@ class Group:
     def leads(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
+
+
+def wait_for_all() -> None:
+    """Wait until every process has come here, for hours if need be: some have more to read than others.
+
+    A step waits for seconds; what comes before the first one takes as long as the data is large.
+    """
+    distributed.barrier(group=distributed.new_group(backend="gloo", timeout=_PATIENCE))
 
 
 def _place(name: str) -> int:

@@ -55,6 +55,6 @@ def removed(path: Path, *, force: bool) -> bool:
 def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # held by another; or NFS, which locks nothing for a reader
         return False
     return True

@@ -52,13 +52,7 @@ def target_of(labels: Labels, name: str, objective: Objective) -> Target:
 
 
 def _require_plain(objective: Objective, name: str) -> None:
-    asked = {
-        "class_weights": objective.class_weights != "none",
-        "sampling": objective.sampling != "none",
-        "focal": objective.focal > 0,
-        "threshold": objective.threshold != "half",
-    }
-    if wrong := [key for key, given in asked.items() if given]:
+    if wrong := objective.of_classes:
         raise InputError(
             f"{', '.join(wrong)}: for classes, but label {name!r} holds numbers that are regressed",
             where=_WHERE,

@@ -10,17 +10,18 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.artifacts import Model, Snapshot
-from trainwright.experiment import FeatureTokenizer, Imported, Mlp, Trees
+from trainwright.experiment import FeatureTokenizer, Imported, Mlp, Tabular, Trees
 from trainwright.launch.pulse import Pulse
 from trainwright.train import serving
 from trainwright.train.architectures import make
 from trainwright.train.architectures.imported import origin
 from trainwright.train.fitting import fit_network
 from trainwright.train.given import Given, figures
+from trainwright.train.group import wait_for_all
 from trainwright.train.loop import Fitted
 from trainwright.train.model import Trained, settled, write_model
 from trainwright.train.outputs import Outputs
-from trainwright.train.predictions import write_predictions
+from trainwright.train.predictions import check_labels, write_predictions
 from trainwright.train.prepared import Prepared
 from trainwright.train.program import Program, RowScorer
 from trainwright.train.rows import Source
@@ -87,12 +88,13 @@ def train_on_rows(given: Given, network: Mlp | FeatureTokenizer | Imported | Tre
     snapshot, training = given.snapshot, given.training
     source = Source(given.training_set, snapshot, training.split, input_kinds(snapshot))
     if isinstance(network, Trees):
-        prepared = Prepared.of(source, network.encoding, training, given.home, given.group)
+        prepared = _prepared(given, source, network.encoding)
+        wait_for_all()
         with Pulse(given.folder, given.group.rank, training.guards.stall_s) as pulse:
             trees = train_trees(prepared, network, [given.curves, Beating(pulse)], given.stop.asked)
         return FinishedRows(given, trees.fitted, prepared.outputs, replace(trees, config=given.config))
     architecture = make(network)
-    prepared = Prepared.of(source, network, training, given.home, given.group)
+    prepared = _prepared(given, source, network)
     rows, watched = prepared.rows, prepared.watched()
     module, fitted = fit_network(given, architecture, prepared.inputs, rows, watched, rows.labels)
     metrics: Mapping[str, Any] = figures(fitted) | prepared.metrics
@@ -108,3 +110,11 @@ def train_on_rows(given: Given, network: Mlp | FeatureTokenizer | Imported | Tre
         origin(network),
     )
     return FinishedRows(given, fitted, prepared.outputs, _Network(trained))
+
+
+def _prepared(given: Given, source: Source, network: Tabular) -> Prepared:
+    """Prepare what is learned from, and look at what it will be judged on."""
+    training = given.training
+    prepared = Prepared.of(source, network, training, given.home, given.group)
+    check_labels(given.training_set, given.snapshot, training.predict, prepared.outputs, given.group)
+    return prepared

@@ -27,6 +27,10 @@ LOSS, SCORED = "loss", "tokens_scored"
 """Columns of the predictions: mean negative log-likelihood a token, in nats, and over how many tokens."""
 
 
+_SCORES = 1 << 23
+"""Scores that are held at a time: 64 MiB."""
+
+
 @dataclass(frozen=True)
 class FinishedTokens:
     """A training on tokens that has ended well."""
@@ -54,6 +58,8 @@ def train_on_tokens(given: Given, network: LanguageModel) -> FinishedTokens:
     samples, metrics = _encoded(given, source)
     early = given.training.guards.early_stopping
     watched = _encoded(given, replace(source, split=early.split))[0] if early else None
+    for split in given.training.predict:
+        _check(replace(source, split=split), given)
     architecture = make(network)
     module: nn.Module
     module, fitted = fit_network(given, architecture, Inputs(Target("tokens")), samples, watched, _no_classes)
@@ -73,6 +79,13 @@ def _encoded(given: Given, source: TokenSource) -> tuple[Sequences, dict[str, fl
         "tokens_dropped": float(found.dropped),
         "base_rate_loss": math.log(source.network.vocabulary),
     }
+
+
+def _check(source: TokenSource, given: Given) -> None:
+    """Look at every token that is scored in the end: a wrong one is not to be found after the training."""
+    for file in range(given.group.rank, len(source.files), given.group.size):
+        for _ in source.read(file):
+            pass
 
 
 def _no_classes() -> NDArray[np.generic]:
@@ -109,24 +122,40 @@ def _losses(
     given: Given, network: LanguageModel, predictor: TokenPredictor, split: str
 ) -> Iterator[pa.RecordBatch]:
     for batch in tables.iter_batches(given.training_set, given.snapshot, [split]):
-        column = batch.column(network.tokens)
-        rows = [np.asarray(row.as_py() or [], dtype=np.int64) for row in column]
-        kept = np.array([len(row) > 1 for row in rows], dtype=bool)
-        found = [_loss(predictor, row, network.context) for row in rows if len(row) > 1]
-        losses, counts = [loss for loss, _ in found], [scored for _, scored in found]
-        if not np.isfinite(losses).all():
+        lists = batch.column(network.tokens)
+        lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        kept = lengths > 1
+        loss = _sums(predictor, network, tokens, lengths)[kept] / (lengths[kept] - 1)
+        if not np.isfinite(loss).all():
             raise Diverged(f"the model's loss is not finite on a row of split {split!r}")
-        columns = [*batch.filter(pa.array(kept)).columns, pa.array(losses, pa.float64())]
-        names = [*batch.schema.names, LOSS, SCORED]
-        yield pa.RecordBatch.from_arrays([*columns, pa.array(counts, pa.int64())], names=names)
+        columns = [*batch.filter(pa.array(kept)).columns, pa.array(loss), pa.array(lengths[kept] - 1)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, LOSS, SCORED])
 
 
-def _loss(predictor: TokenPredictor, row: NDArray[np.int64], context: int) -> tuple[float, int]:
-    """Return the mean loss a token of one row, and how many tokens were judged."""
-    total, scored = 0.0, 0
-    for first in range(0, len(row) - 1, context):
-        piece = row[first : first + context + 1]
-        scores = predictor.predict(piece[None, :-1])[0]
-        total -= float(scores[np.arange(len(piece) - 1), piece[1:]].sum())
-        scored += len(piece) - 1
-    return total / scored, scored
+def _sums(
+    predictor: TokenPredictor, network: LanguageModel, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the loss of each row, added up over its tokens; pieces of one length are scored together.
+
+    Args:
+        predictor: The model.
+        network: Its context and vocabulary.
+        tokens: Those of all rows, one row after the other.
+        lengths: Tokens of each row, shape (rows,).
+    """
+    starts = np.cumsum(lengths) - lengths
+    pieces: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(lengths > 1):
+        for first in range(0, int(lengths[row]) - 1, network.context):
+            size = min(network.context, int(lengths[row]) - 1 - first)
+            pieces.setdefault(size, []).append((int(row), int(starts[row]) + first))
+    sums = np.zeros(len(lengths))
+    for size, found in pieces.items():
+        at_once = max(1, _SCORES // (size * network.vocabulary))
+        for begin in range(0, len(found), at_once):
+            rows, places = np.array(found[begin : begin + at_once]).T
+            block = tokens[places[:, None] + np.arange(size + 1)]
+            scores = np.take_along_axis(predictor.predict(block[:, :-1]), block[:, 1:, None], axis=2)
+            np.add.at(sums, rows, -scores.sum(axis=(1, 2)))
+    return sums

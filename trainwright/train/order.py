@@ -199,6 +199,10 @@ class Order:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *place])))
 
 
+_MOST_MEMBERS = 2**32
+"""Samples that a number of 32 bits can tell apart."""
+
+
 @dataclass(frozen=True, eq=False)
 class BalancedOrder(Order):
     """An order in which every class comes equally often: its samples are drawn with replacement.
@@ -232,6 +236,12 @@ class BalancedOrder(Order):
             empty = ", ".join(map(str, np.flatnonzero(counts == 0)[:5]))
             raise InputError(
                 f"of some classes there is no sample to draw: {empty}", where="training.objective.sampling"
+            )
+        if len(labels) > _MOST_MEMBERS:
+            raise InputError(
+                f"{len(labels):,} samples cannot be drawn by class, at most {_MOST_MEMBERS:,} can",
+                where="training.objective.sampling",
+                hint="Use class_weights: balanced.",
             )
         members = np.argsort(labels, kind="stable").astype(np.uint32)
         return cls(len(labels), batch_size, 1, seed, members=members, counts=counts)

@@ -1,6 +1,7 @@
 """The page of a training: what was learned, how fast, and what it used, as curves over the steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.report.charts import Series, lines
@@ -11,15 +12,26 @@ _POINTS = 600
 """Points of a drawn line: more cannot be told apart."""
 
 _LOSSES = {"loss": "training", "watched_loss": "watched split"}
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """How one figure of the history is drawn: its name on the axis, what it means, and its unit."""
+
+    label: str
+    caption: str
+    scale: float = 1.0
+
+
 _REST = {
-    "gradient_norm": "norm of the gradient",
-    "learning_rate": "learning rate",
-    "samples_per_s": "samples a second",
-    "host_cpu": "use of the processors",
-    "host_memory_gib": "memory of the machine, GiB",
-    "gpu_use": "use of the GPUs",
-    "gpu_memory_gib": "memory of the fullest GPU, GiB",
-    "cost": "cost so far",
+    "gradient_norm": _Figure("norm of the gradient", "Of the global batch, before any clipping."),
+    "learning_rate": _Figure("learning rate", "Up in the warm-up, then as the schedule says."),
+    "samples_per_s": _Figure("thousand samples a second", "Over all processes, since the start.", 1e-3),
+    "host_cpu": _Figure("share of the processors", "Of the whole machine that rank 0 runs on."),
+    "host_memory_gib": _Figure("memory of the machine, GiB", "In use on the machine that rank 0 runs on."),
+    "gpu_use": _Figure("share of the GPUs' time", "Mean over the GPUs of rank 0's machine."),
+    "gpu_memory_gib": _Figure("GPU memory, GiB", "In use on the fullest GPU of rank 0's machine."),
+    "cost": _Figure("cost", "GPU hours times the price that was given."),
 }
 
 
@@ -46,11 +58,13 @@ def _sections(history: History, trouble: str) -> Iterator[Section]:
     losses = {label: series for label, series in losses.items() if series[0]}
     if losses:
         dots = any(len(series[0]) < _FEW for series in losses.values())
-        figure = Figure(lines(losses, x_label="step", y_label="loss", dots=dots), "Mean loss a sample.")
+        chart = lines(losses, x_label="step", y_label="loss", dots=dots, from_zero=False)
+        figure = Figure(chart, "Mean loss a sample of each batch that was noted.")
         yield Section("Loss", [figure])
     if figures := list(_figures(history)):
         yield Section("How it went", figures)
-    if events := [event for event in history.events if event["event"] == "began"]:
+    events = [event for event in history.events if event["event"] == "began"]
+    if len(events) > 1:
         yield Section("Starts", [_starts(events)])
 
 
@@ -58,10 +72,11 @@ _FEW = 20
 
 
 def _figures(history: History) -> Iterator[Block]:
-    for name, label in _REST.items():
-        series = thinned(*history.curve(name))
-        if len(series[0]) > 1:
-            yield Figure(lines({label: series}, x_label="step", y_label=label), f"{label.capitalize()}.")
+    for name, figure in _REST.items():
+        steps, values = thinned(*history.curve(name))
+        if len(steps) > 1:
+            series = {figure.label: (steps, [figure.scale * value for value in values])}
+            yield Figure(lines(series, x_label="step", y_label=figure.label), figure.caption)
 
 
 def _starts(events: Sequence[Mapping[str, object]]) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainwright.errors import InputError
-from trainwright.experiment import Network, Training, Trees
+from trainwright.experiment import LanguageModel, Network, Training, Trees
 from trainwright.train.degrees import check_division
 
 
@@ -19,11 +19,25 @@ def check_kind(network: Network, training: Training, processes: int, gpus: int) 
     Raises:
         InputError: It does not; everything that it does not do is named.
     """
+    if isinstance(network, LanguageModel):
+        _check_tokens(training)
     if not isinstance(network, Trees):
         check_division(network, training, processes)
         return
     if wrong := list(_of_trees(training, gpus)):
         raise InputError("; ".join(wrong), where="network.kind trees")
+
+
+def _check_tokens(training: Training) -> None:
+    objective = training.objective
+    asked = [*(["kind"] if objective.kind != "auto" else []), *objective.of_classes]
+    if asked:
+        raise InputError(
+            f"{', '.join(f'training.objective.{name}' for name in asked)}: for a label, and network.kind lm "
+            "learns the next token",
+            where="network.kind lm",
+            hint="Leave it out.",
+        )
 
 
 def _of_trees(training: Training, gpus: int) -> Iterator[str]:

@@ -27,7 +27,7 @@ from trainwright.train import shards
 from trainwright.train.cache import Cache, Shard
 from trainwright.train.columns import to_values
 from trainwright.train.fitted import FittedSplit, keep, key_of, recalled
-from trainwright.train.group import Group
+from trainwright.train.group import Group, wait_for_all
 from trainwright.train.labels import Asked, Labels, as_target, known, settled, total, whole
 from trainwright.train.samples import Batch
 from trainwright.train.shelf import Shelf
@@ -112,11 +112,19 @@ def fit(
 def _fit(source: Source, network: Tabular, group: Group, asked: Asked) -> tuple[Transforms, list[Labels]]:
     count = len(source.pieces)
     mine = range(group.rank * count // group.size, (group.rank + 1) * count // group.size)
-    found = {piece: _fit_piece(source, piece, network, asked) for piece in mine}
-    gathered: list[dict[int, _Part]] = [{} for _ in range(group.size)]
-    distributed.all_gather_object(gathered, found)
-    parts = {piece: part for share in gathered for piece, part in share.items()}
+    # Counts of values come to the same in any order: each process adds up its own, so that neither its memory
+    # nor what is exchanged holds them once a piece.
+    counted, found = Fit(source.kinds, network.scaling), {}
+    for piece in mine:
+        part = _fit_piece(source, piece, network, asked)
+        found[piece] = _Part(counted.count(part.fit), part.labels)
+    gathered: list[tuple[dict[str, Any], dict[int, _Part]]] = [({}, {}) for _ in range(group.size)]
+    wait_for_all()
+    distributed.all_gather_object(gathered, (counted.counts, found))
+    parts = {piece: part for _, share in gathered for piece, part in share.items()}
     together = Fit(source.kinds, network.scaling)
+    for counts, _ in gathered:
+        together.merge(counts)
     for piece in range(count):
         together.merge(parts[piece].fit)
     labels = [parts[piece].labels for piece in range(count)]

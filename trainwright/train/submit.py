@@ -126,8 +126,9 @@ def submit(
         submitted = _harvest(result)
         publish(result.folder / "predictions", predictions)
         publish(result.folder / "model", model)
-    summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summarize(model, submitted))
+        # Within: with its end, what the training could be gone on with is removed.
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(_summarize(model, submitted))
     return submitted
 
 

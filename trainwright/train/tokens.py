@@ -31,7 +31,7 @@ from trainwright.experiment.feeding import Feeding
 from trainwright.tables.pinned import open_pinned
 from trainwright.train import shards
 from trainwright.train.cache import Cache, Shard
-from trainwright.train.group import Group
+from trainwright.train.group import Group, wait_for_all
 from trainwright.train.samples import Batch
 from trainwright.train.shelf import Shelf
 
@@ -131,6 +131,7 @@ def count(source: TokenSource, group: Group) -> list[Counted]:
     """
     mine = {file: _count(source, file) for file in range(group.rank, len(source.files), group.size)}
     gathered: list[dict[int, Counted]] = [{} for _ in range(group.size)]
+    wait_for_all()
     distributed.all_gather_object(gathered, mine)
     parts = {file: part for share in gathered for file, part in share.items()}
     counts = [parts[file] for file in range(len(source.files))]

@@ -112,20 +112,33 @@ class Fit:
                     counter[value] += int(count)
 
     def merge(self, part: Mapping[str, Any]) -> None:
-        """Add what another fit, of the same columns, has found: its ``state``."""
-        for name, moments in self._moments.items():
-            moments.merge(_Moments(**part["moments"][name]))
-        for name, found in self._distributions.items():
-            self._distributions[name] = found.merged(Distribution(**part["distributions"][name]))
-        for name, counter in self._counts.items():
-            counter.update(part["counts"][name])
+        """Add what another fit, of the same columns, has found: its ``state``, or some of it."""
+        for name, moments in part.get("moments", {}).items():
+            self._moments[name].merge(_Moments(**moments))
+        for name, found in part.get("distributions", {}).items():
+            self._distributions[name] = self._distributions[name].merged(Distribution(**found))
+        for name, counts in part.get("counts", {}).items():
+            self._counts[name].update(counts)
             self._missing[name] += part["missing"][name]
+
+    def count(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        """Add what of another fit's ``state`` comes to the same in any order: all that is large.
+
+        Returns:
+            The rest, which is to be merged in the order of the parts, as its sums are rounded.
+        """
+        self.merge({name: found for name, found in part.items() if name != "moments"})
+        return {"moments": part["moments"]}
 
     @property
     def state(self) -> dict[str, Any]:
         """What was found so far, as plain data and arrays."""
+        return {"moments": {name: vars(moments) for name, moments in self._moments.items()}, **self.counts}
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What of that comes to the same in whatever order parts are merged."""
         return {
-            "moments": {name: vars(moments) for name, moments in self._moments.items()},
             "distributions": {name: found.state for name, found in self._distributions.items()},
             "counts": {name: dict(counter) for name, counter in self._counts.items()},
             "missing": dict(self._missing),

@@ -32,6 +32,8 @@ class Tokenizer(nn.Module):
         width: Width of a token.
     """
 
+    decays = False  # as in the paper: a direction is a number's embedding, and the rest are biases
+
     def __init__(self, transforms: Transforms, width: int) -> None:
         super().__init__()
         columns = len(transforms.categories)

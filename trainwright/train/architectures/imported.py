@@ -74,7 +74,8 @@ def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> n
         device: Where it is to be.
 
     Returns:
-        The module, in training mode; the rows drew no random number.
+        The module, in training mode; the rows drew no random number. A model of tokens, which is not tried,
+        stays on the CPU: the whole of it may fit into no device, and its parts are moved once it is cut.
 
     Raises:
         InputError: A method fails, or gives another shape or type than the contract says.
@@ -82,9 +83,9 @@ def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> n
     module = _call("build", architecture.build, inputs)
     if not isinstance(module, nn.Module):
         raise InputError(f"build gives a {type(module).__name__}, not a torch.nn.Module", where=_WHERE)
-    module.to(device)
     if inputs.transforms is None:
         return module
+    module.to(device)
     many = inputs.target.kind == "multiclass"
     shapes = (inputs.transforms.width, torch.float32), (len(inputs.transforms.categories), torch.int64)
     batch = [torch.zeros(_ROWS, width, dtype=kind, device=device) for width, kind in shapes]

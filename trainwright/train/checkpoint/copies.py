@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainwright import storage
 from trainwright.documents import canonical
-from trainwright.errors import PreemptedUnsaved, TrainwrightError
+from trainwright.errors import InputError, PreemptedUnsaved, TrainwrightError
 from trainwright.storage import Access, AlreadyThere
 from trainwright.train.checkpoint.fence import Fence
 from trainwright.train.checkpoint.manifest import Manifest, Name, SavedFile
@@ -110,15 +110,16 @@ class Copies:
         while not self._waiting:
             try:
                 self._publish(folder)
-                self._tidy()
             except PreemptedUnsaved:
                 self.superseded = True
+                return
             except (TrainwrightError, OSError) as error:
                 if not told:
                     _log.warning("checkpoint %s waits for its store: %s", folder.name, error)
                 told = True
                 time.sleep(_AGAIN_S)
                 continue
+            self._tidy()
             return
 
     def _publish(self, folder: Path) -> None:
@@ -144,6 +145,13 @@ class Copies:
                 raise
 
     def _tidy(self) -> None:
+        """Remove the copies beyond the newest; whoever may write to a store may not remove from it always."""
+        try:
+            self._remove_old()
+        except (TrainwrightError, OSError) as error:
+            _log.warning("old copies in the store could not be removed: %s", error)
+
+    def _remove_old(self) -> None:
         """Remove the copies beyond the newest, but for those that somebody asked to keep."""
         files = [file.uri.rsplit("/", 2) for file in storage.list_files(self._place, access=self._access)]
         kept = {folder for _, folder, file in files if file.startswith(_PIN)}
@@ -157,7 +165,10 @@ class Copies:
 
     def _manifest(self, name: Name) -> Manifest:
         uri = self._uri(name, Manifest.FILE)
-        return Manifest.from_json(json.loads(storage.read_bytes(uri, access=self._access)), where=uri)
+        try:
+            return Manifest.from_json(json.loads(storage.read_bytes(uri, access=self._access)), where=uri)
+        except ValueError as error:
+            raise InputError(f"the manifest is not JSON: {error}", where=uri) from None
 
     def _uri(self, name: Name, file: str) -> str:
         return storage.join(self._place, str(name), file)

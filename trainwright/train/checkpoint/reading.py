@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load as load_into
 
 from trainwright.documents import digest_file
-from trainwright.errors import InternalError, PermissionRefused, TrainwrightError
+from trainwright.errors import DependencyError, InternalError, PermissionRefused, TrainwrightError
 from trainwright.train.checkpoint.manifest import Manifest, SavedFile
 from trainwright.train.checkpoint.tensors import STATE
 
@@ -150,7 +150,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def damage(folder: Path, files: Iterable[SavedFile]) -> str:
-    """Say what is wrong with files of a checkpoint; empty if each is there with its digest."""
+    """Say what is wrong with files of a checkpoint; empty if each is there with its digest.
+
+    Raises:
+        DependencyError: A file is there and cannot be read: that may pass, and is no damage.
+    """
     for entry in files:
         path = folder / entry.path
         try:
@@ -161,8 +165,14 @@ def damage(folder: Path, files: Iterable[SavedFile]) -> str:
                 return f"{entry.path} has {state.st_size:,} bytes, not {entry.size:,}"
             if digest_file(path) != entry.sha256:
                 return f"{entry.path} is not what was written: its SHA-256 differs"
+        except FileNotFoundError:
+            return f"{entry.path} is gone"
         except OSError as error:
-            return f"{entry.path} cannot be read: {error.strerror}"
+            raise DependencyError(
+                f"{entry.path} of a checkpoint cannot be read: {error.strerror}",
+                where=str(folder),
+                hint="Let this step's user read it, or repair the disk; then run the step again.",
+            ) from None
     return ""
 
 

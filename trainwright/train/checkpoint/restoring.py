@@ -38,10 +38,16 @@ class Restorer:
         self._circle, self._shelf, self._folder, self._told = circle, shelf, folder, told
 
     def restore(self, state: State, step: int | None = None) -> Manifest | None:
-        """Read the newest state that verifies, of all or of those after a step."""
+        """Read the newest state that verifies, of all or of those after a step.
+
+        Raises:
+            DependencyError: None does, and one could not be had now that may another time.
+        """
+        unreached = ""
         candidates = [entry for entry in self._ask(Shelf.candidates) if step is None or entry[0].step == step]
         for name, from_store in candidates:
-            manifest, wrong = self._verified(name, from_store=from_store)
+            manifest, wrong, passing = self._verified(name, from_store=from_store)
+            unreached = unreached or (wrong if passing else "")
             if manifest and not wrong:
                 manifest.require_told(self._told)
                 self._read(state, manifest)
@@ -49,6 +55,12 @@ class Restorer:
             if self._shelf:
                 place = "the store's copy of " if from_store else ""
                 _log.warning("%scheckpoint %s is passed over: %s", place, name, wrong)
+        if unreached and step is None:
+            raise DependencyError(
+                f"no checkpoint could be had: {unreached}",
+                where="training.checkpoints.store",
+                hint="Run the step again when that has passed: it goes on from there.",
+            )
         if candidates and self._shelf and step is None:
             _log.warning("no checkpoint of %d verifies: training begins anew", len(candidates))
         return None
@@ -56,23 +68,30 @@ class Restorer:
     def _ask(self, call: Callable[[Shelf], _T]) -> _T:
         return self._circle.first(lambda: call(cast(Shelf, self._shelf)))
 
-    def _verified(self, name: Name, *, from_store: bool) -> tuple[Manifest | None, str]:
-        """Check the digests of a checkpoint, each process those of its share of the files."""
+    def _verified(self, name: Name, *, from_store: bool) -> tuple[Manifest | None, str, bool]:
+        """Check the digests of a checkpoint, each process those of its share of the files.
 
-        def bring(shelf: Shelf) -> tuple[Manifest | None, str]:
+        Returns:
+            Its manifest, if it can be read; what is wrong; and whether that may pass.
+        """
+
+        def bring(shelf: Shelf) -> tuple[Manifest | None, str, bool]:
             try:
-                return shelf.bring(name, from_store=from_store), ""
+                return shelf.bring(name, from_store=from_store), "", False
             except (InputError, DependencyError) as error:
-                return None, error.what
+                return None, error.what, isinstance(error, DependencyError)
 
-        manifest, wrong = self._ask(bring)
+        manifest, wrong, passing = self._ask(bring)
         if manifest is None:
-            return None, wrong
+            return None, wrong, passing
         share = manifest.files[self._circle.rank :: self._circle.size]
-        found = self._circle.all(lambda: damage(self._folder / str(name), share))
+        try:
+            found = self._circle.all(lambda: damage(self._folder / str(name), share))
+        except DependencyError as error:
+            return None, error.what, True
         if self._shelf and not any(found):
             self._shelf.trust(name)
-        return manifest, next((wrong for wrong in found if wrong), "")
+        return manifest, next((wrong for wrong in found if wrong), ""), False
 
     def _read(self, state: State, manifest: Manifest) -> None:
         folder = self._folder / str(manifest.name)

@@ -28,7 +28,7 @@ def divide(
     the inside to the outside.
 
     Args:
-        module: The whole untrained module, the same on every process, on its device.
+        module: The whole untrained module, the same on every process; its part is moved to the device.
         architecture: What knows its parts.
         training: Precision, recomputation, compilation.
         layout: The processes.
@@ -55,7 +55,8 @@ def divide(
         if training.recompute:
             _recompute(block)
     sharded = degrees.shard > 1 or (degrees.tensor > 1 and degrees.replicate > 1)
-    if not sharded:
+    if not sharded:  # sharding moves one block after the other
+        module.to(layout.group.device)
         compute_low(module, training, layout.group.device)
     if training.compile:
         _compile(blocks, layout.group.device)

@@ -9,12 +9,15 @@ from torch.distributed.tensor import DTensor
 
 from trainwright.experiment import Training
 
+_LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
+
 
 def make_optimizer(module: nn.Module, training: Training) -> torch.optim.AdamW:
     """Return AdamW (Loshchilov and Hutter, ICLR 2019), with all tensors of a kind changed in one pass.
 
     Matrices decay. Biases, norms and embeddings do not: the first two are no sizes that overfit, and a row of
-    an embedding would shrink at every step in which its token does not occur.
+    an embedding would shrink at every step in which its token does not occur. A submodule with the attribute
+    ``decays = False`` keeps its own parameters from it too.
     """
     groups: dict[tuple[bool, DeviceMesh | None], list[nn.Parameter]] = {}
     for decays, entry in _entries(module):
@@ -37,8 +40,8 @@ def _entries(module: nn.Module) -> Iterator[tuple[bool, nn.Parameter]]:
     kept = {
         id(entry)
         for part in module.modules()
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag)
-        for entry in part.parameters(recurse=False)
+        for name, entry in part.named_parameters(recurse=False)
+        if name == "bias" or isinstance(part, _LOOKED_UP) or getattr(part, "decays", True) is False
     }
     for entry in module.parameters():
         yield entry.ndim > 1 and id(entry) not in kept, entry
