@@ -139,7 +139,7 @@ def cut(path: Path) -> None:
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("__0_0.distcp", flip, "its SHA-256 differs"),
     ("__0_0.distcp", cut, "bytes, not"),
-    ("__0_0.distcp", Path.unlink, "cannot be read: No such file"),
+    ("__0_0.distcp", Path.unlink, "is gone"),
     (".metadata", flip, "its SHA-256 differs"),
     ("manifest.json", cut, "not JSON"),
 ]
