@@ -34,9 +34,9 @@ def manifest(trained: Outcome) -> Model:
     return Model.read(trained.model)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def alone() -> Iterator[Group]:
-    """A group of one process: this one."""
+    """A group of one process: this one, and left before another module forks."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():

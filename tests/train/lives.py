@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -287,6 +288,7 @@ def _code(options: Options, rank: int, prepare: Callable[[int], None] | None) ->
             prepare(rank)
         one_process(options)
     except Exception as error:
+        traceback.print_exc()
         record = errors.as_record(error, "")
         (Path(options.notes) / f"error-{rank}").write_text(json.dumps(record))
         return int(str(record["code"]))

@@ -37,7 +37,7 @@ def test_in_a_job_too_whose_own_end_is_among_the_5_kills(tmp_path: Path) -> None
 
 
 def test_a_slow_training_loses_no_more_than_an_interval(tmp_path: Path) -> None:
-    asked = Options(str(tmp_path / "home"), str(tmp_path), 40, kills=[[18, 1], [9, 0]], pause_s=0.05)
+    asked = Options(str(tmp_path / "home"), str(tmp_path), 40, kills=[[18, 1], [9, 0]], pause_s=0.1)
     assert [bool(any(live(asked, grace_s=0.2))) for _ in range(3)] == [True, True, False]
     resumed = [note.step for note in notes(tmp_path) if note.what == "resumed"]
     assert resumed == [0, 10, 10]
@@ -89,7 +89,7 @@ class CrashPoint:
 def test_a_kill_at_any_point_of_a_save_leaves_a_state_to_go_on_from(tmp_path: Path, rank: int) -> None:
     alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
     assert live(alone) == [0, 0]
-    begun = Options(str(tmp_path / "begun"), str(tmp_path / "begun-notes"), 30, kills=[[19, 0]], pause_s=0.01)
+    begun = Options(str(tmp_path / "begun"), str(tmp_path / "begun-notes"), 30, kills=[[19, 0]], pause_s=0.1)
     live(begun)
     assert [name.step for name in committed(tmp_path / "begun" / "checkpoints")] == [10]
     resumed, points = [], 0

@@ -22,11 +22,11 @@ _AWAY = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
 }
 """What MLflow takes from variables alone, set before it is imported: no usage reports, which begin with the
-import, and few retries of single requests, because :func:`persist` repeats the whole and knows the end."""
+import, and no retries of single requests. A create whose answer was lost would be sent again as it is, and
+make two; :func:`persist` repeats the whole, which looks first, and knows the end."""
 
 _LONGEST_WAIT_S = 30.0
 _log = logging.getLogger(__name__)

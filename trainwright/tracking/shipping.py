@@ -107,11 +107,27 @@ def _own_run(destination: Destination, client: "MlflowClient", history: Path) ->
     """Find the run that was made for this history, or make it."""
     with history.open() as stream:
         key = digest_text(stream.readline())[:16]
-    experiment = client.get_experiment_by_name(destination.experiment)
-    where = experiment.experiment_id if experiment else client.create_experiment(destination.experiment)
-    found = client.search_runs([where], f"tags.`{KEY}` = '{key}'", max_results=1)
+    where = experiment_named(destination.experiment, client)
+    mine = f"tags.`{KEY}` = '{key}'"
+    found = client.search_runs([where], mine, max_results=1, order_by=["attributes.start_time ASC"])
     run = found[0] if found else client.create_run(where, tags={KEY: key}, run_name=destination.name)
     return str(run.info.run_id)
+
+
+def experiment_named(name: str, client: "MlflowClient") -> str:
+    """Return the id of an experiment, made if there is none; another may make it at the same moment."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found:
+        return str(found.experiment_id)
+    try:
+        return str(client.create_experiment(name))
+    except MlflowException as error:
+        found = client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return str(found.experiment_id)
 
 
 def requests(history: Path, offset: int = 0) -> Iterator[tuple[int, list["Metric"]]]:
