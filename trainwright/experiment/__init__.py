@@ -5,7 +5,7 @@ reported at once. Each step then reads its own section, passed as one JSON strin
 """
 
 from trainwright.experiment.data import Data, Quality, Query, Runner, Share, Window
-from trainwright.experiment.evaluation import Evaluation, Registry
+from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, JoinLimits
 from trainwright.experiment.file import Experiment, json_schema
 from trainwright.experiment.materialize import Materialize
@@ -19,6 +19,7 @@ from trainwright.experiment.network import (
     Trees,
     read_network,
 )
+from trainwright.experiment.registry import Registry
 from trainwright.experiment.section import Fraction, Name, Section, Time
 from trainwright.experiment.training import Resources, Tracking, Training
 from trainwright.experiment.validation import (

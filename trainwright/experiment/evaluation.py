@@ -1,4 +1,4 @@
-"""Sections ``evaluation`` and ``registry``: what the model must reach, and where it is registered."""
+"""Section ``evaluation``: what the model must reach."""
 
 from typing import Self
 
@@ -33,13 +33,3 @@ class Evaluation(Section):
     def recall_gap(self, column: str) -> float:
         """Return the largest accepted gap of recall between the slices of a column."""
         return self.recall_gaps.get(column, self.max_recall_gap)
-
-
-class Registry(Section):
-    """Where the model is registered."""
-
-    model: Name = Field(description="Name of the registered model.")
-    tracking_uri: Name = Field(
-        description="MLflow tracking and registry address; sqlite:///FILE works alone."
-    )
-    retry_s: int = Field(600, ge=0, description="Keep trying this long while that address does not answer.")

@@ -5,10 +5,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from trainwright.experiment.data import Data
-from trainwright.experiment.evaluation import Evaluation, Registry
+from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features
 from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.network import Mlp, Network
+from trainwright.experiment.registry import Registry
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.training import Resources, Training
 from trainwright.experiment.validation import Validation
