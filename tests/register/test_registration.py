@@ -88,7 +88,7 @@ def test_the_description_of_the_model_is_what_mlflow_reads(run: Run, registry: R
     made = enter(run, registry)
     source = open_client(registry.tracking_uri).get_model_version("flight_late", made.version).source
     description = yaml.safe_load((Path(source.removeprefix("file://")) / "MLmodel").read_text())
-    assert description["flavors"]["python_function"]["loader_module"] == "trainwright.train.serving"
+    assert description["flavors"]["python_function"]["loader_module"] == "trainwright.serving"
     assert json.loads(description["signature"]["inputs"]) == [
         {"type": "any", "name": "distance", "required": False},
         {"type": "string", "name": "carrier", "required": False},

@@ -11,16 +11,15 @@ import pyarrow as pa
 import torch
 
 from tests.train.problems import TRAINING, flights, source
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model, ModelFile
 from trainwright.documents import digest_file
 from trainwright.experiment import Mlp, Training
-from trainwright.train import serving
+from trainwright.serving.columns import to_values
+from trainwright.serving.outputs import Outputs
+from trainwright.serving.program import Program
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.columns import to_values
 from trainwright.train.model import Trained
-from trainwright.train.outputs import Outputs
-from trainwright.train.program import Program
 from trainwright.transforms import Fit, Transforms
 
 FIGURES = {

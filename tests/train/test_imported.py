@@ -206,7 +206,7 @@ def loaded_elsewhere(model: Path, judged: pa.Table, place: Path) -> bytes:
     columns = {name: judged[name].to_pylist() for name in ("wind", "noise", "carrier", "holiday")}
     (place / "rows.json").write_text(json.dumps(columns))
     code = (
-        "import importlib.util, json, sys, pathlib; from trainwright.train import serving;"
+        "import importlib.util, json, sys, pathlib; from trainwright import serving;"
         "assert importlib.util.find_spec('own_model') is None;"
         "scores = serving.load(pathlib.Path(sys.argv[1])).predict(json.loads(open(sys.argv[2]).read()));"
         "sys.stdout.buffer.write(scores.tobytes())"

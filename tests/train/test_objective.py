@@ -19,14 +19,14 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Mlp, Training
 from trainwright.experiment.objective import Objective
+from trainwright.serving.outputs import Outputs
+from trainwright.serving.predictions import write_predictions
 from trainwright.tracking.history import FILE as HISTORY
 from trainwright.tracking.history import History
 from trainwright.train.architectures import Target, make
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled
 from trainwright.train.objective import base_loss, class_weights, loss_of, target_of
-from trainwright.train.outputs import Outputs
-from trainwright.train.predictions import write_predictions
 from trainwright.train.prepared import Prepared
 from trainwright.train.threshold import choose, choose_on
 

@@ -10,11 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.train.problems import Outcome, request
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training, read_network
-from trainwright.train import serving
 from trainwright.train.refusals import check_kind
 from trainwright.train.submit import submit
 

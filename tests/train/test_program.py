@@ -17,15 +17,14 @@ from torch import nn
 
 from tests.train.odd import METRICS, TARGETS, Made, as_learned, plain, untrained
 from tests.train.problems import TRAINING
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp, Training
-from trainwright.train import serving
+from trainwright.serving.columns import to_values
+from trainwright.serving.program import ROWS
 from trainwright.train.architectures import Architecture, Inputs, Target, make
-from trainwright.train.columns import to_values
 from trainwright.train.model import TrainedOnTokens, write_language_model, write_model
-from trainwright.train.program import ROWS
 from trainwright.train.tokens import TokenSource
 from trainwright.transforms import Transforms
 

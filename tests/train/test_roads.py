@@ -15,16 +15,15 @@ from safetensors.torch import load_file
 
 from tests.train.odd import ODD, with_odd_rows
 from tests.train.problems import NETWORK, run, source, write
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.documents import digest_file
 from trainwright.experiment import Mlp
-from trainwright.train import serving
+from trainwright.serving import Predictor
+from trainwright.serving.columns import to_table, to_values
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.columns import to_table, to_values
 from trainwright.train.group import Group
 from trainwright.train.rows import encode, fit
-from trainwright.train.serving import Predictor
 
 PARENTS = {"entities": "e" * 64, "features": "f" * 64, "features.weather": "a" * 64}
 
@@ -117,7 +116,7 @@ def in_another_process(program: Path, rows: pa.Table, folder: Path) -> bytes:
     with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     code = (
-        "import pyarrow as pa; from pathlib import Path; from trainwright.train import serving;"
+        "import pyarrow as pa; from pathlib import Path; from trainwright import serving;"
         f"folder = Path({str(folder)!r});"
         "rows = pa.ipc.open_file(pa.OSFile(str(folder / 'rows.arrow'))).read_all();"
         "scores = serving.load_program(folder / 'program.pt2').predict(rows);"

@@ -16,7 +16,7 @@ from trainwright import tables
 from trainwright.artifacts import Column
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
-from trainwright.train.columns import to_values
+from trainwright.serving.columns import to_values
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled, total
 from trainwright.train.rows import Rows, Source, encode, fit

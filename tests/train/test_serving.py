@@ -12,11 +12,10 @@ import pytest
 
 from tests.train.odd import Made
 from tests.train.problems import Outcome, flights
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.register.package import pack
-from trainwright.train import serving
 
 COLUMNS = ["wind", "noise", "carrier", "holiday"]
 
@@ -54,7 +53,7 @@ def test_another_process_reproduces_the_scores_from_the_folder_alone(
     columns = {name: judged[name].to_pylist() for name in COLUMNS}
     (tmp_path / "rows.json").write_text(json.dumps(columns))
     code = (
-        "import json, sys, pathlib; from trainwright.train import serving;"
+        "import json, sys, pathlib; from trainwright import serving;"
         "folder = pathlib.Path(sys.argv[1]);"
         "scores = serving.load(folder / 'model').predict(json.loads((folder / 'rows.json').read_text()));"
         "(folder / 'scores.bin').write_bytes(scores.tobytes())"

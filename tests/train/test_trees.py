@@ -21,13 +21,13 @@ from tests.train.problems import flights, source, write
 from trainwright.artifacts import Model
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Training, Trees
+from trainwright.serving.matrix import Layout
+from trainwright.serving.trees import load_trees
 from trainwright.train.group import Group
 from trainwright.train.loop import Step
 from trainwright.train.prepared import Prepared
 from trainwright.train.refusals import check_kind
-from trainwright.train.trees import load_trees
 from trainwright.train.trees.kept import Kept
-from trainwright.train.trees.matrix import Layout
 from trainwright.train.trees.training import TrainedTrees, train_trees
 from trainwright.train.trees.worker import losses
 from trainwright.transforms import Category, Number, TimeOf, Transforms
@@ -280,7 +280,7 @@ def test_the_folder_is_loaded_and_scores_alike_without_torch(
     columns = {name: judged[name].to_pylist() for name in ("wind", "noise", "carrier", "holiday")}
     (tmp_path / "rows.json").write_text(json.dumps(columns))
     code = (
-        "import json, sys, pathlib; from trainwright.train.trees import load_trees;"
+        "import json, sys, pathlib; from trainwright.serving.trees import load_trees;"
         "folder = pathlib.Path(sys.argv[1]);"
         "scores = load_trees(folder / 'model').predict(json.loads((folder / 'rows.json').read_text()));"
         "(folder / 'scores.bin').write_bytes(scores.tobytes()); sys.exit('torch' in sys.modules)"

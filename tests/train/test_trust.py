@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from tests.train.odd import TARGETS, Made, copied, forged, untrained
+from trainwright import serving
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
-from trainwright.train import serving
 from trainwright.train.model import write_model
 
 REFUSED = "the program h(as|olds)|tensors of the program are pickled"

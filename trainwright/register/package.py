@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
 
-LOADER = "trainwright.train.serving"
+LOADER = "trainwright.serving"
 """The module whose ``_load_pyfunc(path)`` opens a registered model; it needs the torch environment."""
 
 _TYPES = {

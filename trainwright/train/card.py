@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.report import markdown
-from trainwright.train.outputs import Outputs
+from trainwright.serving.outputs import Outputs
 
 _KINDS = {
     "mlp": "A multilayer perceptron",
@@ -186,9 +186,7 @@ def _limits(about: About) -> str:
 
 
 def _use(about: About) -> str:
-    load = (
-        "`trainwright.train.serving.load(folder).predict(columns)` checks the files, transforms raw columns"
-    )
+    load = "`trainwright.serving.load(folder).predict(columns)` checks the files, transforms raw columns"
     if about.kind == "trees":
         return (
             f"{load} and scores them; it needs numpy, pyarrow and xgboost, not torch. `model.ubj` alone "

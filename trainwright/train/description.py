@@ -13,8 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Model, ModelFile
 from trainwright.documents import digest_file
+from trainwright.serving.outputs import Outputs
 from trainwright.train.card import About, write_card
-from trainwright.train.outputs import Outputs
 from trainwright.train.rows import Source
 from trainwright.transforms import Transforms
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from trainwright.artifacts import Model
 from trainwright.experiment import LanguageModel
+from trainwright.serving import PROGRAM, WEIGHTS
+from trainwright.serving.outputs import Outputs
+from trainwright.serving.program import ROWS, RowScorer, TokenScorer, write_rows, write_tokens
 from trainwright.train.architectures import Architecture
 from trainwright.train.card import About, write_card
 from trainwright.train.description import Description, describe_file, write_json
-from trainwright.train.outputs import Outputs
-from trainwright.train.program import ROWS, RowScorer, TokenScorer, write_rows, write_tokens
 from trainwright.train.rows import Source
-from trainwright.train.serving import PROGRAM, WEIGHTS
 from trainwright.train.tokens import TokenSource
 from trainwright.transforms import MISSING_CATEGORY, MISSING_TIME, Transforms
 

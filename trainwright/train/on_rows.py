@@ -9,21 +9,22 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
 from trainwright.experiment import FeatureTokenizer, Imported, Mlp, Tabular, Trees
 from trainwright.launch.pulse import Pulse
-from trainwright.train import serving
+from trainwright.serving.outputs import Outputs
+from trainwright.serving.predictions import write_predictions
+from trainwright.serving.program import Program, RowScorer
 from trainwright.train.architectures import make
 from trainwright.train.architectures.imported import origin
 from trainwright.train.fitting import fit_network
 from trainwright.train.given import Given, figures
 from trainwright.train.group import wait_for_all
+from trainwright.train.judgeable import check_labels
 from trainwright.train.loop import Fitted
 from trainwright.train.model import Trained, settled, write_model
-from trainwright.train.outputs import Outputs
-from trainwright.train.predictions import check_labels, write_predictions
 from trainwright.train.prepared import Prepared
-from trainwright.train.program import Program, RowScorer
 from trainwright.train.rows import Source
 from trainwright.train.specification import input_kinds
 from trainwright.train.threshold import choose_on

@@ -10,17 +10,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from torch import nn
 
-from trainwright import tables
+from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged
 from trainwright.experiment import LanguageModel
-from trainwright.train import serving
+from trainwright.serving import TokenPredictor
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.fitting import fit_network
 from trainwright.train.given import Given, figures
 from trainwright.train.loop import Fitted
 from trainwright.train.model import TrainedOnTokens, write_language_model
-from trainwright.train.serving import TokenPredictor
 from trainwright.train.tokens import Sequences, TokenSource, added, count, encode
 
 LOSS, SCORED = "loss", "tokens_scored"

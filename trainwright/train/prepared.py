@@ -6,11 +6,11 @@ from typing import Self
 
 from trainwright.errors import InputError, InternalError
 from trainwright.experiment import Tabular, Training
+from trainwright.serving.outputs import Outputs
 from trainwright.train.architectures import Inputs, Target
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled, total
 from trainwright.train.objective import base_loss, class_weights, target_of
-from trainwright.train.outputs import Outputs
 from trainwright.train.rows import Rows, Source, encode, fit
 from trainwright.transforms import Transforms
 

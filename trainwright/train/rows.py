@@ -23,12 +23,13 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Tabular
 from trainwright.experiment.feeding import Feeding
+from trainwright.serving.columns import to_values
+from trainwright.serving.labels import known
 from trainwright.train import shards
 from trainwright.train.cache import Cache, Shard
-from trainwright.train.columns import to_values
 from trainwright.train.fitted import FittedSplit, keep, key_of, recalled
 from trainwright.train.group import Group, wait_for_all
-from trainwright.train.labels import Asked, Labels, as_target, known, settled, total, whole
+from trainwright.train.labels import Asked, Labels, as_target, settled, total, whole
 from trainwright.train.samples import Batch
 from trainwright.train.shelf import Shelf
 from trainwright.transforms import Fit, Kind, Transforms

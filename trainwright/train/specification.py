@@ -13,7 +13,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import Document, canonical
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel, Network
-from trainwright.train.outputs import SCORE
+from trainwright.serving.outputs import SCORE
 
 _KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
     (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),

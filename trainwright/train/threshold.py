@@ -16,8 +16,8 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused
 from trainwright.experiment import Training
-from trainwright.train.labels import known
-from trainwright.train.outputs import Outputs, Threshold
+from trainwright.serving.labels import known
+from trainwright.serving.outputs import Outputs, Threshold
 
 
 def split_for(training: Training) -> str:

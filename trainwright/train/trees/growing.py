@@ -14,13 +14,13 @@ from xgboost.core import XGBoostError
 
 from trainwright.errors import DataRefused, Diverged, InternalError, Preempted, TransientError
 from trainwright.experiment import Training, Trees
+from trainwright.serving.matrix import Layout
+from trainwright.serving.trees import DEVIATION, MEAN
 from trainwright.train.architectures import Target
 from trainwright.train.group import Group
 from trainwright.train.loop import Step, Watcher
 from trainwright.train.samples import Samples
 from trainwright.train.trees.kept import Grown, Kept
-from trainwright.train.trees.matrix import Layout
-from trainwright.train.trees.predictor import DEVIATION, MEAN
 from trainwright.train.trees.settings import parameters
 from trainwright.train.trees.worker import Worker
 from trainwright.train.trees.workers import joined_workers, nodes, share, threads

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from trainwright.artifacts import Model
 from trainwright.experiment import Trees
 from trainwright.launch.pulse import Pulse
-from trainwright.train.columns import to_values
+from trainwright.serving.columns import to_values
+from trainwright.serving.matrix import Layout
+from trainwright.serving.outputs import Outputs
+from trainwright.serving.trees import FILE, Forest
 from trainwright.train.description import Description
 from trainwright.train.loop import Fitted, Step, Watcher
-from trainwright.train.outputs import Outputs
 from trainwright.train.prepared import Prepared
 from trainwright.train.trees.growing import Forested, Growth
 from trainwright.train.trees.kept import Kept
-from trainwright.train.trees.matrix import Layout
-from trainwright.train.trees.predictor import FILE, Forest
 
 
 @dataclass(frozen=True)

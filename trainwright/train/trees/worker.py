@@ -7,9 +7,9 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
+from trainwright.serving.matrix import Layout
 from trainwright.train.architectures import Target
 from trainwright.train.samples import Samples
-from trainwright.train.trees.matrix import Layout
 
 _BLOCK = 65_536
 _Add = Callable[..., Any]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainwright.errors import InputError
-from trainwright.train.archive import SIGNATURE, TRANSFORMS, check_archive
-from trainwright.train.columns import to_table, to_values
+from trainwright.serving.archive import SIGNATURE, TRANSFORMS, check_archive
+from trainwright.serving.columns import to_table, to_values
 from trainwright.transforms import Transforms
 from trainwright.transforms.encoder import Encoder
 

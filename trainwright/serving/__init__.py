@@ -22,7 +22,7 @@ from trainwright.errors import InputError
 from trainwright.transforms import Transforms
 
 if TYPE_CHECKING:
-    from trainwright.train.program import Program, TokenProgram
+    from trainwright.serving.program import Program, TokenProgram
 
 PROGRAM = "program.pt2"
 """The exported program in a model's folder."""
@@ -84,10 +84,10 @@ def load(folder: Path, digest: str | None = None) -> Predictor:
     """
     model = verified(folder, digest)
     if model.kind == "trees":
-        from trainwright.train.trees import load_trees
+        from trainwright.serving.trees import load_trees
 
         return load_trees(folder)
-    from trainwright.train.program import Program
+    from trainwright.serving.program import Program
 
     program = load_program(folder / PROGRAM)
     if not isinstance(program, Program):
@@ -125,7 +125,7 @@ def load_language_model(folder: Path, digest: str | None = None) -> TokenPredict
         InputError: There is no such model here, or a file of it is missing or was changed.
     """
     model = verified(folder, digest)
-    from trainwright.train.program import TokenProgram
+    from trainwright.serving.program import TokenProgram
 
     program = load_program(folder / PROGRAM)
     if not isinstance(program, TokenProgram):
@@ -141,7 +141,7 @@ def load_program(path: Path) -> "Program | TokenProgram":
     Raises:
         InputError: It is no program of this library, or was written by a torch that this one cannot read.
     """
-    from trainwright.train.program import read_program
+    from trainwright.serving.program import read_program
 
     return read_program(path)
 

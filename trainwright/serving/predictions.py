@@ -7,14 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from torch import distributed
 
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged
-from trainwright.train.group import Group, wait_for_all
-from trainwright.train.labels import known
-from trainwright.train.outputs import Outputs
+from trainwright.serving.labels import known
+from trainwright.serving.outputs import Outputs
 
 
 class Predictor(Protocol):
@@ -57,40 +55,12 @@ def write_predictions(
         roles={**snapshot.roles, **outputs.roles},
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
-        raise _unjudged(empty, snapshot)
+        raise unjudged(empty, snapshot)
     return written
 
 
-def check_labels(
-    folder: Path, snapshot: Snapshot, splits: Sequence[str], outputs: Outputs, group: Group
-) -> None:
-    """Check that splits can be judged, before hours are spent on learning; reads the label alone.
-
-    Args:
-        folder: Folder of the snapshot.
-        snapshot: Its manifest.
-        splits: Names of the splits that will be scored.
-        outputs: What the model will give.
-        group: The processes; all of them call this together, and share the reading.
-
-    Raises:
-        InputError: A label is not what was learned.
-        DataRefused: No row of a split has a label.
-    """
-    name, found = snapshot.roles["label"], dict.fromkeys(splits, 0)
-    for split in splits:
-        for piece in tables.pieces(folder, snapshot, [split])[group.rank :: group.size]:
-            for batch in tables.read_piece(folder, piece, [name]):
-                labels = known(batch.column(0), classes=outputs.kind != "regression")
-                found[split] += len(labels) - labels.null_count
-    everywhere: list[dict[str, int]] = [{} for _ in range(group.size)]
-    wait_for_all()
-    distributed.all_gather_object(everywhere, found)
-    if empty := [split for split in splits if not sum(each[split] for each in everywhere)]:
-        raise _unjudged(empty, snapshot)
-
-
-def _unjudged(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
+def unjudged(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
+    """Say that splits have no label to judge by."""
     return DataRefused(
         f"no row of split {', '.join(map(repr, splits))} has a label, so nothing can be judged on it",
         where=f"label {snapshot.roles['label']!r} of the training set",

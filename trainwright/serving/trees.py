@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
-from trainwright.train.columns import to_table, to_values
-from trainwright.train.trees.matrix import Layout
+from trainwright.serving.columns import to_table, to_values
+from trainwright.serving.matrix import Layout
 from trainwright.transforms import Transforms, plain
 
 FILE = "model.ubj"
