@@ -14,6 +14,7 @@ from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training, read_network
+from trainwright.score.baseline import write
 from trainwright.train.refusals import check_kind
 from trainwright.train.submit import submit
 
@@ -73,6 +74,17 @@ def made(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("lm")
     places = (folder / name for name in ("model", "predictions", "summary.md", "report.html"))
     return Outcome(folder, submit(asked, *places))
+
+
+def test_in_production_it_scores_the_same_rows_as_its_training_did(
+    corpus: Path, made: Outcome, tmp_path: Path
+) -> None:
+    model, snapshot = Model.read(made.model), Snapshot.read(corpus)
+    written = write(made.model, model, corpus, snapshot, ["evaluate"], tmp_path / "predictions")
+    again = tables.read_split(tmp_path / "predictions", written, "evaluate")
+    first = tables.read_split(made.predictions, Snapshot.read(made.predictions), "evaluate")
+    assert again.drop_columns("loss") == first.drop_columns("loss")
+    np.testing.assert_allclose(again["loss"], first["loss"], rtol=1e-6)
 
 
 def test_the_loss_comes_close_to_the_entropy_of_the_chain_that_made_the_texts(made: Outcome) -> None:

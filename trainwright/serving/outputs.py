@@ -3,8 +3,10 @@
 Needs nothing but the standard library.
 """
 
+import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
 SCORE = "score"
 """Column of the probability of label 1, or of the predicted number; of class k it is ``score_k``."""
@@ -61,6 +63,16 @@ class Outputs:
     @property
     def _many(self) -> bool:
         return self.kind == "multiclass"
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read what the model in a folder gives, from its signature."""
+        target = json.loads((folder / "signature.json").read_text())["target"]
+        return cls(target["kind"], target["name"], target["classes"])
+
+    def target(self) -> dict[str, Any]:
+        """Return what is predicted, as the signature names it."""
+        return {"name": self.label, "kind": self.kind, "classes": self.classes}
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the outputs as the signature names them."""

@@ -97,6 +97,7 @@ class Description:
                 {"name": name, "type": types[name], "kind": kind}
                 for name, kind in self.transforms.inputs.items()
             ],
+            "target": self.outputs.target(),
             "outputs": self.outputs.describe(),
             "program": dict(program),
         }

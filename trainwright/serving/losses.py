@@ -1,0 +1,106 @@
+"""The loss of a language model on each row of the splits that are kept for evaluation."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from trainwright import tables
+from trainwright.artifacts import Snapshot
+from trainwright.errors import DataRefused, Diverged
+from trainwright.experiment import LanguageModel
+from trainwright.serving import TokenPredictor
+
+LOSS, SCORED = "loss", "tokens_scored"
+"""Columns of the predictions: mean negative log-likelihood a token, in nats, and over how many tokens."""
+
+
+_SCORES = 1 << 23
+"""Scores that are held at a time: 64 MiB."""
+
+
+def write_losses(
+    folder: Path,
+    training_set: Path,
+    snapshot: Snapshot,
+    splits: Sequence[str],
+    network: LanguageModel,
+    predictor: TokenPredictor,
+) -> Snapshot:
+    """Write the rows of some splits with the loss of each, as a snapshot.
+
+    A row is cut into pieces of at most ``context`` tokens; each is scored by itself, and the first
+    token of a row is given, not judged.
+
+    Args:
+        folder: Folder of the new snapshot.
+        training_set: Folder of the snapshot that holds the splits.
+        snapshot: Its manifest.
+        splits: Names of the splits to score.
+        network: The model's context, and the column of tokens.
+        predictor: The model, loaded from its folder.
+
+    Raises:
+        DataRefused: No row of a split has two tokens.
+        Diverged: A loss is not finite.
+    """
+    written = tables.write_snapshot(
+        folder,
+        {
+            split: _losses(tables.iter_batches(training_set, snapshot, [split]), network, predictor, split)
+            for split in splits
+        },
+        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+        roles={**snapshot.roles, LOSS: LOSS},
+    )
+    if empty := [split for split in splits if not written.splits.get(split)]:
+        raise DataRefused(
+            f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",
+            where=f"column {network.tokens!r} of the training set",
+        )
+    return written
+
+
+def _losses(
+    batches: Iterable[pa.RecordBatch], network: LanguageModel, predictor: TokenPredictor, split: str
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        lists = batch.column(network.tokens)
+        lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        kept = lengths > 1
+        loss = _sums(predictor, network, tokens, lengths)[kept] / (lengths[kept] - 1)
+        if not np.isfinite(loss).all():
+            raise Diverged(f"the model's loss is not finite on a row of split {split!r}")
+        columns = [*batch.filter(pa.array(kept)).columns, pa.array(loss), pa.array(lengths[kept] - 1)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, LOSS, SCORED])
+
+
+def _sums(
+    predictor: TokenPredictor, network: LanguageModel, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the loss of each row, added up over its tokens; pieces of one length are scored together.
+
+    Args:
+        predictor: The model.
+        network: Its context and vocabulary.
+        tokens: Those of all rows, one row after the other.
+        lengths: Tokens of each row, shape (rows,).
+    """
+    starts = np.cumsum(lengths) - lengths
+    pieces: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(lengths > 1):
+        for first in range(0, int(lengths[row]) - 1, network.context):
+            size = min(network.context, int(lengths[row]) - 1 - first)
+            pieces.setdefault(size, []).append((int(row), int(starts[row]) + first))
+    sums = np.zeros(len(lengths))
+    for size, found in pieces.items():
+        at_once = max(1, _SCORES // (size * network.vocabulary))
+        for begin in range(0, len(found), at_once):
+            rows, places = np.array(found[begin : begin + at_once]).T
+            block = tokens[places[:, None] + np.arange(size + 1)]
+            scores = np.take_along_axis(predictor.predict(block[:, :-1]), block[:, 1:, None], axis=2)
+            np.add.at(sums, rows, -scores.sum(axis=(1, 2)))
+    return sums
