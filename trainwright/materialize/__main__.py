@@ -4,21 +4,13 @@
 refuses when anything else would change by then.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
 
-from trainwright.errors import InputError, reported
+from trainwright.command import Parser
+from trainwright.errors import reported
 from trainwright.materialize.definitions import Plan, apply_plan, lines_of, make_plan
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other wrong input is reported."""
-
-    def error(self, message: str) -> Never:
-        raise InputError(message, where="command line", hint=self.format_usage().strip())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -35,9 +27,9 @@ def main(arguments: Sequence[str]) -> None:
             _apply(asked.repository, asked.plan)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m trainwright.materialize", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m trainwright.materialize", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     plan = commands.add_parser("plan", help="say what applying the definitions would change")
     plan.add_argument("--output", type=Path, required=True, help="file for the plan")
     apply = commands.add_parser("apply", help="apply a reviewed plan")

@@ -4,22 +4,14 @@ Commands: ``infer SNAPSHOT`` writes a first schema; ``diff SNAPSHOT --schema FIL
 have it changed to; ``accept`` changes it; ``baseline RUN --to FILE`` makes a run's baseline the one in use.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
 
 from trainwright.artifacts import Snapshot
+from trainwright.command import Parser
 from trainwright.errors import InputError, reported
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other wrong input is reported."""
-
-    def error(self, message: str) -> Never:
-        raise InputError(message, where="command line", hint=self.format_usage().strip())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -41,9 +33,9 @@ def main(arguments: Sequence[str]) -> None:
                 accept_baseline(asked.run, asked.to, asked.model_promoted, asked.reason)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m trainwright.validate", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m trainwright.validate", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     infer = commands.add_parser("infer", help="write a first schema to standard output")
     diff = commands.add_parser("diff", help="write what the rows would change in a schema, as a patch")
     accept = commands.add_parser("accept", help="show that patch, and write it into the schema")
