@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from trainwright.documents import Document, canonical, digest_text
-from trainwright.errors import InputError, InternalError
-
-DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
-"""What a judging step can decide. Only PASS is a pass."""
+from trainwright.errors import InputError
 
 RUN_AGAIN = "Run the step that wrote it again, with caching off for it."
 """What to do about an input that is gone or was changed."""
@@ -179,48 +176,6 @@ class Snapshot(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One thing that was judged: its number, its limit, and whether it holds."""
-
-    name: str
-    value: float
-    limit: float
-    passed: bool
-    detail: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotJudged:
-    """One thing that was asked for and could not be judged, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict(Document):
-    """What a gate decided, on what grounds, about what.
-
-    Attributes:
-        decision: One of :data:`DECISIONS`.
-        rules: Every rule with its number and limit.
-        judged: Digests of everything judged, by name.
-        not_judged: What was asked for and could not be judged; never empty on an INCONCLUSIVE.
-    """
-
-    FILE: ClassVar[str] = "verdict.json"
-    decision: str
-    rules: tuple[Rule, ...]
-    judged: dict[str, str]
-    not_judged: tuple[NotJudged, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse a decision that no reader knows."""
-        if self.decision not in DECISIONS:
-            raise InternalError(f"a verdict decides one of {DECISIONS}, not {self.decision!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelFile:
     """One file of a model's folder; ``path`` is relative to it."""
 
@@ -287,7 +242,7 @@ class Record(Document):
     Attributes:
         step: The verb.
         headline: The one fact worth a line on the screen, with its limit beside the number.
-        decision: One of :data:`DECISIONS` for a judging step, else empty.
+        decision: One of :data:`trainwright.verdicts.DECISIONS` for a judging step, else empty.
         started: Start in UTC, ISO 8601.
         seconds: Duration of the work, imports excluded.
         config: What was asked of the step.
@@ -308,6 +263,28 @@ class Record(Document):
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     parents: tuple["Record", ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Document):
+    """That a model was loaded and asked for scores by a process that knows nothing of its training.
+
+    Attributes:
+        model: Digest of the model's manifest.
+        input_example: SHA-256 of the file with the rows that it was asked about.
+        passed: Whether it answered, and with what its signature says.
+        said: What it answered, in a few words; or what went wrong.
+        scores: SHA-256 of the answers; empty if there are none.
+        environment: Where it was loaded.
+    """
+
+    FILE: ClassVar[str] = "trial.json"
+    model: str
+    input_example: str
+    passed: bool
+    said: str
+    scores: str
+    environment: Environment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,18 +15,24 @@ def evaluate(
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
     curve: dsl.Output[dsl.ClassificationMetrics],
+    baseline: dsl.Input[dsl.Dataset] = None,
+    baseline_version: str = "",
+    baseline_registered: str = "",
 ) -> str:
     """Judge a model by its predictions on rows it has not learned from, overall and slice by slice.
 
     Args:
-        predictions: Snapshot with a label of 0 and 1, a score in [0, 1] and the columns to slice by.
+        predictions: Snapshot with a label, what the model said of it, and the columns to slice by.
         predictions_version: Digest of its manifest; another content is refused.
-        evaluation: JSON: split, slices, threshold, limits (the section ``evaluation``).
+        evaluation: JSON: split, slices, threshold, rules (the section ``evaluation``).
         verdict: ``verdict.json``: the decision, every rule with its number and limit, what was not judged.
         report: One self-contained page, written whatever the decision.
         summary: The rules, and what to do next.
         metrics: Flat figures, such as ``auc`` and ``slice/origin/EWR/recall``.
-        curve: Confusion matrix at the threshold, and the ROC curve.
+        curve: Confusion matrix, and of two classes the ROC curve; empty for numbers and for text.
+        baseline: What the model in production said of the same rows: a snapshot of the same form.
+        baseline_version: Digest of its manifest; '' for no baseline.
+        baseline_registered: Number of the registered version that made it; '' for none.
 
     Returns:
         PASS, HOLD, FAIL or INCONCLUSIVE; the pipeline decides what follows.
@@ -34,7 +40,7 @@ def evaluate(
     from pathlib import Path
 
     from trainwright.errors import reported
-    from trainwright.evaluate.gate import judge_predictions
+    from trainwright.evaluate.gate import Given, judge_predictions
     from trainwright.experiment import Evaluation
 
     with reported("evaluate"):
@@ -45,9 +51,12 @@ def evaluate(
             verdict=Path(verdict.path),
             report=Path(report.path),
             summary=Path(summary.path),
+            baseline=Given(baseline and Path(baseline.path), baseline_version, baseline_registered),
         )
         for name, value in made.metrics.items():
             metrics.log_metric(name, value)
-        curve.log_confusion_matrix(made.labels, made.confusion)
-        curve.log_roc_curve(*made.roc)
+        if made.confusion:
+            curve.log_confusion_matrix(made.labels, made.confusion)
+        if made.roc:
+            curve.log_roc_curve(*made.roc)
     return made.decision

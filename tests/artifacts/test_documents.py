@@ -16,9 +16,9 @@ from trainwright.artifacts import (
     Snapshot,
     SnapshotFile,
     SourceFile,
-    Verdict,
 )
 from trainwright.errors import InputError, InternalError
+from trainwright.verdicts import Verdict
 
 FILE = SnapshotFile(uri="data/train/part-00000.parquet", size=10, checksum="ab", rows=3, split="train")
 SNAPSHOT = Snapshot(files=(FILE,), columns=(Column(name="x", type="int64"),), roles={"key": "x"})

@@ -11,9 +11,10 @@ import pytest
 
 from tests.report.browser import browser
 from trainwright.artifacts import Snapshot
-from trainwright.evaluate.gate import Judgement, judge_predictions
+from trainwright.evaluate.gate import Given, Judgement, judge_predictions
 from trainwright.experiment import Evaluation
 from trainwright.tables import write_snapshot
+from trainwright.verdicts import Verdict
 
 __all__ = ["browser"]
 
@@ -50,28 +51,62 @@ class Step:
     folder: Path
     version: str
 
-    def judge(self, **asked: object) -> Judgement:
+    def judge(self, baseline: Given | None = None, **asked: object) -> Judgement:
         """Run the step with an evaluation section."""
         out = self.folder
         evaluation = Evaluation.check(asked, "test")
         places = {"verdict": out / "verdict", "report": out / "report.html", "summary": out / "summary.md"}
-        return judge_predictions(out / "predictions", self.version, evaluation, **places)
+        return judge_predictions(out / "predictions", self.version, evaluation, baseline=baseline, **places)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that was left; its decision follows from its numbers."""
+        found = Verdict.read(self.folder / "verdict")
+        assert found.recomputed() == found.decision
+        return found
+
+
+KNOWN = {
+    **{name: name for name in ("score", "weight", "estimate", "estimate_low", "estimate_high", "loss")},
+    **{f"score_{k}": f"score_{k}" for k in range(4)},
+    "key": "id",
+    "label": "late",
+}
+"""Roles of the columns that tests write, where they are there."""
+
+
+def write_predictions(
+    folder: Path,
+    columns: dict[str, Any],
+    types: dict[str, pa.DataType] | None = None,
+    **more: Any,
+) -> Snapshot:
+    """Write columns as predictions: split ``evaluate`` unless ``split`` says another."""
+    arrays = {name: pa.array(values, (types or {}).get(name)) for name, values in columns.items()}
+    splits = {more.pop("split", "evaluate"): [pa.table(arrays)], **more.pop("splits", {})}
+    parents = more.pop("parents", {"model": "ab" * 32})
+    roles = {role: name for role, name in KNOWN.items() if name in columns}
+    return write_snapshot(folder, splits, parents=parents, roles=roles, **more)
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., Step]:
     """Write columns as the predictions of split ``evaluate``."""
 
-    def write(columns: dict[str, Any], types: dict[str, pa.DataType] | None = None) -> Step:
-        arrays = {name: pa.array(values, (types or {}).get(name)) for name, values in columns.items()}
-        known = {"key": "id", "label": "late", "score": "score"}
-        snapshot: Snapshot = write_snapshot(
-            tmp_path / "predictions",
-            {"evaluate": [pa.table(arrays)]},
-            parents={"model": "ab" * 32},
-            roles={role: name for role, name in known.items() if name in columns},
-        )
-        return Step(tmp_path, snapshot.digest)
+    def write(columns: dict[str, Any], types: dict[str, pa.DataType] | None = None, **more: Any) -> Step:
+        return Step(tmp_path, write_predictions(tmp_path / "predictions", columns, types, **more).digest)
+
+    return write
+
+
+@pytest.fixture
+def production(tmp_path: Path) -> Callable[..., Given]:
+    """Write columns as what version 7, in production, said."""
+
+    def write(columns: dict[str, Any], **more: Any) -> Given:
+        more.setdefault("parents", {"model": "cd" * 32})
+        snapshot = write_predictions(tmp_path / "baseline", columns, **more)
+        return Given(tmp_path / "baseline", snapshot.digest, "7")
 
     return write
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.report.browser import Browser
-from trainwright.artifacts import DECISIONS
 from trainwright.errors import InternalError
 from trainwright.report import charts
 from trainwright.report.page import (
     MAX_BYTES,
     MEANING,
+    Dense,
     Figure,
     Page,
     Section,
@@ -22,6 +22,7 @@ from trainwright.report.page import (
     draw_page,
     write_page,
 )
+from trainwright.verdicts import DECISIONS
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 WIDE = Table(
@@ -30,6 +31,12 @@ WIDE = Table(
     numeric=range(1, 21),
     flagged=(2,),
 )
+
+DENSE = Dense(
+    "All slices", ["slice", "rows", "why"], [[HOSTILE, "1,000", "yes"], ["b", "2", "small"]], noted=True
+)
+PAIR = charts.Pair(charts.Interval("EWR", 0.8, 0.7, 0.9, "1,000"), charts.Interval("EWR", 0.6, 0.5, 0.7))
+BINS = charts.Binned([0.1, 0.5], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
 
 
 def gallery(decision: str = "HOLD") -> Page:
@@ -40,8 +47,13 @@ def gallery(decision: str = "HOLD") -> Page:
         Figure(charts.intervals([charts.Interval("EWR", 0.8, 0.7, 0.9)], limit=0.85, axis="recall"), "Dots."),
         Figure(charts.limits([charts.LimitRow("hour", 0.04, 0.1)], axis="distance"), "Limits."),
         Figure(charts.lines({"a": ([0, 1], [0, 1])}, x_label="x", y_label="y"), "Lines."),
+        Figure(charts.paired_intervals([PAIR, PAIR], limit=0.7, axis="recall"), "Pairs."),
+        Figure(charts.binned({"a": BINS}, x_label="said", y_label="seen"), "Bins."),
     ]
-    sections = [Section("Charts", figures, "What moved."), Section("Rows", [WIDE, Text("A word. " * 50)])]
+    sections = [
+        Section("Charts", figures, "What moved."),
+        Section("Rows", [WIDE, DENSE, Text("A word. " * 50)]),
+    ]
     facts = [("AUC", "0.741 [0.738, 0.744]"), ("Digest", "3f9a1c" * 11), ("Value", HOSTILE)]
     return Page("A title", "Recall gap 0.081 > 0.050.", decision, facts, sections)
 
@@ -125,7 +137,7 @@ def test_a_page_fits_any_screen_and_fetches_nothing(
     assert seen.shades > 50
     wide, drawings, contrast = seen.answers
     assert wide <= width
-    assert drawings == 5
+    assert drawings == 7
     assert contrast >= 4.5, "text that is too faint to read (WCAG 2.1, 1.4.3)"
 
 

@@ -11,10 +11,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from tests.report.browser import browser
-from trainwright.artifacts import Record, Verdict
+from trainwright.artifacts import Record
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
 from trainwright.validate.gate import Given, Outcome, Places, judge_snapshot
+from trainwright.verdicts import Verdict
 
 __all__ = ["browser"]
 
@@ -58,7 +59,9 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.read(self.folder / "verdict")
+        found = Verdict.read(self.folder / "verdict")
+        assert found.recomputed() == found.decision
+        return found
 
     @property
     def record(self) -> Record:

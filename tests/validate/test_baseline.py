@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trainwright.artifacts import Record, Verdict
+from trainwright.artifacts import Record
 from trainwright.documents import digest_file
 from trainwright.errors import DataRefused, InputError
 from trainwright.storage import take_listing
 from trainwright.tracking import environment
 from trainwright.validate.acceptance import accept
 from trainwright.validate.baseline import Baseline, read_baseline
+from trainwright.verdicts import Verdict
 
 Table = Callable[..., pa.Table]
 Judge = Callable[..., Any]

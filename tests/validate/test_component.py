@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from trainwright.artifacts import Snapshot, Verdict
+from trainwright.artifacts import Snapshot
 from trainwright.errors import MARK
 from trainwright.tables import write_snapshot
+from trainwright.verdicts import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = {"key": "id", "time": "at", "label": "late"}

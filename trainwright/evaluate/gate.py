@@ -3,15 +3,39 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright.artifacts import NotJudged, Snapshot, Verdict
+from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_text
-from trainwright.evaluate.findings import Findings, examine
+from trainwright.errors import InputError
+from trainwright.evaluate.examination import Beside, examine
+from trainwright.evaluate.findings import Findings
+from trainwright.evaluate.leakage import suspicious_columns
 from trainwright.evaluate.page import draw
-from trainwright.evaluate.scores import read_scores
+from trainwright.evaluate.pairing import Pairs, pair
+from trainwright.evaluate.predictions import Predictions, read_predictions, require_varied
 from trainwright.evaluate.summary import summarize
+from trainwright.evaluate.summary_card import write_measured_and_card
 from trainwright.experiment import Evaluation
 from trainwright.report.page import write_page
 from trainwright.tracking import Stopwatch
+from trainwright.verdicts import NotJudged, Verdict
+
+CURVE_POINTS = 100
+"""Most points of a ROC curve that Kubeflow's page is given."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Predictions, as a step was given them.
+
+    Attributes:
+        folder: Folder of the snapshot; None, or any, where ``version`` is empty.
+        version: The digest that it must have; empty for none.
+        registered: Number of the registered version that made them; empty for none.
+    """
+
+    folder: Path | None = None
+    version: str = ""
+    registered: str = ""
 
 
 @dataclass(frozen=True)
@@ -22,9 +46,10 @@ class Judgement:
         decision: PASS, HOLD, FAIL or INCONCLUSIVE.
         headline: Why, in one line.
         metrics: Finite figures by flat name, such as ``slice/origin/EWR/recall``.
-        labels: Names of the two classes, 0 first.
-        confusion: Counts as [[true negatives, false positives], [false negatives, true positives]].
-        roc: The ROC curve, thinned: false positive rates, true positive rates, thresholds, all finite.
+        labels: Names of the classes in order; empty where there are none.
+        confusion: Rows by true class (first) and predicted class; empty where there are none.
+        roc: The ROC curve, thinned: false positive rates, true positive rates, thresholds, all finite; None
+            unless there are two classes.
     """
 
     decision: str
@@ -32,11 +57,18 @@ class Judgement:
     metrics: dict[str, float]
     labels: list[str]
     confusion: list[list[int]]
-    roc: tuple[list[float], list[float], list[float]]
+    roc: tuple[list[float], list[float], list[float]] | None
 
 
 def judge_predictions(
-    predictions: Path, version: str, evaluation: Evaluation, *, verdict: Path, report: Path, summary: Path
+    predictions: Path,
+    version: str,
+    evaluation: Evaluation,
+    *,
+    verdict: Path,
+    report: Path,
+    summary: Path,
+    baseline: Given | None = None,
 ) -> Judgement:
     """Judge a model by its predictions on a split it has not learned from.
 
@@ -44,30 +76,36 @@ def judge_predictions(
         predictions: Folder of the predictions' snapshot.
         version: The digest it must have.
         evaluation: Split, slices, threshold and limits.
-        verdict: Folder for ``verdict.json``, which is written last, and ``record.json``.
+        verdict: Folder for ``verdict.json``, which is written last, and what lies beside it.
         report: File of the page, written whatever the decision.
         summary: File of the Markdown summary.
+        baseline: What the model in production says of the same rows; None where there is none.
 
     Raises:
-        InputError: The predictions are gone or changed, or cannot be judged at all: see
-            :func:`trainwright.evaluate.scores.read_scores`.
+        InputError: The predictions are gone or changed, or cannot be judged at all, or not compared: see
+            :func:`trainwright.evaluate.predictions.read_predictions` and
+            :func:`trainwright.evaluate.pairing.pair`.
     """
     watch = Stopwatch()
+    (verdict / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
     snapshot = Snapshot.open(predictions, version)
-    scores = read_scores(predictions, snapshot, evaluation.split, evaluation.slices)
-    findings = examine(scores, evaluation)
-    document = decide(findings, snapshot)
+    baseline = baseline or Given()
+    pairs = _read(predictions, snapshot, evaluation, baseline)
+    beside = _beside(predictions, pairs.candidate, evaluation, baseline)
+    findings = examine(pairs, evaluation, beside)
+    document = decide(findings, snapshot, baseline.registered)
     write_page(draw(findings, document), report)
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(summarize(findings, document))
     verdict.mkdir(parents=True, exist_ok=True)
+    write_measured_and_card(verdict, findings, document)
     watch.record(
         verdict,
         "evaluate",
         findings.headline,
         decision=document.decision,
         config=evaluation.model_dump(mode="json"),
-        inputs={"predictions": version},
+        inputs={name: digest for name, digest in document.judged.items() if name in _INPUTS},
         outputs={"verdict": document.digest},
         parents=[predictions],
     )
@@ -75,39 +113,86 @@ def judge_predictions(
     return _judgement(findings)
 
 
-def decide(findings: Findings, snapshot: Snapshot) -> Verdict:
+_INPUTS = ("predictions", "baseline")
+
+
+def _read(folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: Given) -> Pairs:
+    columns = evaluation.columns
+    candidate = read_predictions(folder, snapshot, evaluation.split, columns)
+    require_varied(candidate)
+    if not baseline.version:
+        return pair(candidate, None)
+    if baseline.folder is None:
+        raise InputError("a baseline has a version, and no folder", where="baseline")
+    other = Snapshot.open(baseline.folder, baseline.version)
+    there = {column.name for column in other.columns}
+    shared = [name for name in columns if name in there]
+    return pair(candidate, read_predictions(baseline.folder, other, evaluation.split, shared, "baseline"))
+
+
+def _beside(folder: Path, candidate: Predictions, evaluation: Evaluation, baseline: Given) -> Beside:
+    """Look at what lies beside the judged rows: the fitted split, and columns that give the label away."""
+    snapshot, fitted = candidate.snapshot, None
+    over = evaluation.overfitting
+    if over and snapshot.splits.get(over.split):
+        fitted = read_predictions(folder, snapshot, over.split, [], "predictions")
+    warnings: tuple[str, ...] = ()
+    if candidate.kind == "binary":
+        taken = {*snapshot.roles.values(), "score", candidate.label_name}
+        warnings = suspicious_columns(folder, snapshot, evaluation.split, sorted(taken))
+    return Beside(fitted, baseline.registered, warnings)
+
+
+def decide(findings: Findings, snapshot: Snapshot, registered: str = "") -> Verdict:
     """Write the verdict on some findings: its rules, what it is about, and what it does not cover."""
-    left_out = [
-        NotJudged(name=f"{cut.column} = {entry.name}", reason=entry.reason)
+    said = [entry for ruling in findings.rulings for entry in ruling.undecided]
+    told = {entry.name for entry in said}
+    judged = {
+        "predictions": snapshot.digest,
+        "evaluation": digest_text(findings.evaluation.to_json()),
+        **{f"predictions.{name}": digest for name, digest in snapshot.parents.items()},
+    }
+    if findings.baseline:
+        judged["baseline"] = findings.baseline.predictions
+        if findings.baseline.model:
+            judged["baseline.model"] = findings.baseline.model
+    return Verdict(
+        decision=findings.decision,
+        rules=tuple(rule for ruling in findings.rulings for rule in ruling.rules),
+        judged=judged,
+        not_judged=(*said, *(entry for entry in _left_out(findings) if entry.name not in told)),
+        baseline_version=registered,
+    )
+
+
+def _left_out(findings: Findings) -> list[NotJudged]:
+    """List the slices and the rows that no rule looked at."""
+    left = [
+        NotJudged(name=f"{cut.name} = {entry.name}", reason=entry.reason)
         for cut in findings.cuts
         for entry in cut.slices
         if entry.reason
     ]
-    scores = findings.scores
-    if scores.unlabelled:
-        reason = f"{scores.unlabelled:,} of {scores.rows + scores.unlabelled:,} rows of the split"
-        left_out.append(NotJudged(name=f"rows without {scores.label_name}", reason=reason))
-    undecided = [entry for ruling in findings.rulings if (entry := ruling.not_judged())]
-    return Verdict(
-        decision=findings.decision,
-        rules=tuple(rule for ruling in findings.rulings if (rule := ruling.rule())),
-        judged={
-            "predictions": snapshot.digest,
-            "evaluation": digest_text(findings.evaluation.to_json()),
-            **{f"predictions.{name}": digest for name, digest in snapshot.parents.items()},
-        },
-        not_judged=(*undecided, *left_out),
-    )
+    sample = findings.sample
+    if sample.unlabelled:
+        reason = f"{sample.unlabelled:,} of {sample.rows + sample.unlabelled:,} rows of the split"
+        left.append(NotJudged(name=f"rows without {sample.label_name}", reason=reason))
+    if sample.unmatched:
+        reason = f"{sample.unmatched:,} rows were scored by one of the two models"
+        left.append(NotJudged(name="rows that only one model scored", reason=reason))
+    return left
 
 
 def _judgement(findings: Findings) -> Judgement:
-    curve, label = findings.performance.curve, findings.scores.label_name
-    rates = curve.false_positive_rate.tolist(), curve.true_positive_rate.tolist()
+    roc = None
+    if findings.kind == "binary" and (curve := findings.curves.roc.get("")):
+        kept = slice(None, None, max(1, -(-len(curve.x) // CURVE_POINTS)))
+        roc = (curve.x[kept].tolist(), curve.y[kept].tolist(), curve.threshold[kept].tolist())
     return Judgement(
         decision=findings.decision,
         headline=findings.headline,
         metrics=findings.flatten(),
-        labels=[f"{label} = 0", f"{label} = 1"],
-        confusion=[list(row) for row in findings.performance.confusion],
-        roc=(*rates, curve.threshold.tolist()),
+        labels=list(findings.sample.classes),
+        confusion=[list(row) for row in findings.confusion],
+        roc=roc,
     )

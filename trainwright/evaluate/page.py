@@ -1,84 +1,138 @@
-"""The evaluation's page: the decision and its rules first, then the scores, then slice by slice."""
+"""The evaluation's page: the decision and its rules, the numbers behind them, and what all of it is about."""
 
-from trainwright.artifacts import Verdict
-from trainwright.evaluate.figures import draw_scores, draw_slices, drawn_columns
+from trainwright.evaluate import page_words as words
 from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.rules import MIN_ROWS
-from trainwright.report.page import Page, Section, Table, Text
+from trainwright.evaluate.outcomes import spoken
+from trainwright.evaluate.page_fairness import fairness_section
+from trainwright.evaluate.page_rules import rules_section
+from trainwright.evaluate.page_scores import (
+    confusion_section,
+    curves_section,
+    figures_section,
+    interval_methods,
+    overfitting_section,
+)
+from trainwright.evaluate.page_slices import slice_sections
+from trainwright.evaluate.summary import next_steps
+from trainwright.report.page import Block, Dense, Page, Section, Table, Text
+from trainwright.verdicts import Verdict
+
+_LISTED = 500
+"""Most lines of what was not judged."""
+
+_QUESTIONS = {
+    "binary": "Does the model predict {label!r} well enough?",
+    "multiclass": "Does the model tell the classes of {label!r} apart well enough?",
+    "regression": "Does the model estimate {label!r} well enough?",
+    "language_model": "Does the model predict text well enough?",
+}
 
 
 def draw(findings: Findings, verdict: Verdict) -> Page:
-    """Draw the page: the decision and its rules, the scores, every slice, and what was not judged."""
-    asked, drawn = findings.evaluation, drawn_columns(findings.cuts)
+    """Draw the page: the decision, its rules, the figures, every slice, and what it all stands on."""
     sections = [
-        _rules(findings),
-        Section("Scores", draw_scores(findings)),
-        *(
-            Section(f"By {cut.column}", draw_slices(cut, asked, drawn=cut.column in drawn), intro=cut.summary)
-            for cut in findings.cuts
-        ),
+        rules_section(findings, next_steps(findings, verdict)),
+        figures_section(findings),
+        *slice_sections(findings),
+        curves_section(findings),
+        confusion_section(findings),
+        fairness_section(findings),
+        overfitting_section(findings),
         _not_judged(verdict),
-        Section("How it was judged", [Text(text) for text in _METHOD]),
+        _judged(verdict),
+        Section("How it was judged", [Text(text) for text in _method(findings)]),
     ]
     return Page(
-        title=f"Does the model predict {findings.scores.label_name!r} well enough?",
+        title=_QUESTIONS[findings.kind].format(label=findings.sample.label_name),
         subtitle=_sentence(findings.headline.removeprefix(f"{verdict.decision}: ")),
         decision=verdict.decision,
-        facts=_facts(findings, verdict),
+        facts=_facts(findings),
         sections=[section for section in sections if section.blocks],
     )
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def _facts(findings: Findings, verdict: Verdict) -> list[tuple[str, object]]:
-    scores, performance = findings.scores, findings.performance
-    share = scores.positives / scores.rows
-    return [
-        ("AUC, 95 % interval", performance.auc),
-        ("Rows judged", f"{scores.rows:,}"),
-        (f"{scores.label_name} = 1", f"{scores.positives:,} ({share:.1%})"),
-        ("Rows without a label", f"{scores.unlabelled:,}"),
-        ("Split", findings.evaluation.split),
-        ("Brier score", f"{performance.brier:.3f} (base rate {performance.brier_of_base_rate:.3f})"),
-        ("Log loss", f"{performance.log_loss:.3f}"),
-        ("Predictions", verdict.judged["predictions"][:12]),
-    ]
+def _facts(findings: Findings) -> list[tuple[str, object]]:
+    sample = findings.sample
+    facts: list[tuple[str, object]] = []
+    for name, found in list(findings.overall.items())[:1]:
+        facts.append(
+            (
+                f"{spoken(name)}, {words.level(findings.evaluation)} interval",
+                words.estimate(found.candidate),
+            )
+        )
+        if found.gain:
+            facts.append((f"Gain in {spoken(name)}", words.estimate(found.gain, signed=True)))
+    facts.append(("Compared with", _baseline(findings)))
+    facts.append(("Rows judged", f"{sample.rows:,} of {sample.split}"))
+    if len(sample.classes) == 2 and sample.rows:  # noqa: PLR2004
+        facts.append((sample.classes[1], f"{sample.counts[1]:,} ({sample.counts[1] / sample.rows:.1%})"))
+    elif sample.classes:
+        facts.append(("Classes", f"{len(sample.classes):,}"))
+    if findings.threshold is not None:
+        facts.append(("Threshold", f"{findings.threshold:.4g}, from the {findings.threshold_from}"))
+    left = {
+        "Rows without a label": sample.unlabelled,
+        "Rows of one model only": sample.unmatched,
+        "Groups drawn together": sample.clusters,
+    }
+    facts += [(name, f"{count:,}") for name, count in left.items() if count]
+    if sample.weighted:
+        facts.append(("Weights", "rows count by their weight"))
+    return facts
 
 
-def _rules(findings: Findings) -> Section:
-    rows = [
-        [
-            ruling.name,
-            f"{ruling.estimate.value:.3f}" if ruling.estimate else "-",
-            ruling.estimate.interval if ruling.estimate else "-",
-            f"{'>' if ruling.name == 'AUC' else '≤'} {ruling.limit:.3f}",
-            ruling.decision,
-            ruling.reason or ruling.detail,
-        ]
-        for ruling in findings.rulings
-    ]
-    flagged = [index for index, ruling in enumerate(findings.rulings) if ruling.decision != "PASS"]
-    header = ["rule", "value", "95 % interval", "limit", "result", "detail"]
-    return Section("Rules", [Table(header, rows, numeric=(1, 2, 3), flagged=flagged)])
+def _baseline(findings: Findings) -> str:
+    baseline = findings.baseline
+    if baseline is None:
+        return "nothing: no model in production"
+    return f"production, version {baseline.version}" if baseline.version else f"model {baseline.model[:12]}"
 
 
 def _not_judged(verdict: Verdict) -> Section:
-    rows = [[entry.name, entry.reason] for entry in verdict.not_judged]
-    blocks = [Table(["what", "why"], rows)] if rows else []
-    return Section("Not judged", blocks, intro="Asked for, or part of the data, and left out of the rules.")
+    entries = sorted(verdict.not_judged, key=lambda entry: not entry.decision)
+    rows = [[entry.name, entry.decision or "told only", entry.reason] for entry in entries[:_LISTED]]
+    more = len(entries) - len(rows)
+    blocks: list[Block] = []
+    if rows:
+        title = f"{len(entries):,} {'thing was' if len(entries) == 1 else 'things were'} not judged"
+        blocks.append(Dense(title, ["what", "decides", "why"], rows, noted=True, opened=len(rows) <= 12))  # noqa: PLR2004
+    if more > 0:
+        blocks.append(Text(f"{more:,} more are in verdict.json."))
+    intro = "Asked for, or part of the data, and left out of the rules. What could not be judged is no pass."
+    return Section("Not judged", blocks, intro=intro)
 
 
-_METHOD = (
-    "AUC: passes if the 95 % interval (DeLong, on the scale of log-odds) lies above the limit, fails if it "
-    "lies below, and is inconclusive otherwise, and with fewer than "
-    f"{MIN_ROWS} rows of either label.",
-    "Recall gap: the largest difference of recall between slices with enough positives (equal opportunity, "
-    "Hardt et al. 2016). It passes within its limit. Above it, the model is held if the interval, which "
-    "allows for every pair of slices (Newcombe, Bonferroni), begins above the limit too; else it may be "
-    "chance, and is inconclusive. The calibration error is judged in the same way.",
-    "The decision is the worst of all rules: FAIL, then HOLD, then INCONCLUSIVE. Intervals of single rates "
-    "are Wilson's.",
-)
+def _judged(verdict: Verdict) -> Section:
+    rows = [[name, digest] for name, digest in verdict.judged.items()]
+    rows.append(["verdict", verdict.digest])
+    if verdict.baseline_version:
+        rows.append(["baseline, registered version", verdict.baseline_version])
+    intro = "SHA-256 of everything that this verdict is about. Another content has another digest."
+    return Section("What was judged", [Table(["what", "digest"], rows)], intro=intro)
+
+
+def _method(findings: Findings) -> list[str]:
+    asked = findings.evaluation
+    alpha = f"{100 * (1 - asked.confidence):g} %"
+    texts = [
+        "A rule holds where its whole interval lies on the good side of the limit, is broken where the whole "
+        "interval lies on the bad side, and is inconclusive between: then the rows cannot tell, and the rows "
+        "that probably could (power 80 %) are named. Sizes that noise only enlarges, such as a gap between "
+        "slices, hold up to their limit and are broken where their interval lies beyond it.",
+        "Not worse than production: the paired gain lies above minus the margin. Better than production: it "
+        "lies above the smallest gain that was asked for.",
+        f"Rules on slices: the chance of any false alarm among all slices of a rule is {alpha} (Holm 1979).",
+        "The decision is the worst of all rules: FAIL, then HOLD, then INCONCLUSIVE. Only PASS is a pass.",
+    ]
+    texts += interval_methods(findings)
+    if findings.sample.clusters:
+        clusters = f"{findings.sample.clusters:,} groups"
+        texts.append(
+            f"Rows of one {asked.cluster} were drawn together: {clusters}, not rows, carry the intervals."
+        )
+    return texts

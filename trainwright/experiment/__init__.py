@@ -19,9 +19,10 @@ from trainwright.experiment.network import (
     Trees,
     read_network,
 )
-from trainwright.experiment.registry import Registry
+from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
+from trainwright.experiment.resources import Resources
 from trainwright.experiment.section import Fraction, Name, Section, Time
-from trainwright.experiment.training import Resources, Tracking, Training
+from trainwright.experiment.training import Tracking, Training
 from trainwright.experiment.validation import (
     DriftLimit,
     Gravity,
@@ -32,6 +33,7 @@ from trainwright.experiment.validation import (
 )
 
 __all__ = [
+    "Canary",
     "Data",
     "DriftLimit",
     "Evaluation",
@@ -47,6 +49,9 @@ __all__ = [
     "Mlp",
     "Name",
     "Network",
+    "Override",
+    "Promotion",
+    "PromotionRequest",
     "Quality",
     "Quarantine",
     "Query",

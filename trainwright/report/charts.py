@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from trainwright.errors import InternalError
+from trainwright.report.binned import Binned, binned
+from trainwright.report.pairs import Pair, paired_intervals
 from trainwright.report.rows import Interval, LimitRow, intervals, limits
 from trainwright.report.svg import (
     FONT,
@@ -25,7 +27,10 @@ from trainwright.report.svg import (
     percent,
 )
 
-__all__ = ["Interval", "LimitRow", "intervals", "limits", "lines", "paired_bars", "paired_histogram"]
+__all__ = [
+    "Binned", "Interval", "LimitRow", "Pair", "binned", "intervals", "limits", "lines", "paired_bars",
+    "paired_histogram", "paired_intervals",
+]  # fmt: skip
 
 Names = tuple[str, str]
 Series = tuple[Sequence[float], Sequence[float]]
@@ -37,7 +42,7 @@ _TOP = 34.0
 def paired_histogram(
     edges: Sequence[float],
     current: Sequence[float],
-    previous: Sequence[float],
+    previous: Sequence[float] | None,
     *,
     names: Names = ("current", "previous"),
 ) -> Markup:
@@ -46,31 +51,34 @@ def paired_histogram(
     Args:
         edges: Ascending bounds of the buckets, shape (buckets + 1,). The outer ones may be infinite.
         current: Counts or weights, shape (buckets,); drawn as shares of their sum.
-        previous: The same of the span that it is compared with.
+        previous: The same of the span that it is compared with; None where there is nothing to compare.
         names: What the two are called.
 
     Buckets of unequal width are drawn equally wide, with their bounds written below, so that a bucket
     that holds a single value, or a long tail, hides none of the others.
     """
-    if not 1 <= len(edges) - 1 == len(current) == len(previous):
-        raise InternalError(f"{len(edges)} edges do not bound {len(current)} and {len(previous)} buckets")
-    now, before = _shares(current), _shares(previous)
+    other = current if previous is None else previous
+    if not 1 <= len(edges) - 1 == len(current) == len(other):
+        raise InternalError(f"{len(edges)} edges do not bound {len(current)} and {len(other)} buckets")
+    now, before = _shares(current), _shares(other)
     even = _even(edges)
     places = list(edges) if even else [float(index) for index in range(len(edges))]
     x = Scale(places[0], places[-1], 48, WIDTH - _EDGE)
     y = Scale(0, max(*now, *before, 1e-9) * 1.05, 200, _TOP)
-    marks = legend([("current", names[0]), ("outline previous", names[1])], x=48, y=18)
-    marks += _grid(y, 48, percent)
+    shown = [("current", names[0]), *([] if previous is None else [("outline previous", names[1])])]
+    marks = [*legend(shown, x=48, y=18), *_grid(y, 48, percent)]
     for index, (low, high) in enumerate(itertools.pairwise(places)):
         tip = f"{number(edges[index])} to {number(edges[index + 1])}: "
-        tip += f"{names[0]} {percent(now[index])}, {names[1]} {percent(before[index])}"
+        tip += f"{names[0]} {percent(now[index])}"
+        tip += "" if previous is None else f", {names[1]} {percent(before[index])}"
         marks.append(_column(x(low), x(high), y(now[index]), y(0), tip))
-    marks += [_steps([x(place) for place in places], [y(share) for share in before], y(0)), _base(x, 200)]
+    if previous is not None:
+        marks.append(_steps([x(place) for place in places], [y(share) for share in before], y(0)))
+    marks.append(_base(x, 200))
     marks += _axis(x, 200, x.ticks(5), number) if even else _bounds(x, 200, edges)
     kind = "equal" if even else "unequal"
-    return drawing(
-        226, f"{names[0]} and {names[1]}", f"Histogram of {len(now)} buckets of {kind} width.", marks
-    )
+    title = names[0] if previous is None else f"{names[0]} and {names[1]}"
+    return drawing(226, title, f"Histogram of {len(now)} buckets of {kind} width.", marks)
 
 
 def _even(edges: Sequence[float]) -> bool:
@@ -177,6 +185,7 @@ def lines(
     x_label: str,
     y_label: str,
     diagonal: bool = False,
+    unit: bool = False,
     dots: bool = False,
     from_zero: bool = True,
 ) -> Markup:
@@ -187,6 +196,7 @@ def lines(
         x_label: What the horizontal axis measures.
         y_label: What the vertical axis measures.
         diagonal: Draw x = y, over the unit square: chance on a ROC curve, truth on a calibration curve.
+        unit: Draw over the unit square, as ``diagonal`` does, but without that line.
         dots: Mark every point.
         from_zero: Let the vertical axis begin at 0; otherwise it spans the values.
     """
@@ -194,9 +204,10 @@ def lines(
     ys = [y for _, values in series.values() for y in values]
     if not xs:
         raise InternalError("a line chart without points")
-    low, high = (0.0, 1.0) if diagonal else _span(ys) if not from_zero else _span_from_zero(ys)
-    bottom = 366.0 if diagonal else 226.0
-    x = Scale(*((0.0, 1.0) if diagonal else (min(xs), max(xs))), 48, WIDTH - _EDGE)
+    square = diagonal or unit
+    low, high = (0.0, 1.0) if square else _span(ys) if not from_zero else _span_from_zero(ys)
+    bottom = 366.0 if square else 226.0
+    x = Scale(*((0.0, 1.0) if square else (min(xs), max(xs))), 48, WIDTH - _EDGE)
     y = Scale(low, high, bottom, _TOP + 14)
     marks = [label(48, _TOP + 4, y_label, class_="muted", width=WIDTH - 60)]
     if len(series) > 1:

@@ -10,8 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import trainwright
-from trainwright.artifacts import DECISIONS
 from trainwright.errors import InternalError
+from trainwright.verdicts import DECISIONS
 
 MAX_BYTES = 2_000_000
 """A page is smaller than this, so that Kubeflow shows it and a phone opens it."""
@@ -47,6 +47,25 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """Many rows of numbers in little room, closed until somebody opens it.
+
+    Attributes:
+        title: What is said while it is closed.
+        header: Names of the columns.
+        rows: Cells; all but the first are set to the right.
+        noted: Whether the last column is words, set to the left.
+        opened: Whether it is open from the start.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    noted: bool = False
+    opened: bool = False
+
+
+@dataclass(frozen=True)
 class Figure:
     """A chart with what it shows. Figures that follow each other share a line where there is room."""
 
@@ -61,7 +80,7 @@ class Text:
     text: str
 
 
-Block = Table | Figure | Text
+Block = Table | Dense | Figure | Text
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ class Page:
     Attributes:
         title: What was done to what, in a few words.
         subtitle: The one sentence to read.
-        decision: One of :data:`trainwright.artifacts.DECISIONS`, or empty if the step judges nothing.
+        decision: One of :data:`trainwright.verdicts.DECISIONS`, or empty if the step judges nothing.
         facts: Names and values that belong at the top.
         sections: The rest, in order.
     """
@@ -96,11 +115,11 @@ class Page:
         if self.decision not in ("", *DECISIONS):
             raise InternalError(f"a page shows one of {DECISIONS}, not {self.decision!r}")
         for block in itertools.chain.from_iterable(section.blocks for section in self.sections):
-            if isinstance(block, Table):
+            if isinstance(block, Table | Dense):
                 _check(block)
 
 
-def _check(table: Table) -> None:
+def _check(table: Table | Dense) -> None:
     width = len(table.header)
     if wrong := [index for index, row in enumerate(table.rows) if len(row) != width]:
         raise InternalError(f"table rows {wrong[:5]} do not have the {width} cells of {list(table.header)}")

@@ -54,18 +54,19 @@ def intervals(
         axis: What the horizontal axis measures.
         limit_name: What the line is called.
     """
-    left, right = _margins([row.label for row in rows], [row.note for row in rows])
+    left, right = margins([row.label for row in rows], [row.note for row in rows])
     x = _span(rows, limit, left, WIDTH - right)
     bottom = _TOP + _ROW * len(rows)
-    marks = _ruler(x, bottom, axis)
+    marks = ruler(x, _TOP, bottom, axis)
     if limit is not None:
-        marks.append(_limit(x(limit), bottom, f"{limit_name} {number(round(limit, 3))}"))
+        marks.append(limit_line(x(limit), _TOP, bottom, limit, limit_name))
     for index, row in enumerate(rows):
         marks += _interval(row, x, _TOP + _ROW * (index + 0.5), left, right)
     return drawing(bottom + 42, axis, f"{len(rows)} estimates with their intervals.", marks)
 
 
-def _margins(labels: Sequence[str], notes: Sequence[str]) -> tuple[float, float]:
+def margins(labels: Sequence[str], notes: Sequence[str]) -> tuple[float, float]:
+    """Return the room that labels need to the left and notes to the right."""
     left = 14 + max(map(extent, labels), default=1.0)
     right = 12 + max(map(extent, notes), default=0.0)
     return min(150.0, left), min(150.0, right)
@@ -79,22 +80,25 @@ def _span(rows: Sequence[Interval], limit: float | None, start: float, stop: flo
     return Scale(low - air, high + air, start, stop)
 
 
-def _ruler(x: Scale, bottom: float, axis: str) -> list[Markup]:
+def ruler(x: Scale, top: float, bottom: float, axis: str) -> list[Markup]:
+    """Draw vertical lines at round values, their numbers below, and what they measure."""
     marks = []
     for value in x.ticks(4):
         place = x(value)
-        marks.append(element("line", x1=place, x2=place, y1=_TOP, y2=bottom, class_="grid"))
+        marks.append(element("line", x1=place, x2=place, y1=top, y2=bottom, class_="grid"))
         marks.append(label(place, bottom + FONT + 4, number(value), text_anchor="middle", class_="muted"))
     middle = (x.start + x.stop) / 2
     marks.append(label(middle, bottom + 34, axis, text_anchor="middle", class_="muted"))
     return marks
 
 
-def _limit(place: float, bottom: float, text: str) -> Markup:
+def limit_line(place: float, top: float, bottom: float, limit: float | None, name: str) -> Markup:
+    """Draw a dashed line at a place, with its name above; a limit of None has no number there."""
+    text = name if limit is None else f"{name} {number(round(limit, 3))}"
     half = extent(text) / 2
     middle = min(max(place, half + 2), WIDTH - half - 2)
-    line = element("line", x1=place, x2=place, y1=_TOP - 8, y2=bottom, class_="limit")
-    return line + label(middle, FONT, text, text_anchor="middle", class_="limit-name")
+    line = element("line", x1=place, x2=place, y1=top - 8, y2=bottom, class_="limit")
+    return line + label(middle, top - FONT, text, text_anchor="middle", class_="limit-name")
 
 
 def _interval(row: Interval, x: Scale, y: float, left: float, right: float) -> list[Markup]:
@@ -125,11 +129,11 @@ def limits(rows: Sequence[LimitRow], *, axis: str) -> Markup:
         axis: What the numbers measure; the axis shows them as shares of their limit.
     """
     notes = [f"{number(round(row.value, 4))} of {number(row.limit)}" for row in rows]
-    left, right = _margins([row.label for row in rows], notes)
+    left, right = margins([row.label for row in rows], notes)
     ratios = [_ratio(row) for row in rows]
     x = Scale(0, min(3.0, max(1.1, *ratios, 1.1) * 1.02), left, WIDTH - right)
     bottom = _TOP + _ROW * len(rows)
-    marks = [_limit(x(1), bottom, "limit")]
+    marks = [limit_line(x(1), _TOP, bottom, None, "limit")]
     for index, (row, ratio, note) in enumerate(zip(rows, ratios, notes, strict=True)):
         y = _TOP + _ROW * (index + 0.5)
         over = row.value > row.limit

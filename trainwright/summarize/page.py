@@ -5,12 +5,13 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from trainwright.artifacts import DECISIONS, Record
+from trainwright.artifacts import Record
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import Block, Page, Section, Table, Text, write_page
 from trainwright.summarize.run import OWN, Ending, Run, Step, read_run
 from trainwright.tracking import Stopwatch
+from trainwright.verdicts import DECISIONS
 
 _STATES = {"done": "done", "cached": "reused", "failed": "failed", "skipped": "not run"}
 _STEP_HEADER = ("step", "state", "environment", "time", "decision", "what it found")

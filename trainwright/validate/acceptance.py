@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainwright.artifacts import Record, Verdict
+from trainwright.artifacts import Record
 from trainwright.documents import digest_file
 from trainwright.errors import DataRefused, InputError
 from trainwright.lineage import ancestors
 from trainwright.storage import AlreadyThere, create, local_path, open_file, remove
 from trainwright.validate.baseline import Baseline
+from trainwright.verdicts import Verdict
 
 _SUFFIX = ".json"
 _MOST = 100_000

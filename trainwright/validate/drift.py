@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.artifacts import NotJudged
 from trainwright.validate.bins import with_bins
 from trainwright.validate.chance import (
     Chance,
@@ -24,6 +23,7 @@ from trainwright.validate.distribution import Distribution, Pair, distribution
 from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, MEASURES, Limit
 from trainwright.validate.schema import environment
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
+from trainwright.verdicts import NotJudged
 
 _TYPES = {
     JENSEN_SHANNON: anomalies_pb2.DriftSkewInfo.Measurement.JENSEN_SHANNON_DIVERGENCE,

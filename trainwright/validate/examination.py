@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwright.artifacts import NotJudged, Rule, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_text
 from trainwright.experiment import Validation
 from trainwright.validate.anomalies import check, missing_columns, missing_rows, nested_columns
@@ -30,6 +30,7 @@ from trainwright.validate.samples import (
     split_names,
 )
 from trainwright.validate.schema import SERVING, TRAINING
+from trainwright.verdicts import NotJudged, Rule
 
 
 @dataclass(frozen=True)

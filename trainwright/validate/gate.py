@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.artifacts import Snapshot, Verdict
+from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_file
 from trainwright.experiment import Validation
 from trainwright.tracking import Stopwatch
@@ -19,6 +19,7 @@ from trainwright.validate.quarantine import take_out
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.summary import write_summary
 from trainwright.validate.tfdv import json_format
+from trainwright.verdicts import Verdict
 
 __all__ = ["Given", "Outcome", "Places", "judge_snapshot"]
 
@@ -140,7 +141,7 @@ def _publish(
         decision=judgement.decision,
         rules=judgement.rules(),
         judged={**judged, **files},
-        not_judged=judgement.not_judged,
+        not_judged=judgement.undecided(),
     )
     document.write(folder)
     watch.record(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from trainwright.artifacts import NotJudged, Rule, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.experiment import Suppression, Validation
 from trainwright.validate.baseline import Baseline
 from trainwright.validate.comparison import KINDS, Comparison
@@ -13,12 +13,16 @@ from trainwright.validate.findings import ORDER, Against, Finding
 from trainwright.validate.limits import Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.quarantine import Quarantined
+from trainwright.verdicts import NotJudged, Rule, worst
 
 _SHOWN = 3
 """Names in a headline; the others are counted."""
 
 _COUNTS = ("HOLD", "BLOCK")
 """The severities that a decision depends on."""
+
+_OUTCOMES = {"BLOCK": "FAIL", "HOLD": "HOLD"}
+"""What a rule that does not hold says, by the severity of its finding."""
 
 _COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE"})
 
@@ -157,7 +161,14 @@ class Judgement:
         ]
         schema = [finding for finding in self.anomalies if not finding.rule]
         grave = [finding for finding in schema if finding.weight in _COUNTS]
-        whole = Rule(name="schema", value=float(len(grave)), limit=0.0, passed=not grave, detail="anomalies")
+        whole = Rule(
+            name="schema",
+            value=float(len(grave)),
+            limit=0.0,
+            passed=not grave,
+            detail="anomalies",
+            decision=worst(["PASS", *(_OUTCOMES[finding.weight] for finding in grave)]),
+        )
         return (
             *rows,
             whole,
@@ -168,10 +179,19 @@ class Judgement:
 
     def _excused(self, rule: Rule) -> Rule:
         """Let a broken rule pass whose finding is only told, or set aside; and say so."""
-        if rule.passed or self.weight_of(rule.name) in _COUNTS:
+        if rule.passed:
             return rule
+        if outcome := _OUTCOMES.get(self.weight_of(rule.name)):
+            return replace(rule, decision=outcome)
         why = "; ".join(finding.waived or "only told" for finding in self._by_rule[rule.name])
         return replace(rule, passed=True, detail=f"{rule.detail}; beyond its limit: {why}")
+
+    def undecided(self) -> tuple[NotJudged, ...]:
+        """Return what could not be judged, each with what it makes of the decision."""
+        return tuple(
+            replace(entry, decision=_OUTCOMES.get(self.weight_of(entry.name), ""))
+            for entry in self.not_judged
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return the figures for the page of the run."""
@@ -204,5 +224,5 @@ def _distance_rule(entry: Comparison) -> Rule:
 def _anomaly_rule(finding: Finding) -> Rule:
     place = "/".join(part for part in ("schema", finding.split, finding.column, finding.kind) if part)
     detail = f"{finding.what}; {finding.waived}" if finding.waived else finding.what
-    passed = finding.weight not in _COUNTS
-    return Rule(name=place, value=1.0, limit=0.0, passed=passed, detail=detail)
+    outcome = _OUTCOMES.get(finding.weight, "PASS")
+    return Rule(name=place, value=1.0, limit=0.0, passed=outcome == "PASS", detail=detail, decision=outcome)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainwright.artifacts import Rule
 from trainwright.report.page import Block, Page, Section, Table, Text, write_page
 from trainwright.validate.judgement import Judgement
 from trainwright.validate.pictures import all_comparisons, distances, left, pictures, shares
 from trainwright.validate.samples import split_names
 from trainwright.validate.statistics import by_column
+from trainwright.verdicts import Rule
 
 _ROWS = 40
 

@@ -15,13 +15,14 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Rule, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.experiment import Quarantine
 from trainwright.tables import SnapshotWriter, iter_batches, read_split
 from trainwright.validate.findings import Finding
 from trainwright.validate.schema import expected
 from trainwright.validate.statistics import readable
 from trainwright.validate.tfdv import schema_pb2
+from trainwright.verdicts import Rule
 
 REASONS = "quarantine_reasons"
 """The column that says what is wrong with a row, added after its own."""

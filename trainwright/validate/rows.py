@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trainwright.artifacts import NotJudged, Rule
 from trainwright.experiment import Validation
 from trainwright.validate.baseline import Baseline
 from trainwright.validate.findings import Finding
@@ -13,6 +12,7 @@ from trainwright.validate.limits import learned_from
 from trainwright.validate.policy import parse_time
 from trainwright.validate.profile import Profile
 from trainwright.validate.statistics import by_column
+from trainwright.verdicts import NotJudged, Rule
 
 _SHOWN = 5
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwright.artifacts import NotJudged, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.experiment import Validation
 from trainwright.validate.baseline import Reference
 from trainwright.validate.bins import Cuts
@@ -14,6 +14,7 @@ from trainwright.validate.distribution import Pair
 from trainwright.validate.findings import Against
 from trainwright.validate.limits import MEASURES, Limit, learned_from, served
 from trainwright.validate.profile import Profile, count_split, own_cuts, profile_splits
+from trainwright.verdicts import NotJudged
 
 
 @dataclass(frozen=True)

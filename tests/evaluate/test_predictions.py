@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from tests.evaluate.conftest import FAIR, Step, rows_of
-from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.tables import write_snapshot
 
@@ -45,6 +43,10 @@ REFUSED = {
     "a third label": (
         changed(late=lambda late: [2, *late[1:]]),
         r"holds \[0.0, 1.0, 2.0\]; a label is 0 or 1",
+    ),
+    "the same score for all rows": (
+        changed(score=lambda score: [0.5] * len(score)),
+        r"all 1,200 rows have the same scores \[0.5\]: nothing can be ranked",
     ),
     "a label that is a text": (
         changed(late=lambda late: [str(x) for x in late]),
@@ -114,20 +116,3 @@ def test_a_label_may_be_a_truth_value_or_any_number_that_is_0_or_1(kind: pa.Data
     rows = rows_of(FAIR)
     plain = written(rows).judge().metrics
     assert written(rows | {"late": pa.array(rows["late"]).cast(kind)}).judge().metrics == plain
-
-
-@pytest.mark.parametrize(
-    ("roles", "named"),
-    [({"score_0": "a", "score_1": "b", "score_2": "c"}, "3 classes"), ({"estimate": "a"}, "a number")],
-)
-def test_predictions_that_are_not_of_two_classes_are_refused_whatever_their_labels(
-    written: Write, roles: dict[str, str], named: str
-) -> None:
-    """Also where the split happens to hold no label but 0 and 1, and all scores lie between them."""
-    step = written(rows_of(FAIR))
-    snapshot = Snapshot.read(step.folder / "predictions")
-    kept = {role: name for role, name in snapshot.roles.items() if role != "score"}
-    changed = replace(snapshot, roles=kept | dict.fromkeys(roles, "score"))
-    changed.write(step.folder / "predictions")
-    with pytest.raises(InputError, match=f"these are predictions of {named}"):
-        replace(step, version=changed.digest).judge()

@@ -1,0 +1,84 @@
+"""A verdict's decision follows from its numbers, and a reader sees where it does not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.errors import InternalError
+from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, NotJudged, Rule, Verdict, worst
+
+
+def rule(test: str, value: float, low: float, high: float, limit: float, **more: Any) -> Rule:
+    kept: dict[str, Any] = {"name": "auc", "passed": False, "test": test, "interval": (low, high)} | more
+    return Rule(value=value, limit=limit, **kept)
+
+
+@pytest.mark.parametrize(
+    ("test", "low", "value", "high", "outcome"),
+    [
+        (ABOVE, 0.71, 0.8, 0.9, "PASS"),
+        (ABOVE, 0.7, 0.8, 0.9, "INCONCLUSIVE"),
+        (ABOVE, 0.6, 0.65, 0.7, "FAIL"),
+        (BELOW, 0.6, 0.65, 0.69, "PASS"),
+        (BELOW, 0.6, 0.69, 0.7, "INCONCLUSIVE"),
+        (BELOW, 0.7, 0.8, 0.9, "FAIL"),
+        (SIZE, 0.0, 0.7, 0.9, "PASS"),
+        (SIZE, 0.7, 0.8, 0.9, "INCONCLUSIVE"),
+        (SIZE, 0.71, 0.8, 0.9, "FAIL"),
+        (RATIO, 0.5, 0.7, 0.9, "PASS"),
+        (RATIO, 0.5, 0.6, 0.7, "INCONCLUSIVE"),
+        (RATIO, 0.5, 0.6, 0.69, "FAIL"),
+    ],
+)
+def test_a_rule_follows_from_its_numbers(
+    test: str, low: float, value: float, high: float, outcome: str
+) -> None:
+    assert rule(test, value, low, high, 0.7).outcome() == outcome
+
+
+def test_a_broken_rule_among_many_slices_is_claimed_only_below_its_level() -> None:
+    broken = rule(ABOVE, 0.6, 0.55, 0.65, 0.7, level=0.025, p_value=0.024)
+    assert broken.outcome() == "FAIL"
+    assert replace(broken, p_value=0.026).outcome() == "INCONCLUSIVE"
+    assert replace(broken, broken="HOLD").outcome() == "HOLD"
+
+
+def test_a_changed_decision_or_number_is_seen_by_deciding_again() -> None:
+    kept = Verdict(decision="PASS", rules=(rule(ABOVE, 0.8, 0.75, 0.85, 0.7),), judged={})
+    assert kept.recomputed() == kept.decision
+    assert replace(kept, decision="FAIL").recomputed() == "PASS"
+    raised = replace(kept.rules[0], limit=0.76)
+    changed = replace(kept, rules=(raised,))
+    assert changed.recomputed() == "INCONCLUSIVE"
+    assert changed.digest != kept.digest
+
+
+def test_what_could_not_be_judged_counts_and_nothing_judged_is_no_pass() -> None:
+    left = NotJudged(name="x", reason="few", decision="INCONCLUSIVE")
+    passed = rule(ABOVE, 0.8, 0.75, 0.85, 0.7)
+    assert Verdict(decision="PASS", rules=(passed,), judged={}, not_judged=(left,)).recomputed() == (
+        "INCONCLUSIVE"
+    )
+    assert Verdict(decision="PASS", rules=(), judged={}).recomputed() == "INCONCLUSIVE"
+    assert worst([]) == "INCONCLUSIVE"
+
+
+def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
+    kept = Verdict(
+        decision="PASS",
+        rules=(rule(ABOVE, 0.8, 0.75, 0.85, 0.7, needed=4000),),
+        judged={"predictions": "ab"},
+        baseline_version="7",
+    )
+    kept.write(tmp_path)
+    assert Verdict.read(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"test": "about"}, {"interval": ()}, {"decision": "MAYBE"}, {"broken": "NO"}]
+)
+def test_a_rule_that_no_reader_could_decide_again_is_our_bug(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InternalError, match="cannot be decided again"):
+        replace(rule(ABOVE, 0.8, 0.75, 0.85, 0.7), **wrong)

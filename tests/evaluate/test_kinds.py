@@ -1,0 +1,235 @@
+"""Every kind of label: figures by another road, intervals that hold, and rules that fit."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.evaluate.conftest import FAIR, Step, rows_of
+from trainwright.artifacts import Snapshot
+from trainwright.errors import InputError
+from trainwright.evaluate.curves import POINTS, confusion, precision_recall, roc, thin
+from trainwright.evaluate.examination import examine
+from trainwright.evaluate.findings import Findings
+from trainwright.evaluate.pairing import Pairs
+from trainwright.evaluate.predictions import Predictions
+from trainwright.evaluate.whole import average_precision
+from trainwright.experiment import Evaluation
+
+Write = Callable[..., Step]
+LABEL = np.array([0, 0, 1, 1])
+SCORE = np.array([0.1, 0.4, 0.35, 0.8])
+
+
+def predictions(kind: str, label: np.ndarray, scores: np.ndarray, **more: Any) -> Predictions:
+    given = {"weight": None, "bounds": None, "threshold": None} | more
+    return Predictions(
+        kind=kind,
+        label=label,
+        scores=scores,
+        key=None,
+        columns={},
+        label_name="late",
+        unlabelled=0,
+        snapshot=Snapshot(files=(), columns=()),
+        **given,
+    )
+
+
+def examined(one: Predictions, two: Predictions | None = None, **asked: Any) -> Findings:
+    return examine(Pairs(one, two), Evaluation.check({"resamples": 1000} | asked, "test"))
+
+
+def test_four_rows_by_hand() -> None:
+    found = examined(predictions("binary", LABEL, SCORE[:, None]))
+    value = {name: entry.candidate.value for name, entry in found.overall.items() if entry.candidate}
+    assert value["auc"] == 0.75
+    assert found.confusion == ((2, 0), (1, 1))
+    assert (value["accuracy"], value["recall"], value["precision"]) == (0.75, 0.5, 1)
+    assert value["f1"] == pytest.approx(2 / 3)
+    assert value["false_positive_rate"] == 0
+    assert value["brier"] == pytest.approx((0.1**2 + 0.4**2 + 0.65**2 + 0.2**2) / 4)
+    likelihood = math.log(0.9) + math.log(0.6) + math.log(0.35) + math.log(0.8)
+    assert value["log_loss"] == pytest.approx(-likelihood / 4)
+    assert value["average_precision"] == pytest.approx((1 + 2 / 3) / 2)
+    assert found.decision == "INCONCLUSIVE"
+
+
+def test_a_score_at_the_threshold_is_a_positive_prediction() -> None:
+    rows = predictions("binary", LABEL, SCORE[:, None])
+    assert confusion(rows, 0.8) == ((2, 0), (1, 1))
+    assert examined(rows, threshold=0.81).overall["precision"].candidate is None
+
+
+def test_curves_have_a_point_for_each_distinct_score_and_ties_are_one_step() -> None:
+    curve = roc(LABEL, SCORE)
+    assert curve.x.tolist() == [0, 0, 0.5, 0.5, 1]
+    assert curve.y.tolist() == [0, 0.5, 0.5, 1, 1]
+    assert curve.threshold.tolist() == [1, 0.8, 0.4, 0.35, 0.1]
+    assert roc(np.array([0, 1, 0, 1]), np.full(4, 0.5)).y.tolist() == [0, 1]
+    line = precision_recall(LABEL, SCORE)
+    assert line.x.tolist() == [0.5, 0.5, 1, 1]
+    assert line.y.tolist() == pytest.approx([1, 0.5, 2 / 3, 0.5])
+
+
+def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores that are the chances of label 1."""
+    random = np.random.default_rng(seed)
+    score = random.beta(2, 5, rows)
+    return (random.random(rows) < score).astype(np.int64), score
+
+
+def test_a_thinned_curve_keeps_its_ends_and_its_area() -> None:
+    label, score = drawn(20_000)
+    curve = thin(roc(label, score))
+    area = float(np.sum(np.diff(curve.x) * (curve.y[1:] + curve.y[:-1]) / 2))
+    assert len(curve.x) <= POINTS
+    assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)
+    auc = examined(predictions("binary", label, score[:, None])).overall["auc"].candidate
+    assert auc is not None
+    assert area == pytest.approx(auc.value, abs=0.001)
+
+
+def test_average_precision_is_the_mean_precision_where_positives_are_found() -> None:
+    label, score = drawn(500)
+    order = np.argsort(-score)
+    hits = np.cumsum(label[order])
+    by_hand = np.mean([hits[at] / (at + 1) for at in range(500) if label[order][at]])
+    assert average_precision(label, score, np.ones(500)) == pytest.approx(by_hand)
+
+
+def test_calibration_is_the_mean_distance_over_ten_bins_and_true_chances_are_not_held() -> None:
+    label, score = drawn(5000)
+    parts = np.array_split(np.argsort(score), 10)
+    by_hand = sum(len(rows) / 5000 * abs(label[rows].mean() - score[rows].mean()) for rows in parts)
+    found = examined(predictions("binary", label, score[:, None])).overall["calibration_error"].candidate
+    assert found is not None
+    assert found.value == pytest.approx(by_hand, abs=1e-12)
+    assert found.low == 0
+    twice = np.minimum(1, 2 * score)
+    wrong = examined(predictions("binary", label, twice[:, None])).overall["calibration_error"].candidate
+    assert wrong is not None
+    assert 0.2 < wrong.low < np.mean(twice - score) < wrong.high
+
+
+def test_three_classes_have_figures_of_all_and_of_each() -> None:
+    random = np.random.default_rng(0)
+    scores = random.dirichlet([1, 1, 1], 900)
+    label = np.array([random.choice(3, p=row) for row in scores])
+    chosen = scores.argmax(axis=1)
+    found = examined(
+        predictions("multiclass", label, scores), rules=[{"metric": "macro_recall", "at_least": 0.4}]
+    )
+    value = {name: entry.candidate.value for name, entry in found.overall.items() if entry.candidate}
+    recall = [np.mean(chosen[label == k] == k) for k in range(3)]
+    precision = [np.mean(label[chosen == k] == k) for k in range(3)]
+    f1 = [2 * r * p / (r + p) for r, p in zip(recall, precision, strict=True)]
+    assert value["macro_recall"] == pytest.approx(np.mean(recall))
+    assert value["macro_precision"] == pytest.approx(np.mean(precision))
+    assert value["macro_f1"] == pytest.approx(np.mean(f1))
+    assert value["accuracy"] == value["micro_f1"] == pytest.approx(np.mean(chosen == label))
+    assert value["recall/2"] == pytest.approx(recall[2])
+    assert value["log_loss"] == pytest.approx(-np.mean(np.log(scores[np.arange(900), label])))
+    pairs = [(scores[label == k, k][:, None] > scores[label != k, k][None, :]).mean() for k in range(3)]
+    assert value["macro_auc"] == pytest.approx(np.mean(pairs))
+    assert np.array(found.confusion).sum() == 900
+    assert found.confusion[1][2] == int(((label == 1) & (chosen == 2)).sum())
+    assert found.decision == "PASS"
+
+
+def test_a_number_has_its_errors_its_share_explained_and_its_coverage() -> None:
+    random = np.random.default_rng(0)
+    label = random.normal(50, 10, 800)
+    estimate = label + random.normal(0, 5, 800)
+    bounds = np.stack([estimate - 8, estimate + 8], axis=1)
+    found = examined(
+        predictions("regression", label, estimate[:, None], bounds=bounds),
+        rules=[{"metric": "rmse", "at_most": 5.5}, {"metric": "coverage", "at_least": 0.8}],
+    )
+    value = {name: entry.candidate for name, entry in found.overall.items()}
+    error = estimate - label
+    expected = {
+        "mae": np.abs(error).mean(),
+        "rmse": np.sqrt((error**2).mean()),
+        "r2": 1 - (error**2).sum() / ((label - label.mean()) ** 2).sum(),
+        "coverage": np.mean(np.abs(error) <= 8),
+    }
+    for name, number in expected.items():
+        assert value[name] is not None
+        assert value[name].value == pytest.approx(number), name
+        assert value[name].low < number < value[name].high, name
+    assert value["rmse"].low < 5 < value["rmse"].high
+    assert found.decision == "PASS"
+
+
+def test_a_paired_gain_is_known_better_than_either_model() -> None:
+    random = np.random.default_rng(0)
+    label = random.normal(0, 1, 2000)
+    noise = random.normal(0, 1, 2000)
+    one, two = label + noise, label + noise * 1.1 + random.normal(0, 0.1, 2000)
+    found = examined(
+        predictions("regression", label, one[:, None]),
+        predictions("regression", label, two[:, None]),
+        rules=[{"metric": "mae", "min_gain": 0.0}],
+    ).overall["mae"]
+    assert found.candidate is not None
+    assert found.baseline is not None
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(found.baseline.value - found.candidate.value)
+    assert 0 < found.gain.high - found.gain.low < 0.3 * (found.candidate.high - found.candidate.low)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([{"metric": "aux", "at_least": 0.5}], "no metric 'aux'; known are auc, "),
+        ([{"metric": "auc"}], "a rule on auc needs one of at_least, at_most, margin, min_gain"),
+        ([{"metric": "auc", "at_least": 0.5, "margin": 0.1}], "it has \\['at_least', 'margin'\\]"),
+        ([{"metric": "log_loss", "at_least": 0.5}], "give at_most, not at_least"),
+        ([{"metric": "auc", "at_most": 0.5}], "a higher auc is better: give at_least"),
+        ([{"metric": "auc", "at_least": 70}], "auc lies in \\[0, 1\\]"),
+        ([{"metric": "selection_rate", "at_least": 0.1}], "limit it by fairness"),
+        ([{"metric": "recall", "at_least": 0.1, "scope": "slice"}], "there are no slices"),
+        ([{"metric": "rmse", "at_most": 5}], "rmse is not defined for a model of kind binary"),
+        ([{"metric": "auc", "margin": -0.1}], "greater than 0"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(
+    rules: list[dict[str, Any]], message: str, written: Write
+) -> None:
+    with pytest.raises(InputError, match=message):
+        written(rows_of(FAIR)).judge(rules=rules)
+
+
+def test_probabilities_that_do_not_add_up_name_the_first_row(written: Write) -> None:
+    columns = {f"score_{k}": [1 / 3] * 60 for k in range(3)} | {"id": list(range(60)), "late": [0, 1, 2] * 20}
+    columns["score_1"] = [1 / 3] * 7 + [0.9] + [1 / 3] * 52
+    with pytest.raises(InputError, match="the scores of 1 of 60 rows do not add up to 1") as caught:
+        written(columns).judge(rules=[{"metric": "accuracy", "at_least": 0.1}])
+    assert caught.value.where.endswith("row 7")
+
+
+def test_a_number_without_a_rule_is_not_judged_by_accident(written: Write) -> None:
+    columns = {"id": list(range(50)), "late": np.arange(50.0), "estimate": np.arange(50.0) + 1.5}
+    columns["estimate"][0] = 0
+    with pytest.raises(InputError, match="no rule says what a model of kind regression must reach"):
+        written(columns).judge()
+    assert written(columns).judge(rules=[{"metric": "mae", "at_most": 2}]).decision == "PASS"
+
+
+def test_the_same_rows_in_another_order_have_the_same_digest() -> None:
+    label, score = drawn(100)
+    rows = predictions("binary", label, score[:, None])
+    keyed = replace(rows, key=pa.chunked_array([pa.array(np.arange(100))]))
+    turned = replace(
+        keyed,
+        key=pa.chunked_array([pa.array(np.arange(100)[::-1])]),
+        label=label[::-1],
+        scores=score[::-1, None],
+    )
+    assert examined(keyed).sample.digest == examined(turned).sample.digest
+    assert examined(replace(keyed, label=1 - label)).sample.digest != examined(keyed).sample.digest

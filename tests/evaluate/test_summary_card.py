@@ -1,0 +1,68 @@
+"""What an evaluation leaves for comparing and for the card: every figure, and the words about them."""
+
+from pathlib import Path
+
+from tests.evaluate.made_findings import DIGEST, made, made_fairness, verdict_on
+from trainwright.evaluate.comparison.runs import Measured as Compared
+from trainwright.evaluate.measured import Measured
+from trainwright.evaluate.summary_card import draw_card, measured_of, write_measured_and_card
+from trainwright.report.card import complete, read
+
+CARRIERS = (("carrier",), [f"C{index:02}" for index in range(14)])
+TRAINED = "# Probability of late\n\nA multilayer perceptron.\n\n## Data\n\nRows.\n\n## Use\n\nLoad it.\n"
+
+
+def test_every_figure_is_in_the_document_with_its_interval_and_its_better_side(tmp_path: Path) -> None:
+    findings = made(slices=[CARRIERS], fairness=made_fairness([("sex",)], 3, baseline=True))
+    write_measured_and_card(tmp_path, findings, verdict_on(findings))
+    measured = Measured.read(tmp_path)
+    assert (measured.rows_digest, measured.rows, measured.kind) == (DIGEST, 28_618, "binary")
+    found = {entry.name: entry for entry in measured.measures}
+    assert next(iter(found)) == "auc"
+    assert (found["auc"].interval, found["auc"].better) == ((0.701, 0.721), "higher")
+    assert found["log_loss"].better == "lower"
+    assert found["slice/carrier/C03/rows"].value == 1_003
+    assert found["fairness/sex/equal_opportunity"].better == "lower"
+    flat = findings.flatten()
+    assert {name: entry.value for name, entry in found.items()} == {
+        name: value
+        for name, value in flat.items()
+        if not name.endswith(("_low", "_high")) and not name.startswith(("baseline/", "gain/"))
+    }
+
+
+def test_compare_reads_what_evaluate_writes() -> None:
+    assert Compared is Measured
+    assert measured_of(made(), verdict_on(made())).predictions == DIGEST
+
+
+def test_the_card_says_the_decision_the_figures_the_worst_slices_and_what_was_left_out() -> None:
+    findings = made(
+        decision="HOLD", slices=[CARRIERS], small=2, fairness=made_fairness([("sex",)], 3, baseline=True)
+    )
+    verdict = verdict_on(findings)
+    parts = {part.heading: part.text for part in read(draw_card(findings, verdict))[2]}
+    assert list(parts) == ["Evaluation", "Evaluation data", "Figures", "Slices", "Fairness", "Not judged"]
+    assert parts["Evaluation"].startswith("**HOLD.**")
+    assert verdict.digest in parts["Evaluation"]
+    assert all(digest in parts["Evaluation data"] for digest in verdict.judged.values())
+    assert (
+        "| AUC | 0.711 [0.701, 0.721] | 0.697 [0.687, 0.707] | +0.014 [+0.009, +0.019] |" in parts["Figures"]
+    )
+    assert parts["Slices"].index("C11") < parts["Slices"].index("C10")
+    assert "2 more are too small to be judged" in parts["Slices"]
+    assert "carrier = C12" in parts["Not judged"]
+
+
+def test_the_registry_shows_one_card_with_the_decision_first() -> None:
+    findings = made()
+    title, lead, parts = read(complete(TRAINED, draw_card(findings, verdict_on(findings))))
+    assert (title, lead) == ("Probability of late", "A multilayer perceptron.")
+    assert [part.heading for part in parts] == ["Evaluation", "Data", "Evaluation data", "Figures", "Use"]
+
+
+def test_names_from_data_are_text_in_the_card() -> None:
+    findings = made(slices=[(("origin",), ["<script>x</script>|"])], warnings=("<b>|",))
+    card = draw_card(findings, verdict_on(findings))
+    assert "<script" not in card
+    assert "<b>" not in card

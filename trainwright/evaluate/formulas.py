@@ -1,0 +1,169 @@
+"""Metrics as formulas of sums over rows, so that a draw of the bootstrap is a draw of sums.
+
+Every array may have any shape; the last axis of :class:`Sums` is the features. A figure that is not defined,
+such as the precision of nothing predicted, is NaN.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.evaluate.findings import Floats, Kind
+
+_CERTAIN = 1e-15
+"""Scores are kept this far away from 0 and 1 where their logarithm is taken."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of features by name.
+
+    Attributes:
+        names: Names of the features.
+        values: Shape (..., features).
+        part: Sums of a part that is taken away from ``values``; None for none.
+    """
+
+    names: tuple[str, ...]
+    values: Floats
+    part: Floats | None = None
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return the sums of one feature, shape (...)."""
+        index = self.names.index(name)
+        whole: Floats = self.values[..., index]
+        return whole if self.part is None else whole - self.part[..., index]
+
+
+Formula = Callable[[Sums], Floats]
+
+
+def ratio(over: Floats, under: Floats) -> Floats:
+    """Divide; NaN where there is nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.where(under > 0, over / under, np.nan)
+    return found
+
+
+BINARY: dict[str, Formula] = {
+    "accuracy": lambda s: ratio(s["rows"] - s["positives"] - s["selected"] + 2 * s["hits"], s["rows"]),
+    "recall": lambda s: ratio(s["hits"], s["positives"]),
+    "precision": lambda s: ratio(s["hits"], s["selected"]),
+    "f1": lambda s: ratio(2 * s["hits"], s["positives"] + s["selected"]),
+    "false_positive_rate": lambda s: ratio(s["selected"] - s["hits"], s["rows"] - s["positives"]),
+    "selection_rate": lambda s: ratio(s["selected"], s["rows"]),
+    "log_loss": lambda s: ratio(s["log_loss"], s["rows"]),
+    "brier": lambda s: ratio(s["square"], s["rows"]),
+}
+
+COUNTS: dict[str, Callable[[Sums], tuple[Floats, Floats]]] = {
+    "accuracy": lambda s: (s["rows"] - s["positives"] - s["selected"] + 2 * s["hits"], s["rows"]),
+    "recall": lambda s: (s["hits"], s["positives"]),
+    "precision": lambda s: (s["hits"], s["selected"]),
+    "false_positive_rate": lambda s: (s["selected"] - s["hits"], s["rows"] - s["positives"]),
+    "selection_rate": lambda s: (s["selected"], s["rows"]),
+}
+"""Metrics of two classes that are proportions: successes and trials."""
+
+REGRESSION: dict[str, Formula] = {
+    "mae": lambda s: ratio(s["distance"], s["rows"]),
+    "rmse": lambda s: np.sqrt(ratio(s["square"], s["rows"])),
+    "r2": lambda s: 1 - ratio(s["square"], s["label_square"] - ratio(s["label"] ** 2, s["rows"])),
+}
+
+LANGUAGE: dict[str, Formula] = {
+    "loss": lambda s: ratio(s["loss"], s["rows"]),
+    "perplexity": lambda s: np.exp(ratio(s["loss"], s["rows"])),
+}
+
+
+def multiclass(classes: int) -> dict[str, Formula]:
+    """Return the formulas of several classes; a class that is never true or never predicted counts 0."""
+
+    def rates(name: str, under: Callable[[Sums, int], Floats]) -> dict[str, Formula]:
+        def one(k: int) -> Formula:
+            times = 2.0 if name == "f1" else 1.0
+            return lambda s: np.nan_to_num(ratio(times * s[f"hits/{k}"], under(s, k)))
+
+        each = {f"{name}/{k}": one(k) for k in range(classes)}
+        parts = list(each.values())
+        return {f"macro_{name}": lambda s: sum(part(s) for part in parts) / classes} | each  # type: ignore[return-value]
+
+    def right(s: Sums) -> Floats:
+        return ratio(sum((s[f"hits/{k}"] for k in range(classes)), np.zeros(1)), s["rows"])
+
+    return {
+        "accuracy": right,
+        **rates("recall", lambda s, k: s[f"true/{k}"]),
+        **rates("precision", lambda s, k: s[f"predicted/{k}"]),
+        **rates("f1", lambda s, k: s[f"true/{k}"] + s[f"predicted/{k}"]),
+        "micro_f1": right,  # of one class a row, the same number
+        "log_loss": lambda s: ratio(s["log_loss"], s["rows"]),
+        "brier": lambda s: ratio(s["square"], s["rows"]),
+    }
+
+
+def formulas(kind: Kind, classes: int, *, bounds: bool) -> dict[str, Formula]:
+    """Return the metrics of a kind that are formulas of sums, by name."""
+    covered: dict[str, Formula] = {"coverage": lambda s: ratio(s["covered"], s["rows"])} if bounds else {}
+    return {
+        "binary": BINARY,
+        "multiclass": multiclass(classes) if kind == "multiclass" else {},
+        "regression": REGRESSION | covered,
+        "language_model": LANGUAGE,
+    }[kind]
+
+
+def features(
+    kind: Kind, label: NDArray[np.int64] | Floats, scores: Floats, bounds: Floats | None, threshold: float
+) -> dict[str, Floats]:
+    """Return what is added up, row by row; each of shape (rows,), not yet weighted."""
+    if kind == "binary":
+        return _binary(label, scores[:, 0], threshold)
+    if kind == "multiclass":
+        return _multiclass(label.astype(np.int64), scores)
+    if kind == "language_model":
+        return {"rows": np.ones(len(scores)), "loss": scores[:, 0]}
+    error = scores[:, 0] - label
+    found = {
+        "rows": np.ones(len(label)),
+        "distance": np.abs(error),
+        "square": error**2,
+        "label": label - label.mean(),
+        "label_square": (label - label.mean()) ** 2,
+    }
+    if bounds is None:
+        return found
+    return found | {"covered": ((bounds[:, 0] <= label) & (label <= bounds[:, 1])).astype(np.float64)}
+
+
+def _binary(label: NDArray[np.int64] | Floats, score: Floats, threshold: float) -> dict[str, Floats]:
+    selected = (score >= threshold).astype(np.float64)
+    safe = np.clip(score, _CERTAIN, 1 - _CERTAIN)
+    return {
+        "rows": np.ones(len(label)),
+        "positives": label.astype(np.float64),
+        "selected": selected,
+        "hits": selected * label,
+        "log_loss": -np.where(label == 1, np.log(safe), np.log1p(-safe)),
+        "square": (score - label) ** 2,
+        "score": score,
+    }
+
+
+def _multiclass(label: NDArray[np.int64], scores: Floats) -> dict[str, Floats]:
+    chosen, rows = scores.argmax(axis=1), np.arange(len(label))
+    truth = np.zeros_like(scores)
+    truth[rows, label] = 1
+    found = {
+        "rows": np.ones(len(label)),
+        "log_loss": -np.log(np.clip(scores[rows, label], _CERTAIN, 1.0)),
+        "square": np.sum((scores - truth) ** 2, axis=1),
+    }
+    for k in range(scores.shape[1]):
+        found[f"true/{k}"] = (label == k).astype(np.float64)
+        found[f"predicted/{k}"] = (chosen == k).astype(np.float64)
+        found[f"hits/{k}"] = ((label == k) & (chosen == k)).astype(np.float64)
+    return found

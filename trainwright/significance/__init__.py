@@ -1,0 +1,49 @@
+"""Intervals and tests that more than one verb needs, each with its source.
+
+All intervals are two-sided. Nothing here draws at random but what is seeded.
+"""
+
+from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, normal_quantile
+from trainwright.significance.gamma import gamma_quantile, gamma_tail
+from trainwright.significance.groups import (
+    Gap,
+    gap_to_whole,
+    largest_gap,
+    ratio_to_whole,
+    smallest_ratio,
+)
+from trainwright.significance.multiplicity import holm
+from trainwright.significance.pairs import mcnemar, paired_difference
+from trainwright.significance.power import POWER, beyond, rows_needed
+from trainwright.significance.proportions import newcombe, wilson
+from trainwright.significance.ranking import Placements, delong, delong_difference, placements
+from trainwright.significance.resampling import Resampler, bootstrap, intervals
+
+__all__ = [
+    "CONFIDENCE",
+    "POWER",
+    "Estimate",
+    "Floats",
+    "Gap",
+    "Placements",
+    "Resampler",
+    "beyond",
+    "bootstrap",
+    "delong",
+    "delong_difference",
+    "gamma_quantile",
+    "gamma_tail",
+    "gap_to_whole",
+    "holm",
+    "intervals",
+    "largest_gap",
+    "mcnemar",
+    "newcombe",
+    "normal_quantile",
+    "paired_difference",
+    "placements",
+    "ratio_to_whole",
+    "rows_needed",
+    "smallest_ratio",
+    "wilson",
+]

@@ -1,0 +1,152 @@
+"""What a gate decided, on what numbers: one form for validation, evaluation and promotion.
+
+Every rule carries what its outcome follows from, so that a reader can decide again and compare. Only the
+standard library is needed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trainwright.documents import Document
+from trainwright.errors import InternalError
+
+DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
+"""What a judging step can decide. Only PASS is a pass."""
+
+SEVERITY = ("PASS", "INCONCLUSIVE", "HOLD", "FAIL")
+"""Decisions from best to worst: a verdict is the worst of its rules."""
+
+ABOVE = "above"
+"""Holds where the whole interval lies above the limit, is broken where none of it does."""
+
+BELOW = "below"
+"""Holds where the whole interval lies below the limit, is broken where none of it does."""
+
+SIZE = "size"
+"""Of a size that noise only enlarges: holds up to the limit, is broken where the interval is beyond it."""
+
+RATIO = "ratio"
+"""Of a ratio that noise only lowers: holds from the limit on, is broken where the interval is below it."""
+
+TESTS = ("", ABOVE, BELOW, SIZE, RATIO)
+"""How the outcome of a rule follows from its numbers; empty: ``passed`` says it all."""
+
+_ENDS = 2
+
+
+def worst(decisions: Iterable[str]) -> str:
+    """Return the worst of some decisions; INCONCLUSIVE of none, because nothing judged is no pass."""
+    return max(decisions, key=SEVERITY.index, default="INCONCLUSIVE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that was judged: its number, its limit, and whether it holds.
+
+    Attributes:
+        name: What is judged.
+        value: The number.
+        limit: What it is held against.
+        passed: Whether it holds.
+        detail: What else a reader needs to know.
+        decision: What the rule says, one of :data:`DECISIONS`; empty where ``passed`` is all that is known.
+        test: One of :data:`TESTS`.
+        interval: Low and high end around the number; empty without a test.
+        broken: What the rule says where it is surely broken: FAIL or HOLD.
+        unsure: What it says where the numbers cannot tell; PASS for a rule that is only to find harm.
+        p_value: Chance of a number this far beyond the limit if the truth were at it, one-sided, adjusted for
+            the other slices that the rule looks at (Holm).
+        level: The rule is broken only where ``p_value`` is at most this.
+        needed: Rows like these with which the rule would tell with 80 %; 0 where that is not known.
+    """
+
+    name: str
+    value: float
+    limit: float
+    passed: bool
+    detail: str = ""
+    decision: str = ""
+    test: str = ""
+    interval: tuple[float, ...] = ()
+    broken: str = "FAIL"
+    unsure: str = "INCONCLUSIVE"
+    p_value: float = 0.0
+    level: float = 1.0
+    needed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no reader could decide again."""
+        named = {self.decision, self.broken, self.unsure} - {""}
+        if named - {*DECISIONS} or self.test not in TESTS or (self.test and len(self.interval) != _ENDS):
+            raise InternalError(f"rule {self.name!r} cannot be decided again: {self}")
+
+    def outcome(self) -> str:
+        """Decide again, from the numbers alone."""
+        if not self.test:
+            return "PASS" if self.passed else self.decision or "HOLD"
+        low, high = self.interval
+        holds, broken = {
+            ABOVE: (low > self.limit, high <= self.limit),
+            BELOW: (high < self.limit, low >= self.limit),
+            SIZE: (self.value <= self.limit, low > self.limit),
+            RATIO: (self.value >= self.limit, high < self.limit),
+        }[self.test]
+        if holds:
+            return "PASS"
+        return self.broken if broken and self.p_value <= self.level else self.unsure
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotJudged:
+    """One thing that was asked for and could not be judged, and why.
+
+    Attributes:
+        name: What it is.
+        reason: Why.
+        decision: What it makes of the verdict: one of :data:`DECISIONS`, or empty if it is only told.
+        needed: Rows like these with which it could be judged; 0 where that is not known.
+    """
+
+    name: str
+    reason: str
+    decision: str = ""
+    needed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a decision that no reader knows."""
+        if self.decision not in ("", *DECISIONS):
+            raise InternalError(f"{self.name!r} decides one of {DECISIONS}, not {self.decision!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Document):
+    """What a gate decided, on what grounds, about what. Its digest is over all of that.
+
+    Attributes:
+        decision: One of :data:`DECISIONS`.
+        rules: Every rule with its number and limit.
+        judged: Digests of everything judged, by name. Of an evaluation: ``predictions``,
+            ``predictions.model`` and ``predictions.<parent>``; ``evaluation``, the section that was asked;
+            ``baseline`` and ``baseline.model``, where there was one.
+        not_judged: What was asked for and could not be judged; never empty on an INCONCLUSIVE.
+        baseline_version: Number of the registered version that was in production when this was decided;
+            empty for none. Promotion compares it with the one that is there then.
+    """
+
+    FILE: ClassVar[str] = "verdict.json"
+    decision: str
+    rules: tuple[Rule, ...]
+    judged: dict[str, str]
+    not_judged: tuple[NotJudged, ...] = ()
+    baseline_version: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a decision that no reader knows."""
+        if self.decision not in DECISIONS:
+            raise InternalError(f"a verdict decides one of {DECISIONS}, not {self.decision!r}")
+
+    def recomputed(self) -> str:
+        """Return the decision that follows from the numbers; a reader refuses a verdict that says another."""
+        said = [entry.decision for entry in self.not_judged if entry.decision]
+        return worst([*(rule.outcome() for rule in self.rules), *said])
