@@ -1,7 +1,7 @@
 """How long a training stands still when one of its processes, or all of it, is killed.
 
 ``python benchmarks/recovery.py [--kills N]`` runs a small training as a job of two processes, kills it at
-random steps and ranks, every fifth time with the agent that looks after it, and measures from each kill to
+random steps and ranks, every third time with the agent that looks after it, and measures from each kill to
 the end of the first step after it. Every state after a kill is compared with that of the same training left
 alone. The peer is torchrun as it comes, with its store shared between restarts (pytorch#135712), in jobs of
 one kill each.

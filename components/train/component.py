@@ -7,7 +7,18 @@ from kfp import dsl
 from trainwright.authoring import images
 
 
-@dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
+@dsl.component(
+    base_image=images.LAUNCHER,
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigField.RESOURCES,
+        dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+        dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+        dsl.TaskConfigField.KUBERNETES_AFFINITY,
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+    ],
+)
 def train(
     training_set: dsl.Input[dsl.Dataset],
     data_version: str,
@@ -20,6 +31,7 @@ def train(
     report: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
+    step: dsl.TaskConfig,
 ) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):  # type: ignore[valid-type]
     """Fit a model in one or many processes, and score the splits kept for evaluation.
 
@@ -35,6 +47,7 @@ def train(
         report: Curves of the loss, the speed and the use of the machine; drawn for a failed training too.
         summary: Rows, losses and versions.
         metrics: ``train_loss`` and what it is to be compared with.
+        step: What the pipeline sets on this step, filled in by Kubeflow Pipelines: it goes to the job.
 
     Returns:
         The model version and the predictions version: digests of the two manifests.
@@ -46,7 +59,7 @@ def train(
 
     with reported("train"):
         asked = Request(
-            Path(training_set.path), data_version, network, training, resources, image, run=model.uri
+            Path(training_set.path), data_version, network, training, resources, image, model.uri, vars(step)
         )
         places = (Path(place.path) for place in (model, predictions, summary, report))
         made = submit(asked, *places)

@@ -11,7 +11,7 @@ from tests.launch.objects import at, ended, job, pod, seen
 from tests.launch.recordings import Recording, Seen, load, refusals
 from tests.launch.test_diagnosis_recordings import JOBS, observe, told
 from trainwright.errors import TrainwrightError
-from trainwright.launch.api import Api, Conflict
+from trainwright.launch.cluster.answers import Call, Conflict, Passing, of_refusal
 from trainwright.launch.diagnosis import clock, diagnose, gpu_s, refused, timeline
 from trainwright.launch.failure import Failure
 
@@ -118,22 +118,23 @@ def test_phases_follow_one_another_without_a_gap(scenario: str, name: str) -> No
     assert all(start < end for _, start, end in spans)
 
 
-def test_every_recorded_refusal_of_the_api_has_a_class_and_says_what_it_said(connected: Connected) -> None:
-    cluster, client = connected
-    api = Api(client, "team", outage_s=0)
+def test_every_recorded_refusal_of_the_api_has_a_class_and_says_what_it_said() -> None:
+    call = Call(verb="create", resource="pytorchjobs", group="kubeflow.org", namespace="team")
     kinds: dict[str, set[int]] = {}
     for entry in refusals():
-        cluster.faults = [(entry["code"], entry["body"])]
-        with pytest.raises((TrainwrightError, Conflict)) as caught:
-            api.create({"metadata": {"name": "x"}})
-        if isinstance(caught.value, Conflict):
+        answer = k8s.ApiException(status=entry["code"], reason="")
+        answer.body = entry["body"] if isinstance(entry["body"], str) else json.dumps(entry["body"])
+        error = of_refusal(answer, call)
+        if isinstance(error, Conflict):
             continue
-        failure = refused(caught.value)
+        told = error.error if isinstance(error, Passing) else error
+        assert isinstance(told, TrainwrightError)
+        failure = refused(told)
         kinds.setdefault(failure.kind, set()).add(entry["code"])
         said = entry["body"]["message"] if isinstance(entry["body"], dict) else entry["body"].strip()
         assert said in failure.what
         assert failure.retryable == (failure.kind == "INFRASTRUCTURE"), entry["case"]
-        assert failure.code == caught.value.code
+        assert failure.code == told.code
     assert kinds == {
         "CONFIG": {400, 401, 403, 404, 415, 422},
         "QUOTA_WAIT": {403},

@@ -11,9 +11,9 @@ import pytest
 
 from tests.launch.programs import COMPLETE, SLEEP, agent, gone, job, pids
 from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.launch import manifests
 from trainwright.launch.failure import Failure
 from trainwright.launch.local import Local
-from trainwright.launch.manifest import to_manifest
 from trainwright.launch.pulse import Pulses
 from trainwright.launch.ranks import rounds
 
@@ -299,7 +299,7 @@ def test_what_the_dead_left_in_the_store_is_never_found_by_those_that_follow(tmp
 
 def test_a_pod_is_told_how_long_it_may_take_to_stop_and_how_often_to_start_again(tmp_path: Path) -> None:
     asked = job(tmp_path, "", grace_s=25, stall_s=90.0, restarts=2, claim="team", mount=str(tmp_path))
-    pod = to_manifest(asked)["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    pod = manifests.make(asked, "pytorchjob")["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     command = pod["containers"][0]["command"]
     split = command.index("--")
     assert command[4:split] == ["--grace-s=25", "--stall-s=90"]

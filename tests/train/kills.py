@@ -20,7 +20,7 @@ EVERY = 10
 FARTHEST = 25
 """Most steps between a start and its kill."""
 
-WHOLE = 5
+WHOLE = 3
 """Every so many kills, one takes the whole job with it."""
 
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
@@ -49,7 +49,7 @@ def kill_often(folder: Path, count: int, seed: int, *, forked: bool = False, pro
         count: How many kills.
         seed: Of the steps and ranks.
         forked: Start each life by forking, which takes a tenth of the time; else the agent of a job starts
-            them, and is killed itself at every fifth kill.
+            them, and is killed itself at every third kill.
         processes: How many.
     """
     draw = random.Random(seed)  # noqa: S311

@@ -9,9 +9,10 @@ from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features
 from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.network import Mlp, Network
-from trainwright.experiment.registry import Registry
+from trainwright.experiment.registry import Promotion, Registry
+from trainwright.experiment.resources import Resources
 from trainwright.experiment.section import Name, Section
-from trainwright.experiment.training import Resources, Training
+from trainwright.experiment.training import Training
 from trainwright.experiment.validation import Validation
 
 
@@ -28,6 +29,7 @@ class Experiment(Section):
     resources: Resources = Field(default_factory=Resources)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     registry: Registry
+    promotion: Promotion = Field(default_factory=Promotion)
     materialize: Materialize | None = Field(None, description="What `materialize_features` is asked to do.")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Sections ``training`` and ``resources``: how the model is fitted, and on how much."""
+"""Section ``training``: how the model is fitted."""
 
 from typing import Annotated, Literal, Self
 
@@ -86,38 +86,5 @@ class Training(Section):
             raise ValueError(
                 f"guards.early_stopping watches a split, which a model in {self.parallel.pipeline} stages "
                 "(parallel.pipeline) cannot: its stages can only be run to learn"
-            )
-        return self
-
-
-class Resources(Section):
-    """Where and on how much the training runs."""
-
-    launcher: Literal["auto", "local", "pytorchjob"] = Field(
-        "auto", description="auto: pytorchjob on a cluster."
-    )
-    nodes: int = Field(1, ge=1, description="Pods; always 1 with the local launcher.")
-    processes: int = Field(2, ge=1, description="Processes a node.")
-    restarts: int = Field(
-        3, ge=0, description="Times that the processes are started again after one was lost."
-    )
-    timeout_s: int = Field(3600, ge=1, description="The job is stopped after this many seconds.")
-    grace_s: int = Field(
-        30, ge=1, description="Seconds in which a stopped training finishes its step and saves."
-    )
-    cpu: float = Field(2, gt=0, description="Cores a pod.")
-    memory_gib: float = Field(4, gt=0, description="Memory a pod.")
-    gpus: int = Field(0, ge=0, description="GPUs a pod.")
-    claim: Name = Field(
-        "trainwright-shared",
-        description="On a cluster: PersistentVolumeClaim that the train step and its job share.",
-    )
-    mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
-
-    @model_validator(mode="after")
-    def _one_gpu_each(self) -> Self:
-        if self.gpus and self.gpus != self.processes:
-            raise ValueError(
-                f"processes {self.processes} use as many GPUs, and gpus is {self.gpus}: make them equal"
             )
         return self

@@ -17,9 +17,9 @@ from trainwright.errors import (
     TrainwrightError,
     TransientError,
 )
-from trainwright.launch.manifest import GROUP, PLURAL, VERSION
 
 _T = TypeVar("_T")
+GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "pytorchjobs"
 _TIMEOUT_S = 30
 _SLOWEST_S = 30.0
 

@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, InternalError
 
 _ATTEMPTS = "attempts"
 _PIN = "pinned-by-*.json"
@@ -57,8 +58,54 @@ def next_attempt(home: Path) -> Path:
 
 def newest_attempt(home: Path) -> Path | None:
     """Return the folder of the newest attempt at a job, if there was any."""
-    folders = [path for path in (home / _ATTEMPTS).glob("*") if path.name.isdigit()]
-    return max(folders, key=lambda path: int(path.name), default=None)
+    return next(reversed(folders(home)), None)
+
+
+def home_of(folder: Path) -> Path | None:
+    """Return the home that an attempt's folder lies in; nothing if it lies elsewhere."""
+    return folder.parent.parent if folder.parent.name == _ATTEMPTS else None
+
+
+def folders(home: Path) -> list[Path]:
+    """Return the folders of all attempts at a job, the oldest first."""
+    found = [path for path in (home / _ATTEMPTS).glob("*") if path.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def documents(folder: Path) -> dict[str, str]:
+    """Read what was prepared for an attempt: the files of its folder, as texts by their names."""
+    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def again(folder: Path, prepared: Mapping[str, str]) -> Path:
+    """Make the folder of the next attempt, with what was prepared for another one.
+
+    A JSON document that names its attempt (``attempt``) names the new one.
+
+    Args:
+        folder: Folder of the attempt that was prepared.
+        prepared: Its documents, as :func:`documents` reads them before the attempt began.
+
+    Raises:
+        InternalError: The folder does not lie in a home.
+    """
+    home = home_of(folder)
+    if home is None:
+        raise InternalError(f"attempt {folder} lies in no home: there is no other one")
+    fresh = next_attempt(home)
+    for name, text in prepared.items():
+        (fresh / name).write_text(_renamed(text, folder.name, fresh.name))
+    return fresh
+
+
+def _renamed(text: str, before: str, after: str) -> str:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(body, dict) or body.get("attempt") != before:
+        return text
+    return json.dumps(body | {"attempt": after}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def others(home: Path) -> list[Path]:

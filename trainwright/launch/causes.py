@@ -7,16 +7,20 @@ from trainwright.errors import Hang, InputError, TrainwrightError, TransientErro
 REPEATED = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "NODE_GPU", "UNKNOWN"})
 """Classes of failures after which the processes are started again: they may well not come back."""
 
-_CLASSES = {
+CLASSES = {
     "InputError": "CONFIG",
     "PermissionRefused": "CONFIG",
+    "DataRefused": "USER_EXCEPTION",
+    "ModelRefused": "USER_EXCEPTION",
     "TransientError": "INFRASTRUCTURE",
     "DependencyError": "INFRASTRUCTURE",
     "Diverged": "DIVERGED",
     "Hang": "HANG",
     "Preempted": "PREEMPTED",
     "PreemptedUnsaved": "PREEMPTED",
+    "InternalError": "USER_EXCEPTION",
 }
+"""What an error of ours amounts to, by the name of its class."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def understood(error: BaseException) -> Cause:
     ours = in_our_words(error)
     if isinstance(ours, TrainwrightError):
         names = [kind.__name__ for kind in type(ours).__mro__]
-        usual = next((_CLASSES[name] for name in names if name in _CLASSES), "USER_EXCEPTION")
+        usual = next((CLASSES[name] for name in names if name in CLASSES), "USER_EXCEPTION")
         return Cause(ours, getattr(ours, "kind", usual))
     return _of_another_library(error)
 

@@ -8,7 +8,7 @@ from trainwright.launch.job import Launcher
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """Kubernetes puts this file into every pod that may talk to its API."""
 
-NAMES = ("auto", "local", "pytorchjob")
+NAMES = ("auto", "local", "pytorchjob", "trainjob")
 
 
 def resolve(name: str, service_account: Path = SERVICE_ACCOUNT) -> str:
@@ -24,16 +24,35 @@ def resolve(name: str, service_account: Path = SERVICE_ACCOUNT) -> str:
     return name
 
 
-def make(name: str, service_account: Path = SERVICE_ACCOUNT) -> Launcher:
+def make(
+    name: str,
+    service_account: Path = SERVICE_ACCOUNT,
+    *,
+    workflow: str = "",
+    outage_s: float = 900.0,
+    pending_s: float = 1800.0,
+) -> Launcher:
     """Make a launcher by name. Only the one that is chosen loads its libraries.
+
+    Args:
+        name: One of ``NAMES``.
+        service_account: Where a pod of a cluster has its token.
+        workflow: The Argo workflow that a cluster's job is to go with; empty: none.
+        outage_s: Longest outage of the cluster's API that is sat out.
+        pending_s: Seconds until all pods have to run, waiting in a queue apart.
 
     Raises:
         InputError: There is no such launcher.
+        DependencyError: This is no pod of a cluster.
     """
-    if resolve(name, service_account) == "local":
+    chosen = resolve(name, service_account)
+    if chosen == "local":
         from trainwright.launch.local import Local
 
         return Local()
-    from trainwright.launch.pytorchjob import PyTorchJobs
+    from trainwright.launch.cluster import ClusterLauncher
+    from trainwright.launch.cluster.kind import KINDS
 
-    return PyTorchJobs.in_cluster()
+    return ClusterLauncher.in_cluster(
+        KINDS[chosen], workflow=workflow, outage_s=outage_s, pending_s=pending_s
+    )

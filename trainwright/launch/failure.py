@@ -182,6 +182,7 @@ class Failure(Document):
     """
 
     FILE: ClassVar[str] = "failure.json"
+    CARD: ClassVar[str] = "failure.md"
     kind: str
     budget: str
     retryable: bool

@@ -8,6 +8,8 @@ from typing import ClassVar, Protocol
 
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
+from trainwright.launch import words
+from trainwright.launch.placement import Placement
 
 FOLDER = "{folder}"
 """Stands for the attempt's folder in a job's program."""
@@ -41,6 +43,26 @@ class Completion(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How often a launcher makes another attempt at a job, by what ended the one before.
+
+    Attributes:
+        preemption: Nodes taken away: nothing is wrong with the job.
+        infrastructure: Nodes, networks and disks that broke, and hangs.
+        user: The program itself. What is wrong with it is wrong again the next time.
+    """
+
+    preemption: int = 10
+    infrastructure: int = 3
+    user: int = 0
+
+    def wrong(self) -> list[str]:
+        """Say which limits are below 0."""
+        limits = dataclasses.asdict(self)
+        return [f"{name} is {limit}, must be at least 0" for name, limit in limits.items() if limit < 0]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A program that runs in ``nodes`` times ``processes`` processes, which find one another.
 
@@ -66,6 +88,8 @@ class Job:
         env: Environment variables of every process.
         claim: Name of the PersistentVolumeClaim on which ``folder`` lies; empty for a local job.
         mount: Where the claim is mounted.
+        placement: Where and how its pods run on a cluster.
+        budget: How often the launcher makes another attempt, by what ended the one before.
     """
 
     run: str
@@ -86,6 +110,8 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     claim: str = ""
     mount: str = ""
+    placement: Placement = field(default_factory=Placement)
+    budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         """Refuse what no launcher can run.
@@ -93,6 +119,13 @@ class Job:
         Raises:
             InputError: Any value is out of range; all are named.
         """
+        wrong = [*self._amounts(), *self._names()]
+        wrong += [f"budget.{problem}" for problem in self.budget.wrong()]
+        wrong += [f"placement.{problem}" for problem in self.placement.wrong()]
+        if wrong:
+            raise InputError("; ".join(wrong), where=f"job of {self.task}")
+
+    def _amounts(self) -> list[str]:
         counts = {name: getattr(self, name) for name in ("nodes", "processes", "timeout_s", "grace_s")}
         wrong = [f"{name} is {value}, must be at least 1" for name, value in counts.items() if value < 1]
         if self.restarts < 0:
@@ -100,13 +133,34 @@ class Job:
         amounts = {name: getattr(self, name) for name in ("cpu", "memory_gib")}
         if self.stall_s is not None:
             amounts["stall_s"] = self.stall_s
-        wrong += [f"{name} is {value}, must be above 0" for name, value in amounts.items() if value <= 0]
+        wrong += [f"{name} is {value}, must be above 0" for name, value in amounts.items() if not value > 0]
+        if self.gpus < 0:
+            wrong.append(f"gpus is {self.gpus}, must be at least 0")
+        least, shared = self.placement.min_nodes, self.placement.shared_memory_gib
+        if least is not None and least > self.nodes:
+            wrong.append(f"placement.min_nodes {least} is above nodes {self.nodes}")
+        if shared is not None and shared >= self.memory_gib:
+            wrong.append(
+                f"placement.shared_memory_gib {shared:g} leaves nothing of memory_gib {self.memory_gib:g}"
+            )
+        return wrong
+
+    def _names(self) -> list[str]:
+        wrong = []
         if not self.program:
             wrong.append("program is empty")
         if not self.folder.is_absolute():
             wrong.append(f"folder {self.folder} is not absolute")
-        if wrong:
-            raise InputError("; ".join(wrong), where=f"job of {self.task}")
+        for name in sorted(self.env):
+            if not words.is_variable(name):
+                wrong.append(f"env {name!r} is not the name of a variable")
+            elif words.RESERVED.fullmatch(name):
+                wrong.append(f"env {name} is set by the operator, torchrun or the launcher")
+        given = {variable.name for variable in self.placement.env_from_secrets}
+        wrong += [
+            f"env {name} is also in placement.env_from_secrets" for name in sorted(given & self.env.keys())
+        ]
+        return wrong
 
     @property
     def attempt(self) -> str:
@@ -115,9 +169,13 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Identity of the job: everything but the attempt. Two launches of one job have the same."""
-        body = dataclasses.asdict(self)
-        del body["folder"]
+        """Identity of the job: everything that changes what runs. Two launches of one job have the same.
+
+        Not among it: the attempt, how often there is another (``budget``), and where and when it runs
+        (all of ``placement`` but its :attr:`~trainwright.launch.placement.Placement.decisive` part).
+        """
+        body = dataclasses.asdict(self) | {"placement": self.placement.decisive}
+        del body["folder"], body["budget"]
         return digest_text(canonical(body))
 
     @property

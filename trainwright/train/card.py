@@ -52,6 +52,8 @@ def write_card(path: Path, about: About) -> None:
 def _parts(about: About) -> Iterator[str]:
     yield f"# {_title(about)}"
     yield _sentence(about)
+    yield "## What it is for"
+    yield _purpose(about)
     yield from _data(about)
     yield from _fitting(about)
     yield from _threshold(about)
@@ -86,6 +88,15 @@ def _sentence(about: About) -> str:
             return f"{columns} Its scores are the estimated probabilities that `{label}` is 0, 1, ... {last}."
         case _:
             return f"{columns} Its score is the estimated probability that `{label}` is 1."
+
+
+def _purpose(about: About) -> str:
+    rows = "Text like that" if about.outputs is None else "Rows like those"
+    return (
+        f"{rows} of data version `{about.data_version[:12]}`, for the decisions that its evaluation had in "
+        "view. It says what goes together with what, not what would follow from a change, and nothing of "
+        "rows from elsewhere or from a time when things have changed."
+    )
 
 
 def _data(about: About) -> Iterator[str]:
@@ -167,7 +178,7 @@ def _gains(about: About) -> Iterator[str]:
 
 def _limits(about: About) -> str:
     if about.outputs is None:
-        return "It knows the tokens it was fitted on. How good it is, is in the report of the evaluation."
+        return "It knows the tokens it was fitted on. How good it is, the evaluation says."
     objective = about.config["training"]["objective"]
     bent = [name for name in ("class_weights", "sampling") if objective[name] != "none"]
     bent += ["focal"] if objective["focal"] else []
@@ -181,7 +192,7 @@ def _limits(about: About) -> str:
         "Values that were rare or absent in training are treated as unknown, numbers are cut off at 10 "
         "standard deviations or, where they are scaled by quantiles, at the smallest and the largest that "
         "were learned from, and nothing is known of times after the training split. How good the scores "
-        "are, overall and by slice, is in the report of the evaluation, not here."
+        "are, overall and by slice, the evaluation says."
     )
 
 

@@ -1,24 +1,26 @@
 """Submits a training as a job, and harvests what it made. Runs without torch and without pyarrow."""
 
 import dataclasses
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trainwright import tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
-from trainwright.errors import InputError, InternalError
+from trainwright.errors import InputError, InternalError, TrainwrightError
 from trainwright.experiment import Network, Resources, Tracking, Training, read_network
 from trainwright.launch import choice
 from trainwright.launch.attempt import publish
-from trainwright.launch.job import FOLDER, Job, Launcher, Result
+from trainwright.launch.job import FOLDER, Budget, Job, Launcher, Result
+from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 from trainwright.report import markdown
 from trainwright.tracking.shipping import Destination, given_by_kfp
 from trainwright.train.homes import next_folder
+from trainwright.train.inherited import inherit
 from trainwright.train.refusals import check_kind
+from trainwright.train.shown import show_failure, show_page
 from trainwright.train.specification import Specification, check_snapshot, pinned
 
 
@@ -34,6 +36,8 @@ class Request:
         resources: Section ``resources``, as JSON.
         image: Image of the job's pods.
         run: Address of the model artifact: the same at every retry of the same step of the same run.
+        step: What the pipeline sets on the step itself, by the names of ``dsl.TaskConfig``'s fields.
+        workflow: The Argo workflow of the run, with which a cluster's job is to go; empty: none.
     """
 
     training_set: Path
@@ -43,6 +47,8 @@ class Request:
     resources: str
     image: str
     run: str
+    step: Mapping[str, Any] = field(default_factory=dict)
+    workflow: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class _Plan:
     training: Training
     resources: Resources
     launcher: str
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def processes(self) -> int:
@@ -106,7 +113,7 @@ def submit(
         request: What is asked for.
         model: Where the model's folder is to appear.
         predictions: Where the predictions' snapshot is to appear.
-        summary: Where the Markdown summary is to appear.
+        summary: Where the Markdown summary is to appear; of a training that failed, why it did.
         report: Where the page with the curves is to appear, after a training that failed too.
         launcher: What runs the job; the one that ``resources.launcher`` names if absent.
 
@@ -120,9 +127,12 @@ def submit(
     with next_folder(request.run, plan.pinned, plan.launcher, plan.resources, model) as folder:
         job = _prepare(plan, folder)
         try:
-            result = (launcher or choice.make(plan.launcher)).run(job)
-        finally:
-            _show(folder / _PAGE, report)
+            result = (launcher or choice.make(plan.launcher, workflow=request.workflow)).run(job)
+        except TrainwrightError as error:
+            show_failure(error, folder, summary, report)
+            raise
+        # Not always in the folder that was asked for: a launcher may have found the job, or tried again.
+        show_page(result.folder, report)
         submitted = _harvest(result)
         publish(result.folder / "predictions", predictions)
         publish(result.folder / "model", model)
@@ -143,7 +153,15 @@ def _parse(request: Request) -> _Plan:
     resources = _read(lambda: Resources.parse(request.resources, "resources"), wrong)
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
-    return _Plan(request, network, training, resources, choice.resolve(resources.launcher))
+    inherited = inherit(resources, request.step)
+    return _Plan(
+        request,
+        network,
+        training,
+        inherited.resources,
+        choice.resolve(resources.launcher),
+        inherited.env,
+    )
 
 
 def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | None:
@@ -198,10 +216,20 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
         grace_s=resources.grace_s,
         stall_s=plan.training.guards.stall_s,
         # What cuBLAS needs to give the same sums every time.
-        env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {},
+        env={**plan.env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
         claim=resources.claim if on_cluster else "",
         mount=resources.mount if on_cluster else "",
+        placement=_placement(resources) if on_cluster else Placement(),
+        budget=Budget(**resources.budget.model_dump()),
     )
+
+
+def _placement(resources: Resources) -> Placement:
+    """Write the section as the launchers take it."""
+    said = resources.placement.model_dump()
+    kinds = {"tolerations": Toleration, "volumes": Volume, "env_from_secrets": SecretVariable}
+    parts = {name: tuple(kind(**entry) for entry in said[name]) for name, kind in kinds.items()}
+    return Placement(**said | parts)
 
 
 def _destination(tracking: Tracking) -> dict[str, str]:
@@ -221,16 +249,6 @@ def _visible(plan: _Plan) -> Path:
     if not (target / Snapshot.FILE).exists():
         publish(source, target, keep=True)
     return target
-
-
-_PAGE = "report.html"
-
-
-def _show(page: Path, report: Path) -> None:
-    """Bring the page to its place, if the training got as far as to draw one."""
-    if page.exists():
-        report.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(page, report)
 
 
 def _harvest(result: Result) -> Submitted:

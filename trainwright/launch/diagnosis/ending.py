@@ -9,7 +9,7 @@ from trainwright.launch.diagnosis import log
 from trainwright.launch.diagnosis.finding import Finding
 from trainwright.launch.diagnosis.log import LogStory
 from trainwright.launch.diagnosis.observed import Event
-from trainwright.launch.diagnosis.pod_story import CONTAINER, Ending, PodStory
+from trainwright.launch.diagnosis.pod_story import MAIN, Ending, PodStory
 
 _KERNEL = re.compile(r"Memory cgroup out of memory|System OOM encountered|OOMKilling|SystemOOM")
 _SIGNALLED = 128
@@ -86,7 +86,7 @@ def judge(pod: PodStory, end: Ending, story: LogStory, events: Sequence[Event]) 
 def _by_kubernetes(case: _Case) -> Finding | None:
     """Believe what the kubelet says; exit codes come after it."""
     pod, end = case.pod, case.end
-    if end.container != CONTAINER:
+    if end.container not in MAIN:
         return case.finding(
             "INFRASTRUCTURE",
             f"pod {pod.name} never started: its container {end.container} ended with exit code {case.code}",

@@ -12,10 +12,6 @@ from trainwright.launch.diagnosis.log import LogStory
 from trainwright.launch.diagnosis.observed import Observed
 from trainwright.launch.diagnosis.pod_story import Ending, PodStory
 
-BACKOFF = "reached the specified backoff limit"
-DEADLINE = "active longer than specified deadline"
-"""How the operator says that it ended a job itself, with all its pods."""
-
 _SKEW_S = 5
 """By how much the clocks of a cluster's machines may differ, in seconds."""
 
@@ -29,6 +25,7 @@ class Incident:
         finding: Its class and what shows it.
         at_s: When, in seconds since 1970; infinite if unknown.
         order: The sight of the job's pods that first showed it, for those of the same second.
+        began_s: When the run of the container that this ended had begun; None if it took the whole pod.
         recovered: Whether the same place in the job ran again afterwards, before the job ended.
     """
 
@@ -36,6 +33,7 @@ class Incident:
     finding: Finding
     at_s: float
     order: int
+    began_s: float | None = None
     recovered: bool = False
 
     @property
@@ -71,6 +69,7 @@ def _of_pod(observed: Observed, pod: PodStory) -> list[Incident]:
             finding=ending.judge(pod, end, story, events),
             at_s=_when(end, story),
             order=end.order,
+            began_s=end.started_s,
         )
         for end in pod.endings
         if end.exit_code and end.started_s is not None and not _killed_by_deletion(pod, end)
@@ -122,8 +121,28 @@ def _taken(observed: Observed, pod: PodStory) -> bool:
         return False
     if observed.job is not None and _ended_with(observed.job, observed, pod):
         return False
-    others = (other for other in observed.pods if other.name != pod.name and not observed.successors(other))
+    others = [other for other in observed.pods if other.place != pod.place and not observed.successors(other)]
+    if observed.job is not None and _cleaned_up(observed.job, pod, others):
+        return False
     return not any(_ended_before(other, pod) or _lost_before(other, pod) for other in others)
+
+
+def _cleaned_up(job: JobStory, pod: PodStory, others: list[PodStory]) -> bool:
+    """Tell whether the operator deleted a pod because of what became of another one, which ended the job.
+
+    It does so within a second, and a list may show both at once. That other pod was seen to be deleted before
+    this one, or Kubernetes says that it was taken away, or it had ended by itself.
+    """
+    if job.ended_s is None or pod.deletion is None or pod.deletion_s is None or pod.deletion_s < job.ended_s:
+        return False
+    return any(_cause_of(other, pod.deletion, pod.deletion_s) for other in others)
+
+
+def _cause_of(other: PodStory, deletion: int, deletion_s: float) -> bool:
+    """Tell whether what became of a pod came before the deletion of another one, or in the same second."""
+    if other.deletion is None:
+        return other.over is not None and (other.finished_s or math.inf) <= deletion_s
+    return other.deletion < deletion or (other.deletion == deletion and other.disruption is not None)
 
 
 def _vanished(observed: Observed, pod: PodStory) -> bool:
@@ -146,7 +165,7 @@ def _lost_before(other: PodStory, pod: PodStory) -> bool:
 
 def _ended_with(job: JobStory, observed: Observed, pod: PodStory) -> bool:
     """Tell whether a pod was deleted because its job had ended, or was deleted itself."""
-    if BACKOFF in job.message or DEADLINE in job.message:
+    if job.used_up or job.late:
         return True
     at_s = math.inf if pod.deletion_s is None else pod.deletion_s
     late = job.ended_s is not None and at_s != math.inf and at_s > job.ended_s + _SKEW_S
@@ -179,6 +198,8 @@ def _suspended(observed: Observed, pod: PodStory) -> bool:
 def _recovered(observed: Observed, entry: Incident) -> bool:
     """Tell whether the place of a pod ran again, before the job ended."""
     ended_s = observed.job.ended_s if observed.job else None
-    again = [start for start in entry.pod.starts if start >= entry.at_s]
+    # Not by the time of the incident: whole seconds cannot tell a start from an end that came right after it.
+    began_s = entry.began_s
+    again = [start for start in entry.pod.starts if began_s is not None and start > began_s]
     again += [start for other in observed.successors(entry.pod) for start in other.starts]
     return any(ended_s is None or start <= ended_s for start in again)

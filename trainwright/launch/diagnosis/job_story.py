@@ -12,7 +12,17 @@ Object = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label that names a Kueue queue."""
 
-_OURS = "kubeflow.org/training-operator"
+_OURS = frozenset({"kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller"})
+_PASSING = "TrainingRuntimeNotSupported"
+"""Reason of a TrainJob's Failed that the controller takes back as soon as the runtime is there."""
+
+_BACKOFF = "reached the specified backoff limit"
+_DEADLINES = ("active longer than specified deadline", "exceeded its active deadline")
+"""How the operators say that they ended a job themselves, with all its pods."""
+
+
+_SAME = {"Complete": "Succeeded"}
+"""What a TrainJob calls otherwise than a PyTorchJob."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +47,7 @@ class JobStory:
         pods: How many pods it asks for.
         needed: How many of these have to run for it to count as running.
         taken_up: Whether the operator has written any status.
+        refusal: Why its runtime cannot run it, as far as its controller says so now.
         conditions: Its conditions, by type. Their order in the list means nothing.
         suspensions: When it was suspended, and when it was resumed, or None.
         deletion_s: When its deletion was asked for, as far as it says so.
@@ -50,6 +61,7 @@ class JobStory:
     pods: int = 1
     needed: int = 1
     taken_up: bool = False
+    refusal: str = ""
     conditions: dict[str, Condition] = field(default_factory=dict)
     suspensions: tuple[tuple[float, float | None], ...] = ()
     deletion_s: float | None = None
@@ -76,6 +88,16 @@ class JobStory:
         return min((time for time in kinds if time), default=self.deletion_s)
 
     @property
+    def late(self) -> bool:
+        """Whether the operator ended it at its deadline."""
+        return any(text in self.message for text in _DEADLINES)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the operator ended it at its backoff limit."""
+        return _BACKOFF in self.message
+
+    @property
     def message(self) -> str:
         """What the operator says about its end."""
         return "; ".join(
@@ -89,34 +111,39 @@ def begun(job: Object) -> JobStory:
     policy = spec.get("runPolicy") or {}
     replicas = spec.get("pytorchReplicaSpecs") or {}
     counts = [(entry or {}).get("replicas") or 1 for entry in replicas.values()]
-    manager = policy.get("managedBy") or ""
+    manager = policy.get("managedBy") or spec.get("managedBy") or ""
+    nodes = (spec.get("trainer") or {}).get("numNodes") or 1
     return JobStory(
         uid=metadata.get("uid") or "",
         created_s=seconds(metadata.get("creationTimestamp")),
         queue=(metadata.get("labels") or {}).get(QUEUE) or "",
-        manager="" if manager == _OURS else manager,
-        pods=sum(counts) or 1,
-        needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or sum(counts) or 1,
+        manager="" if manager in _OURS else manager,
+        pods=sum(counts) or nodes,
+        needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or sum(counts) or nodes,
     )
 
 
 def grown(story: JobStory, job: Object, *, gone: bool = False) -> JobStory:
     """Return the story with one more version of the job."""
     metadata, status = job["metadata"], job.get("status") or {}
+    entries = status.get("conditions") or []
     conditions = {
-        entry["type"]: Condition(
+        _SAME.get(entry["type"], entry["type"]): Condition(
             holds=entry.get("status") == "True",
             reason=entry.get("reason") or "",
             message=entry.get("message") or "",
             since_s=seconds(entry.get("lastTransitionTime")),
         )
-        for entry in status.get("conditions") or []
+        for entry in entries
+        if entry.get("reason") != _PASSING
     }
+    refusals = [entry.get("message") or _PASSING for entry in entries if entry.get("reason") == _PASSING]
     kept = {kind: story.conditions[kind] for kind in ("Succeeded", "Failed") if story.holds(kind)}
     return dataclasses.replace(
         story,
         queue=(metadata.get("labels") or {}).get(QUEUE) or story.queue,
-        taken_up=story.taken_up or bool(conditions),
+        taken_up=story.taken_up or bool(entries or status.get("jobsStatus")),
+        refusal=next(iter(refusals), ""),
         conditions=conditions | kept,
         suspensions=_suspended(story.suspensions, conditions.get("Suspended")),
         deletion_s=story.deletion_s or seconds(metadata.get("deletionTimestamp")),

@@ -12,6 +12,9 @@ from trainwright.launch.diagnosis.pod_story import Object, PodStory
 MAX_LOG = 65_536
 """Characters of a log that are kept: its end is what tells."""
 
+_ABOUT = frozenset({"PyTorchJob", "TrainJob", "JobSet", "Job", "Pod", "Workload"})
+"""Kinds of objects whose events tell of a job; those of a node count for its pods."""
+
 _MAX_EVENTS = 500
 _AFTER_S = 60
 """Seconds after a pod's end in which what is said about its node still counts: nodes are slow to tell."""
@@ -25,7 +28,8 @@ class Event:
     """What a controller said about an object. A hint and never the state: events come late, or twice.
 
     Attributes:
-        kind: Kind of the object: ``PyTorchJob``, ``Pod``, ``Workload`` or ``Node``.
+        kind: Kind of the object: ``PyTorchJob``, ``TrainJob``, ``JobSet``, ``Job``, ``Pod``, ``Workload`` or
+            ``Node``.
         name: Its name.
         uid: Its identity.
         reason: One word.
@@ -73,7 +77,7 @@ class Observed:
         """
         gone = change == "DELETED"
         match kind:
-            case "PyTorchJob":
+            case "PyTorchJob" | "TrainJob":
                 self.see_job(body, gone=gone)
             case "Pod":
                 self.see_pod(body, gone=gone)
@@ -111,8 +115,9 @@ class Observed:
         about = event.get("involvedObject") or {}
         name = about.get("name", "")
         kind = about.get("kind", "")
-        mine = name == self.name or name.startswith((f"{self.name}-", f"pytorchjob-{self.name}-"))
-        if kind != "Node" and (not mine or kind not in {"PyTorchJob", "Pod", "Workload"}):
+        workloads = tuple(f"{owner}-{self.name}-" for owner in ("pytorchjob", "trainjob", "jobset"))
+        mine = name == self.name or name.startswith((f"{self.name}-", *workloads))
+        if kind != "Node" and (not mine or kind not in _ABOUT):
             return
         series = event.get("series") or {}
         times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
@@ -174,4 +179,4 @@ class Observed:
 
     def successors(self, pod: PodStory) -> tuple[PodStory, ...]:
         """The pods of the same name that came after one."""
-        return tuple(other for other in self.pods if other.name == pod.name and other.first > pod.first)
+        return tuple(other for other in self.pods if other.place == pod.place and other.first > pod.first)

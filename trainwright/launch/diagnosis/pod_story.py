@@ -9,10 +9,11 @@ from trainwright.launch.diagnosis.clock import seconds
 
 Object = Mapping[str, Any]
 
-CONTAINER = "pytorch"
-"""The operator insists on this name for the container that trains."""
+MAIN = frozenset({"pytorch", "node"})
+"""The operators insist on these names for the container that trains: of a PyTorchJob, of a TrainJob."""
 
-_LABEL = "training.kubeflow.org/"
+_LABEL, _SET = "training.kubeflow.org/", "jobset.sigs.k8s.io/"
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _OVER = frozenset({"Succeeded", "Failed"})
 _GPU = "/gpu"
 
@@ -58,8 +59,10 @@ class PodStory:
     Attributes:
         name: Its name; a pod that replaces it has the same.
         uid: Its identity.
-        owner: Identity of the job that owns it.
-        role: ``master`` or ``worker``.
+        owner: Identity of the job that owns it; empty where something in between does, as with a TrainJob.
+        place: Its place among the job's pods: a pod that replaces it has the same, under another name or not.
+        chief: Whether rank 0 runs in it.
+        role: ``master`` or ``worker``; that of a TrainJob's pods is ``node``.
         node_rank: Its number among the job's pods, as far as its environment tells.
         rank: The rank of its only process; None where it has several, or where torchrun gives the numbers.
         torchrun: Whether its program is torchrun itself, which ends with 1 whatever its processes end with.
@@ -86,6 +89,8 @@ class PodStory:
     name: str
     uid: str
     owner: str
+    place: str
+    chief: bool
     role: str
     node_rank: int | None
     rank: int | None
@@ -112,7 +117,7 @@ class PodStory:
     @property
     def starts(self) -> tuple[float, ...]:
         """When its training container had started, each time, in seconds since 1970."""
-        ended = [end.started_s for end in self.endings if end.container == CONTAINER and end.started_s]
+        ended = [end.started_s for end in self.endings if end.container in MAIN and end.started_s]
         return tuple(sorted({*ended, *([self.running_s] if self.running_s else [])}))
 
     @property
@@ -128,18 +133,27 @@ def begun(pod: Object, order: int) -> PodStory:
     container = _main(spec.get("containers") or [{}])
     labels = metadata.get("labels") or {}
     environment = {entry["name"]: entry.get("value") or "" for entry in container.get("env") or []}
-    rank, torchrun = _number(environment.get("RANK")), _is_torchrun(container)
+    in_set = f"{_SET}jobset-name" in labels
+    rank, torchrun = (
+        _number(labels.get(_INDEX) if in_set else environment.get("RANK")),
+        _is_torchrun(container),
+    )
     alone = (
         environment.get("WORLD_SIZE") == environment.get("PET_NNODES")
         and environment.get("PET_NPROC_PER_NODE") in {"1", "auto"}
         and not torchrun
     )
     limits = (container.get("resources") or {}).get("limits") or {}
+    owners = [entry.get("uid") or "" for entry in metadata.get("ownerReferences") or []]
+    role = labels.get(f"{_SET}replicatedjob-name" if in_set else f"{_LABEL}replica-type") or ""
     return PodStory(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
-        owner=next((entry.get("uid") or "" for entry in metadata.get("ownerReferences") or []), ""),
-        role=labels.get(f"{_LABEL}replica-type") or "",
+        owner="" if in_set or not owners else owners[0],
+        # An indexed Job ends its pods' names with random letters.
+        place=metadata["name"].rpartition("-")[0] if in_set else metadata["name"],
+        chief=(role == "node" and rank == 0) if in_set else labels.get(f"{_LABEL}job-role") == "master",
+        role=role,
         node_rank=rank,
         rank=rank if alone else None,
         torchrun=torchrun,
@@ -187,7 +201,7 @@ def grown(story: PodStory, pod: Object, order: int, *, gone: bool = False) -> Po
 
 def _main(entries: list[Any]) -> Any:
     """Return the entry of the training container, or the first one."""
-    return next((entry for entry in entries if entry.get("name") == CONTAINER), entries[0] if entries else {})
+    return next((entry for entry in entries if entry.get("name") in MAIN), entries[0] if entries else {})
 
 
 def _number(text: object) -> int | None:

@@ -7,23 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright.launch.causes import CLASSES
 from trainwright.launch.diagnosis import log
 from trainwright.launch.failure import KINDS, Failure
 from trainwright.launch.ranks import RankError, first_error
 
-_CLASSES = {
-    "InputError": "CONFIG",
-    "PermissionRefused": "CONFIG",
-    "DataRefused": "USER_EXCEPTION",
-    "ModelRefused": "USER_EXCEPTION",
-    "TransientError": "INFRASTRUCTURE",
-    "DependencyError": "INFRASTRUCTURE",
-    "Diverged": "DIVERGED",
-    "Hang": "HANG",
-    "Preempted": "PREEMPTED",
-    "PreemptedUnsaved": "PREEMPTED",
-    "InternalError": "USER_EXCEPTION",
-}
 _VAGUE = frozenset({"UNKNOWN", "USER_EXCEPTION"})
 _NOT_FINITE = re.compile(r"not finite|\bnan\b|\binf\b", re.IGNORECASE)
 _KILLED = re.compile(r"was killed by (SIG\w+)")
@@ -59,7 +47,7 @@ def of_rank(error: RankError) -> Report:
     """Return what the error of one process amounts to."""
     said = f"{error.error}: {error.what}"
     clue = log.kind_of(said)
-    ours = error.error in _CLASSES and not error.witnessed
+    ours = error.error in CLASSES and not error.witnessed
     kind = error.kind or (clue.kind if clue and not ours else _classified(error.error, error.what))
     if kind == "DIVERGED" and _NOT_FINITE.search(error.what):
         kind = "NAN_LOSS"
@@ -117,7 +105,7 @@ def of_error_file(text: str, rank: int | None = None) -> Report | None:
         reason=name if name.isidentifier() else "",
         evidence=("torchelastic error file: " + "\n".join([message, *trace[-6:-1]]),),
     )
-    named = name in _CLASSES and not (clue and clue.weak)
+    named = name in CLASSES and not (clue and clue.weak)
     return Report(failure=failure, named=named)
 
 
@@ -125,5 +113,5 @@ def _classified(name: str, what: str) -> str:
     """Return the class for the name of an error."""
     if name == "MemoryError":
         return "HOST_OOM"
-    kind = _CLASSES.get(name, "USER_EXCEPTION")
+    kind = CLASSES.get(name, "USER_EXCEPTION")
     return "NAN_LOSS" if kind == "DIVERGED" and _NOT_FINITE.search(what) else kind

@@ -36,7 +36,7 @@ def standing(observed: Observed) -> Standing:
     """Return where a job stands. The job's own Running means one pod, and flickers; its pods are counted."""
     job, running = observed.job, sum(pod.running_s is not None and pod.gone is None for pod in observed.pods)
     starts = sum(len(pod.starts) for pod in observed.pods)
-    places = len({pod.name for pod in observed.pods if pod.starts})
+    places = len({pod.place for pod in observed.pods if pod.starts})
     held = waiting(observed)
     if job is None:
         phase = "absent"

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 
 from trainwright.launch.diagnosis.observed import Observed
-from trainwright.launch.diagnosis.pod_story import CONTAINER, PodStory
+from trainwright.launch.diagnosis.pod_story import MAIN, PodStory
 from trainwright.launch.diagnosis.usage import latest_s
 
 PHASES = ("queued", "pending", "starting", "running", "restarting", "ending")
@@ -94,7 +94,7 @@ def _running(pod: PodStory, end: float) -> list[Span]:
     spans = [
         (entry.started_s, entry.finished_s)
         for entry in pod.endings
-        if entry.container == CONTAINER and entry.started_s is not None and entry.finished_s is not None
+        if entry.container in MAIN and entry.started_s is not None and entry.finished_s is not None
     ]
     if pod.running_s is not None:
         spans.append(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from trainwright.launch.diagnosis import log, redaction, usage
 from trainwright.launch.diagnosis.finding import Finding
-from trainwright.launch.diagnosis.incident import BACKOFF, DEADLINE, Incident, incidents
+from trainwright.launch.diagnosis.incident import Incident, incidents
 from trainwright.launch.diagnosis.observed import Observed
 from trainwright.launch.diagnosis.report import Report
 from trainwright.launch.diagnosis.waiting import Waiting, waiting
@@ -110,11 +110,11 @@ def _cause(observed: Observed, found: tuple[Incident, ...]) -> Incident | None:
     up its backoff limit had recovered from all of them: then it is the last.
     """
     job = observed.job
-    if job is None or DEADLINE in job.message:
+    if job is None or job.late:
         return None
     ended_s = math.inf if job.ended_s is None else job.ended_s
     early = [entry for entry in found if entry.at_s <= ended_s or entry.at_s == math.inf]
-    if BACKOFF in job.message:
+    if job.used_up:
         return early[-1] if early else None
     still = [entry for entry in early if not entry.recovered]
     if not still and job.holds("Failed"):
@@ -162,7 +162,7 @@ def _failure(observed: Observed, pod: str, finding: Finding) -> Failure:
 def _without_incident(observed: Observed) -> Failure:
     """Return the failure of a job none of whose pods explains it."""
     job = observed.job
-    if job is not None and DEADLINE in job.message:
+    if job is not None and job.late:
         return Failure.of("DEADLINE", job.message, reason="DeadlineExceeded")
     held = waiting(observed)
     if job is not None and not job.said:

@@ -102,6 +102,9 @@ def _for_the_job(observed: Observed) -> Iterator[Waiting]:
     elif job.holds("Suspended"):
         since = job.suspensions[-1][0] if job.suspensions else None
         yield _in_queue(job.queue, said, since)
+    elif job.refusal:
+        words = f"the runtime that it names cannot run it: {job.refusal}"
+        yield Waiting(kind="CONFIG", words=words, reason="TrainingRuntimeNotSupported", broken=True)
     elif not job.taken_up and not observed.pods:
         words = "the training operator has not looked at it yet"
         yield Waiting(kind="INFRASTRUCTURE", words=words, reason="NoStatus", since_s=job.created_s)
@@ -135,7 +138,10 @@ def _queue_says(observed: Observed) -> Event | None:
         for event in observed.events
         if (event.kind == "Workload" and event.reason.startswith(_QUEUE_SAYS))
         or event.reason == "WorkloadPriorityClassNotFound"
-        or (event.kind == "PyTorchJob" and event.reason in {"ErrWorkloadCompose", "Inadmissible"})
+        or (
+            event.kind in {"PyTorchJob", "TrainJob"}
+            and event.reason in {"ErrWorkloadCompose", "Inadmissible"}
+        )
     ]
     return said[-1] if said else None
 
@@ -144,7 +150,7 @@ def _refused_pods(observed: Observed) -> Iterator[Waiting]:
     """Find pods that the API did not let the operator create; the job says nothing of it."""
     if observed.pods:
         return
-    refused = [event for event in observed.events if event.reason == "FailedCreatePod"]
+    refused = [event for event in observed.events if event.reason in {"FailedCreatePod", "FailedCreate"}]
     for event in refused[-1:]:
         quota = "exceeded quota" in event.message
         yield Waiting(

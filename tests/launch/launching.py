@@ -1,0 +1,83 @@
+"""Launchers of the tests: fast ones, against the stand-in for a cluster, and what an operator would do by hand."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.launch.programs import job as program
+from tests.launch.standin import Cluster
+from trainwright.launch.attempt import next_attempt
+from trainwright.launch.cluster import ClusterLauncher, Settings
+from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.following import Pace
+from trainwright.launch.cluster.kind import PYTORCHJOB, Kind
+from trainwright.launch.cluster.patience import Patience
+from trainwright.launch.job import Completion, Job, Result
+from trainwright.launch.manifests.annotations import FOLDER
+
+Object = dict[str, Any]
+
+
+def api(cluster: Cluster, *, outage_s: float = 10.0, kind: Kind = PYTORCHJOB, token: str = "admin") -> Api:
+    """Return the access of a launcher that is patient for a moment only."""
+    patience = Patience(outage_s=outage_s, first_s=0.01, longest_s=0.1)
+    return Api(cluster.api_client(token), "team", kind, patience)
+
+
+def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:
+    """Return a launcher that looks often; what it is told otherwise are its settings, pace and access."""
+    access = {name: changes.pop(name) for name in ("outage_s", "kind", "token") if name in changes}
+    pace = {name: changes.pop(name) for name in ("tick_s", "settle_s", "renew_s", "now") if name in changes}
+    workflow = changes.pop("workflow", "")
+    settings = Settings(pace=Pace(**{"tick_s": 0.05, "settle_s": 10.0, **pace}), **changes)
+    return ClusterLauncher(api(cluster, **access), workflow=workflow, settings=settings)
+
+
+def cluster_job(root: Path, body: str = "", **changes: Any) -> Job:
+    """Describe a job of two nodes whose attempts lie in a home below ``root``."""
+    home = root / "home"
+    settings = {"claim": "shared", "mount": str(root), "nodes": 2, "processes": 1, "folder": next_attempt(home)}
+    return program(root, body, **settings | changes)
+
+
+def folder_of(body: Object) -> Path:
+    """Return the folder of the attempt that a job was made for."""
+    return Path(body["metadata"]["annotations"][FOLDER])
+
+
+def complete(body: Object) -> None:
+    """Do what rank 0 does at the very end of the attempt that a job names."""
+    folder = folder_of(body)
+    Completion(attempt=folder.name, outputs={"model": "abc"}).write(folder)
+
+
+def stamp() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def jobs(cluster: Cluster) -> list[Object]:
+    """Return the jobs that there are."""
+    return cluster.objects("PyTorchJob")
+
+
+@contextmanager
+def running(start: Callable[[], Result]) -> Iterator["Future[Result]"]:
+    """Run a launcher in a thread, and give its result to come; wait for it at the end."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(start())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield future
+    thread.join(60)
+    assert not thread.is_alive()

@@ -1,0 +1,207 @@
+"""What was done in the recordings, and what became of it, cut down to what a stand-in is held against.
+
+``python -m tests.launch.replaying SOURCE`` makes ``data/standin/replays.json.gz`` from the full recordings.
+"""
+
+import gzip
+import itertools
+import json
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+REPLAYS = Path(__file__).parent / "data" / "standin" / "replays.json.gz"
+LEFT_OUT = {
+    "active-deadline": "its deadline of 10 s is a test of its own",
+    "active-deadline-busy": "as above",
+    "image-pull": "takes a minute of back-off",
+    "log-api": "about logs",
+    "lease-annotations": "about writes",
+    "managed-by": "nothing happens",
+    "ttl": "takes its time: a test of its own",
+    "torchrun-oom-child": "its pods are as those of torchrun-exit86",
+    "torchrun-user-exception": "as above",
+    "success-static-torchrun": "its pods are as those of success-static",
+    "kueue-label": "two jobs",
+    "image-pull-misc": "two jobs",
+    "operator-outage": "three jobs",
+    "operator-outage-race": "five jobs",
+    "ttl-after-failure": "two jobs",
+}
+"""Recordings that are not replayed, and why."""
+
+_MOST_ENDS = 4
+Object = dict[str, Any]
+
+
+@cache
+def replays() -> dict[str, Object]:
+    """Return by scenario: the manifest, what was done in its order, and what was seen."""
+    with gzip.open(REPLAYS, "rt") as stream:
+        found: dict[str, Object] = json.load(stream)
+    return found
+
+
+def job_seen(body: Object) -> list[list[str]]:
+    """Return the conditions of a job, in the order of their list."""
+    told = (body.get("status") or {}).get("conditions") or []
+    return [[entry["type"], entry["status"], entry["reason"]] for entry in told]
+
+
+def pod_seen(body: Object, change: str) -> str:
+    """Return in a line how a pod stands."""
+    if change == "DELETED":
+        return "gone"
+    status, meta = body["status"], body["metadata"]
+    words = [status.get("phase", "Pending")]
+    for entry in status.get("containerStatuses") or []:
+        for kind, state in entry["state"].items():
+            said = state.get("exitCode", "") if kind == "terminated" else ""
+            words.append(f"{kind} {said} {state.get('reason', '')} after {entry['restartCount']} restarts")
+    for entry in status.get("conditions") or []:
+        if entry["type"] == "DisruptionTarget" or entry.get("reason") == "Unschedulable":
+            words.append(entry["reason"])
+    return ", ".join([*words, *(["deleted"] if "deletionTimestamp" in meta else [])])
+
+
+def in_steps(seen: list[Any]) -> list[Any]:
+    """Leave out what is as it was before, and what is only seen by chance."""
+    told = [entry for index, entry in enumerate(seen) if index == 0 or entry != seen[index - 1]]
+    return [
+        entry
+        for entry, after in zip(told, [*told[1:], ""], strict=True)
+        if not (isinstance(entry, str) and _passes(entry, after))
+    ]
+
+
+def _passes(entry: str, after: str) -> bool:
+    """Tell whether a state of a pod is one that a node shows in passing, or not at all."""
+    ends = entry.startswith("Running, term") and after.split(", ")[1:2] == entry.split(", ")[1:2]
+    return ends or (entry.startswith("Pending, waiting") and entry.endswith("deleted"))
+
+
+def calm(seen: list[list[list[str]]]) -> list[list[list[str]]]:
+    """Return a job's conditions with a to and fro between Running and Restarting shown once.
+
+    After an eviction the real operator goes to and fro by chance.
+    """
+    told: list[list[list[str]]] = []
+    for _, group in itertools.groupby(in_steps(seen), _settled):
+        entries = [*group]
+        once = [entry for index, entry in enumerate(entries) if entry not in entries[:index]]
+        told += once if once[-1] == entries[-1] else [*once, entries[-1]]
+    return told
+
+
+def _settled(conditions: list[list[str]]) -> list[list[str]]:
+    return [entry for entry in conditions if entry[0] not in ("Running", "Restarting")]
+
+
+def counts(body: Object) -> Object:
+    """Return a job's counts of pods."""
+    told = (body.get("status") or {}).get("replicaStatuses") or {}
+    return {
+        kind: {name: value for name, value in entry.items() if name != "selector"}
+        for kind, entry in told.items()
+    }
+
+
+def cut(source: Path) -> Object:
+    """Cut a full recording down."""
+    plain, packed = source / "watch.jsonl", source / "watch.jsonl.gz"
+    text = plain.read_text() if plain.exists() else gzip.decompress(packed.read_bytes()).decode()
+    events = [json.loads(line) for line in text.splitlines()]
+    actions = [json.loads(line) for line in (source / "actions.jsonl").read_text().splitlines()]
+    steps = sorted([*_done(actions), *_ended(events)], key=lambda step: step[0])
+    ends = [step[0] for step in steps if step[1] == "end"]
+    # Where there are too many, up to two seconds before the next: its node knows of the end before that.
+    last = ends[_MOST_ENDS] - 2 if len(ends) > _MOST_ENDS else float("inf")
+    events = [entry for entry in events if entry["t"] < last]
+    jobs = [entry for entry in events if entry["kind"] == "PyTorchJob"]
+    pods: dict[str, list[str]] = {}
+    for entry in events:
+        if entry["kind"] == "Pod":
+            line = pod_seen(entry["object"], entry["type"])
+            pods.setdefault(entry["object"]["metadata"]["name"], []).append(line)
+    return {
+        "manifest": _manifest(jobs[0]["object"]),
+        "steps": [step[1:] for step in steps if step[0] < last],
+        "on_term": _told_to_end(events),
+        "job": calm([job_seen(entry["object"]) for entry in jobs]),
+        "counts": counts(jobs[-1]["object"]),
+        "pods": {name: in_steps(_to_the_end(lines)) for name, lines in pods.items()},
+    }
+
+
+def _to_the_end(lines: list[str]) -> list[str]:
+    """Let a pod go whose deletion the recording does not show to its end."""
+    return [*lines, "gone"] if lines[-1].endswith("deleted") else lines
+
+
+def _manifest(job: Object) -> Object:
+    """Return a job as it was submitted, without its programs."""
+    for entry in job["spec"]["pytorchReplicaSpecs"].values():
+        container = entry["template"]["spec"]["containers"][0]
+        entry["template"]["spec"]["containers"] = [
+            {"name": container["name"], "image": container["image"], "command": ["python"]}
+            | {key: container[key] for key in ("env", "resources") if key in container}
+        ]
+    metadata = {"name": job["metadata"]["name"]}
+    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": metadata, "spec": job["spec"]}
+
+
+def _done(actions: list[Object]) -> list[list[Any]]:
+    """Read what was done: time, what, and with what."""
+    patterns = {
+        "create": r"create PyTorchJob/(\S+)",
+        "patch": r"patch PyTorchJob/\S+ (\{.*\})",
+        "delete": r"delete PyTorchJob/\S+ propagationPolicy=(\w+)",
+        "delete owner": r"delete (ConfigMap/owner)",
+        "delete pod": r"delete Pod/(\S+)",
+        "evict": r"POST pods/(\S+)/eviction",
+        "taint": r"(add) node taint",
+        "untaint": r"(remove) node taint",
+    }
+    found = []
+    for entry in actions:
+        for name, pattern in patterns.items():
+            if hit := re.match(pattern, entry["action"]):
+                found.append([entry["t"], name, hit[1]])
+    return found
+
+
+def _ended(events: list[Object]) -> list[list[Any]]:
+    """List the containers that ended by themselves: time, pod, restarts before, exit code and reason."""
+    found: dict[tuple[str, int], list[Any]] = {}
+    for entry in events:
+        body = entry["object"]
+        if entry["kind"] != "Pod" or "deletionTimestamp" in body["metadata"]:
+            continue
+        for told in body["status"].get("containerStatuses") or []:
+            ended, key = told["state"].get("terminated"), (body["metadata"]["uid"], told["restartCount"])
+            # Jobs are judged by the phases of pods, which come a second later and in an order of their own.
+            if ended and (key not in found or body["status"]["phase"] != found[key][0]):
+                what = [body["metadata"]["name"], told["restartCount"], ended["exitCode"], ended["reason"]]
+                found[key] = [body["status"]["phase"], entry["t"], "end", what]
+    return [entry[1:] for entry in found.values()]
+
+
+def _told_to_end(events: list[Object]) -> dict[str, int]:
+    """Return what each pod ended with after it was told to."""
+    found = {}
+    for entry in events:
+        body = entry["object"]
+        if entry["kind"] == "Pod" and "deletionTimestamp" in body["metadata"]:
+            for told in body["status"].get("containerStatuses") or []:
+                if ended := told["state"].get("terminated"):
+                    found[body["metadata"]["name"]] = ended["exitCode"]
+    return found
+
+
+if __name__ == "__main__":
+    source = Path(sys.argv[1])
+    every = sorted(path.parent.name for path in source.glob("*/watch.jsonl*"))
+    made = {name: cut(source / name) for name in every if name not in LEFT_OUT}
+    REPLAYS.write_bytes(gzip.compress(json.dumps(made, sort_keys=True).encode(), mtime=0))

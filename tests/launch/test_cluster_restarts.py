@@ -1,0 +1,164 @@
+"""Another attempt follows where it may help, as often as the budget of that class allows, and no more often."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.launching import cluster_job, complete, folder_of, jobs, launcher, running
+from tests.launch.standin import Cluster, cluster
+from trainwright.errors import DependencyError, InputError, InternalError, PreemptedUnsaved
+from trainwright.launch.attempt import next_attempt
+from trainwright.launch.cluster.ledger import Ended, Ledger
+from trainwright.launch.failure import Failure
+from trainwright.launch.job import Budget, Job
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path, processes=False) as found:
+        found.nodes.plan(process=False, on_term=143)
+        yield found
+
+
+def each_attempt(there: Cluster, job: Job, count: int, act: Callable[[str, int], object]) -> list[str]:
+    """Wait for each of some attempts to run, and act on its pods; return the identities of the jobs."""
+    uids: list[str] = []
+
+    def next_runs() -> bool:
+        pods = [pod for pod in there.objects("Pod") if pod.get("status", {}).get("phase") == "Running"]
+        owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods}
+        fresh = [found for found in jobs(there) if found["metadata"]["uid"] not in uids]
+        return bool(fresh) and len(pods) == job.nodes and owners == {fresh[0]["metadata"]["uid"]}
+
+    for number in range(count):
+        there.wait(next_runs)
+        uids.append(jobs(there)[0]["metadata"]["uid"])
+        act(job.name, number)
+    return uids
+
+
+def test_a_preempted_job_is_made_again_in_a_folder_of_its_own_until_it_succeeds(
+    there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = cluster_job(tmp_path)
+    (job.folder / "specification.json").write_text('{"attempt": "0001", "home": "x"}')
+
+    def act(name: str, number: int) -> None:
+        if number < 2:
+            there.nodes.evict(f"{name}-worker-0")
+            return
+        complete(jobs(there)[0])
+        there.nodes.end(f"{name}-master-0", 0)
+
+    with running(lambda: launcher(there).run(job)) as coming:
+        uids = each_attempt(there, job, 3, act)
+    result = coming.result(0)
+    assert len(set(uids)) == 3
+    assert result.folder.name == "0003"
+    assert '"attempt": "0003"' in (result.folder / "specification.json").read_text()
+    said = capsys.readouterr().err
+    assert "Restarting (1 of 10 for preemption) after PREEMPTED" in said
+    assert "Restarting (2 of 10 for preemption) after PREEMPTED" in said
+    assert "succeeded at attempt 3" in said
+
+
+def test_a_budget_that_is_used_up_ends_it_and_says_how_often_it_was_tried(
+    there: Cluster, tmp_path: Path
+) -> None:
+    job = cluster_job(tmp_path, budget=Budget(preemption=1))
+    with running(lambda: launcher(there).run(job)) as coming:
+        each_attempt(there, job, 2, lambda name, _: there.nodes.evict(f"{name}-worker-0"))
+    with pytest.raises(PreemptedUnsaved, match=r"\(attempt 2; 0 GPU seconds lost over all\)"):
+        coming.result(0)
+    failure = Failure.read(tmp_path / "home")
+    assert any(entry.startswith("attempt 0001: PREEMPTED") for entry in failure.evidence)
+    ends = [Ended.read(tmp_path / "home" / "attempts" / name) for name in ("0001", "0002")]
+    assert [entry.final for entry in ends] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "error"), [("oom", "HOST_OOM", InputError), ("exit", "USER_EXCEPTION", InternalError)]
+)
+def test_what_would_happen_again_is_not_tried_again(
+    there: Cluster, tmp_path: Path, end: str, kind: str, error: type[Exception]
+) -> None:
+    job = cluster_job(tmp_path)
+
+    def act(name: str, _: int) -> None:
+        if end == "oom":
+            there.nodes.end(f"{name}-worker-0", 137, reason="OOMKilled")
+        else:
+            there.nodes.end(f"{name}-worker-0", 1)
+
+    with running(lambda: launcher(there).run(job)) as coming:
+        each_attempt(there, job, 1, act)
+    with pytest.raises(error, match=kind):
+        coming.result(0)
+    assert sum(call.verb == "create" for call in there.calls) == 1
+
+
+def test_a_job_that_ran_out_of_memory_is_refused_when_the_step_is_run_again_unchanged(
+    there: Cluster, tmp_path: Path
+) -> None:
+    job = cluster_job(tmp_path)
+    with running(lambda: launcher(there).run(job)) as coming:
+        each_attempt(
+            there, job, 1, lambda name, _: there.nodes.end(f"{name}-worker-0", 137, reason="OOMKilled")
+        )
+    with pytest.raises(InputError):
+        coming.result(0)
+    before = len(there.calls)
+    with pytest.raises(InputError, match="it is not run once more unchanged"):
+        launcher(there).run(cluster_job(tmp_path))
+    assert len(there.calls) == before
+
+
+def test_a_launcher_that_takes_over_counts_the_attempts_before_it(there: Cluster, tmp_path: Path) -> None:
+    home, job = tmp_path / "home", cluster_job(tmp_path, budget=Budget(preemption=1))
+    lost = Ended(
+        job=job.digest,
+        kind="PREEMPTED",
+        what="gone",
+        counts={"preemption": 1},
+        took_s=5.0,
+        lost_gpu_s=7.0,
+        final=False,
+    )
+    lost.write(job.folder)
+    second = cluster_job(tmp_path, budget=Budget(preemption=1))
+    assert second.folder == home / "attempts" / "0002"
+    with running(lambda: launcher(there).run(second)) as coming:
+        each_attempt(there, second, 1, lambda name, _: there.nodes.evict(f"{name}-worker-0"))
+    with pytest.raises(PreemptedUnsaved, match=r"\(attempt 2; 7 GPU seconds lost over all\)"):
+        coming.result(0)
+
+
+def test_what_was_given_up_does_not_count_against_the_next_launch(tmp_path: Path) -> None:
+    folders = [next_attempt(tmp_path) for _ in range(3)]
+    for folder, final in zip(folders[:2], (True, False), strict=True):
+        Ended(
+            job="x",
+            kind="HANG",
+            what="",
+            counts={"infrastructure": 1},
+            took_s=1,
+            lost_gpu_s=0,
+            final=final,
+        ).write(folder)
+    assert Ledger.before(folders[2]).spent == {"infrastructure": 1}
+
+
+def test_an_elastic_job_that_loses_pods_more_often_than_its_budget_is_ended(
+    there: Cluster, tmp_path: Path
+) -> None:
+    from trainwright.launch.placement import Placement
+
+    job = cluster_job(tmp_path, placement=Placement(min_nodes=1), budget=Budget(preemption=0))
+    with running(lambda: launcher(there).run(job)) as coming:
+        each_attempt(there, job, 1, lambda name, _: there.nodes.evict(f"{name}-worker-1"))
+    with pytest.raises(PreemptedUnsaved):
+        coming.result(0)
+    there.wait(lambda: there.objects("Pod") == [])
+
+

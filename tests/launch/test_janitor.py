@@ -1,0 +1,229 @@
+"""Jobs that nobody looks after are removed, and no others."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.launching import api
+from tests.launch.standin import Cluster, cluster
+from tests.launch.test_manifests import OWNER, asked
+from trainwright.errors import PermissionRefused, TransientError
+from trainwright.launch import manifests
+from trainwright.launch.cluster.kind import PYTORCHJOB, TRAINJOB
+from trainwright.launch.janitor import __main__ as janitor
+from trainwright.launch.janitor import jobs as sweeping
+from trainwright.launch.manifests import annotations as names
+
+Object = dict[str, Any]
+NOW = datetime.now(UTC)
+LATER = NOW + timedelta(hours=2)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path / "cluster", operator=False) as found:
+        yield found
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    """Return what the command line says."""
+    found = janitor._parser().parse_args(["--namespace", "team"])
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+def job(
+    there: Cluster, run: str, *, lease: str | None = None, kind: str = "pytorchjob", **metadata: Any
+) -> str:
+    """Store a job whose lease ends now, or as said, and return its name."""
+    body = manifests.make(asked(run=run), kind)
+    notes = {names.LEASE_UNTIL: NOW.strftime("%Y-%m-%dT%H:%M:%SZ") if lease is None else lease}
+    body["metadata"]["annotations"] |= {name: value for name, value in notes.items() if value}
+    body["metadata"] |= metadata
+    there.put(body)
+    return str(body["metadata"]["name"])
+
+
+def workflow(there: Cluster, phase: str, name: str = "run-1") -> list[Object]:
+    """Store a workflow, and return the references to it."""
+    body = {"apiVersion": OWNER.api_version, "kind": "Workflow", "metadata": {"name": name}}
+    made = there.put({**body, "status": {"phase": phase}})
+    reference = {"apiVersion": OWNER.api_version, "kind": "Workflow", "name": name}
+    return [{**reference, "uid": made["metadata"]["uid"]}]
+
+
+def swept(
+    there: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    now: datetime = LATER,
+    token: str = "",
+    **changes: Any,
+) -> str:
+    """Sweep, and return what was printed."""
+    client = there.api_client(token) if token else there.api_client()
+    janitor.sweep(client, options(**changes), now)
+    return capsys.readouterr().out
+
+
+def left(there: Cluster, kind: str = "PyTorchJob") -> list[str]:
+    """Return the names of jobs that are there and not being deleted."""
+    return [
+        body["metadata"]["name"]
+        for body in there.objects(kind)
+        if not body["metadata"].get("deletionTimestamp")
+    ]
+
+
+def test_a_job_whose_lease_has_run_out_and_whose_run_has_ended_is_deleted(
+    there: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = job(there, "1", ownerReferences=workflow(there, "Failed"))
+    said = swept(there, capsys)
+    assert left(there) == []
+    assert f"PyTorchJob {name}: left behind" in said
+    assert said.rstrip().endswith("workflow run-1 ended or gone: deleted")
+    (call,) = (call for call in there.calls if call.verb == "delete")
+    assert (call.name, call.resource) == (name, "pytorchjobs")
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending", ""])
+def test_a_job_whose_run_is_at_work_is_kept(
+    there: Cluster, capsys: pytest.CaptureFixture[str], phase: str
+) -> None:
+    name = job(there, "1", ownerReferences=workflow(there, phase))
+    assert f"{name}: kept, its workflow run-1 is {phase or 'about to begin'}" in swept(there, capsys)
+    assert left(there) == [name]
+
+
+@pytest.mark.parametrize(
+    ("lease", "why"),
+    [
+        ((LATER + timedelta(seconds=60)).isoformat(), "kept, lease until"),
+        ((LATER - timedelta(seconds=599)).isoformat(), "kept, lease until"),
+        ("", "kept, it has no lease"),
+        ("tomorrow", "kept, its lease 'tomorrow' is no time"),
+    ],
+)
+def test_a_job_is_kept_until_its_lease_is_surely_over(
+    there: Cluster, capsys: pytest.CaptureFixture[str], lease: str, why: str
+) -> None:
+    name = job(there, "1", lease=lease)
+    assert why in swept(there, capsys)
+    assert left(there) == [name]
+
+
+def test_a_job_without_an_owner_is_deleted_by_its_lease_alone(
+    there: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job(there, "1")
+    assert "no owner: deleted" in swept(there, capsys)
+    assert left(there) == []
+
+
+def test_what_is_not_ours_is_not_touched(there: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    other = job(there, "1", labels={"app.kubernetes.io/managed-by": "Helm"})
+    theirs = there.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": theirs["metadata"]["uid"]}
+    foreign = job(there, "2", ownerReferences=[owner])
+    said = swept(there, capsys)
+    assert other not in said
+    assert f"{foreign}: kept, it belongs to ConfigMap theirs" in said
+    assert not [call for call in there.calls if call.verb == "delete"]
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(there: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    name = job(there, "1")
+    assert "no owner: would be deleted" in swept(there, capsys, dry_run=True)
+    assert left(there) == [name]
+
+
+def test_a_job_that_has_ended_is_kept_a_day_for_its_logs(
+    there: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = job(there, "1", kind="trainjob")
+    there.condition(name, "Complete", of="TrainJob")
+    assert "it has ended" in swept(there, capsys)
+    assert left(there, "TrainJob") == [name]
+    assert ": deleted" in swept(there, capsys, now=NOW + timedelta(days=1, seconds=5))
+    assert left(there, "TrainJob") == []
+
+
+def test_a_job_that_was_taken_over_meanwhile_is_kept(there: Cluster) -> None:
+    name = job(there, "1")
+    access = api(there)
+    rules = sweeping.Rules(now=LATER)
+    (judged,) = sweeping.judge_all(access, rules)
+    assert judged.left
+
+    def renew(body: Object) -> None:
+        body["metadata"]["annotations"][names.LEASE_UNTIL] = (LATER + timedelta(minutes=3)).isoformat()
+
+    there.edit("PyTorchJob", name, renew)
+    assert "kept after all, lease until" in sweeping.remove(access, judged, rules)
+    assert left(there) == [name]
+
+
+def test_a_run_that_may_not_be_looked_at_keeps_its_job(
+    there: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = job(there, "1", ownerReferences=workflow(there, "Failed"))
+    may = [{"apiGroups": [PYTORCHJOB.group], "resources": [PYTORCHJOB.plural], "verbs": ["list", "delete"]}]
+    token = there.account("system:serviceaccount:team:janitor", may, "team")
+    with pytest.raises(PermissionRefused, match="workflows"):
+        swept(there, capsys, token=token)
+    assert left(there) == [name]
+
+
+def test_a_cluster_without_one_kind_of_jobs_is_swept_of_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cluster(tmp_path / "cluster", operator=False, without=[TRAINJOB.plural]) as there:
+        job(there, "1")
+        assert ": deleted" in swept(there, capsys)
+
+
+def home(mount: Path, name: str, days: float) -> Path:
+    """Make a home in which nothing has changed for some days."""
+    path = mount / "trainwright" / "jobs" / name
+    (path / "attempts" / "0001").mkdir(parents=True)
+    (path / "attempts" / "0001" / "weights").write_bytes(b"x" * 1000)
+    then = LATER.timestamp() - days * 86_400
+    for entry in [*path.rglob("*"), path]:
+        os.utime(entry, (then, then))
+    return path
+
+
+def test_homes_are_reported_and_removed_only_when_asked(
+    there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, fresh, used, pinned = (
+        home(tmp_path, name, days) for name, days in (("old", 20), ("fresh", 3), ("used", 20), ("pinned", 20))
+    )
+    (pinned / "attempts" / "0001" / "pinned-by-me.json").touch()
+    os.utime(pinned / "attempts" / "0001" / "pinned-by-me.json", (0, 0))
+    os.utime(pinned / "attempts" / "0001", (0, 0))
+    body = manifests.make(asked(folder=used / "attempts" / "0001", mount=str(tmp_path)), "pytorchjob")
+    there.put(body)
+    said = swept(there, capsys, volume=tmp_path)
+    assert "home old: unchanged for 20.0 days, 0.00 GiB: left over" in said
+    assert "fresh" not in said
+    assert "home used" not in said
+    assert old.exists()
+    said = swept(there, capsys, volume=tmp_path, remove_homes=True)
+    assert "home old: unchanged for 20.0 days, 0.00 GiB: removed" in said
+    assert "kept in part, it is pinned" in said
+    assert [path.exists() for path in (old, fresh, used, pinned)] == [False, True, True, True]
+
+
+def test_an_api_that_is_away_deletes_nothing(there: Cluster) -> None:
+    name = job(there, "1")
+    with there.faults.outage(), pytest.raises(TransientError):
+        janitor.sweep(there.api_client(), options(), LATER, outage_s=0.1)
+    assert left(there) == [name]

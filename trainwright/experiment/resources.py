@@ -1,0 +1,55 @@
+"""Section ``resources``: on how much the training runs, and where."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainwright.experiment.placement import Budget, Placement
+from trainwright.experiment.section import Name, Section
+
+
+class Resources(Section):
+    """Where and on how much the training runs."""
+
+    launcher: Literal["auto", "local", "pytorchjob", "trainjob"] = Field(
+        "auto", description="auto: pytorchjob on a cluster."
+    )
+    nodes: int = Field(1, ge=1, description="Pods; always 1 with the local launcher.")
+    processes: int = Field(2, ge=1, description="Processes a node.")
+    restarts: int = Field(
+        3, ge=0, description="Times that the processes are started again after one was lost."
+    )
+    timeout_s: int = Field(3600, ge=1, description="The job is stopped after this many seconds.")
+    grace_s: int = Field(
+        30, ge=1, description="Seconds in which a stopped training finishes its step and saves."
+    )
+    cpu: float = Field(2, gt=0, description="Cores a pod.")
+    memory_gib: float = Field(4, gt=0, description="Memory a pod.")
+    gpus: int = Field(0, ge=0, description="GPUs a pod.")
+    claim: Name = Field(
+        "trainwright-shared",
+        description="On a cluster: PersistentVolumeClaim that the train step and its job share.",
+    )
+    mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
+    placement: Placement = Field(default_factory=Placement)
+    budget: Budget = Field(default_factory=Budget)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        placement, wrong = self.placement, []
+        if self.gpus and self.gpus != self.processes:
+            wrong.append(
+                f"processes {self.processes} use as many GPUs, and gpus is {self.gpus}: make them equal"
+            )
+        if placement.min_nodes is not None and placement.min_nodes > self.nodes:
+            wrong.append(f"placement.min_nodes {placement.min_nodes} is above nodes {self.nodes}")
+        if placement.min_nodes is not None and self.launcher == "trainjob":
+            wrong.append("placement.min_nodes asks for an elastic job, which a TrainJob cannot be")
+        if placement.shared_memory_gib and placement.shared_memory_gib >= self.memory_gib:
+            wrong.append(
+                f"placement.shared_memory_gib {placement.shared_memory_gib:g} leaves nothing of "
+                f"memory_gib {self.memory_gib:g}"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self

@@ -1,0 +1,168 @@
+"""What an answer of the Kubernetes API that is no success means, and whether asking again can help."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import urllib3
+from kubernetes import client as k8s  # type: ignore[import-untyped]
+
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    PermissionRefused,
+    TrainwrightError,
+    TransientError,
+)
+
+_LONGEST_PAUSE_S = 120.0
+_UNKNOWN, _CONFLICT = 401, 409
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What is asked of the API, in the words of a Role.
+
+    Attributes:
+        verb: Such as ``create``.
+        resource: Such as ``pytorchjobs`` or ``pods/log``.
+        namespace: The namespace.
+        group: The API group; empty for the core.
+        name: The object, where it is one.
+        operator: What has to be installed for it; empty if it always is there.
+    """
+
+    verb: str
+    resource: str
+    namespace: str
+    group: str = ""
+    name: str = ""
+    operator: str = ""
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+    @property
+    def rule(self) -> str:
+        """The rule of a Role that allows it."""
+        group = self.group or '""'
+        return f"{{apiGroups: [{group}], resources: [{self.resource}], verbs: [{self.verb}]}}"
+
+
+class Absent(Exception):
+    """There is no object of that name."""
+
+
+class Conflict(Exception):
+    """The object is already there, or has changed."""
+
+
+class Expired(Exception):
+    """The version that was asked for is too old: a list has to be made again."""
+
+
+class Passing(Exception):
+    """Asking again can help.
+
+    Args:
+        error: What to end with if it does not help for too long.
+        pause_s: Seconds to wait at least, as the API asks for.
+    """
+
+    def __init__(self, error: TransientError, pause_s: float = 0.0) -> None:
+        self.error, self.pause_s = error, pause_s
+        super().__init__(error.what)
+
+
+class Invalid(InputError):
+    """The API refuses the content of a call."""
+
+
+def of_transport(error: Exception) -> Exception:
+    """Return what a call that got no answer amounts to."""
+    told = f"{type(error).__name__}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in told:
+        return DependencyError(
+            f"the certificate of the Kubernetes API is not trusted: {told:.300}",
+            hint="Look at the certificate authority of the configuration.",
+        )
+    return Passing(TransientError(f"cannot reach the Kubernetes API: {told:.300}"))
+
+
+def of_refusal(error: k8s.ApiException, call: Call) -> Exception:
+    """Return what an answer amounts to.
+
+    Returns:
+        :class:`Absent`, :class:`Conflict`, :class:`Expired`, :class:`Passing`, or an error of ours, where
+        asking again does not help.
+    """
+    message = message_of(error.body, str(error.reason or ""))
+    match error.status:
+        case 0 | None:
+            return of_transport(error)
+        case 400 | 405 | 406 | 413 | 415 | 422:
+            return Invalid(f"the Kubernetes API refuses to {call}: {message}", where="job for a cluster")
+        case 401 | 403:
+            return _forbidden(message, call, known=error.status != _UNKNOWN)
+        case 404:
+            return _not_found(error, message, call)
+        case 409 | 410:
+            return Conflict(message) if error.status == _CONFLICT else Expired(message)
+    told = TransientError(f"the Kubernetes API answers {error.status} to {call}: {message}")
+    return Passing(told, _asked_s(error.headers))
+
+
+def _forbidden(message: str, call: Call, *, known: bool) -> TrainwrightError:
+    """Translate a 401 or a 403. The latter stands for several things; only the message tells them apart."""
+    if not known:
+        return PermissionRefused(
+            f"the Kubernetes API does not know this step: {message}",
+            where=str(call),
+            hint="Look at the step's service account and its token.",
+        )
+    if "admission webhook" in message or "violates PodSecurity" in message:
+        return InputError(f"the cluster refuses to {call}: {message}", where="job for a cluster")
+    if "being terminated" in message:
+        return DependencyError(
+            f"namespace {call.namespace} is being removed: {message}", hint="Use another namespace."
+        )
+    if "exceeded quota" in message:
+        return DependencyError(
+            f"the namespace's quota is used up: {message}", hint="Wait, or ask for a larger one."
+        )
+    return PermissionRefused(
+        f"this step is not allowed to {call} in namespace {call.namespace}: {message}",
+        where=f"Role rule {call.rule}",
+        hint=f"kubectl apply -n {call.namespace} -f deploy/base/train.yaml grants all that this step needs.",
+    )
+
+
+def _not_found(error: k8s.ApiException, message: str, call: Call) -> Exception:
+    if "page not found" in message or "could not find the requested resource" in message:
+        return DependencyError(
+            f"the cluster knows no {call.resource}: {message}",
+            where=str(call),
+            hint=f"Install {call.operator}, or choose another resources.launcher." if call.operator else "",
+        )
+    if call.verb == "create":
+        return DependencyError(
+            f"cannot {call} in namespace {call.namespace}: {message}", hint="Look at the namespace's name."
+        )
+    return Absent(message or str(error))
+
+
+def message_of(body: object, otherwise: str = "") -> str:
+    """Return what the API says in the body of an answer."""
+    if isinstance(body, bytes):
+        body = body.decode(errors="replace")
+    try:
+        return str(json.loads(str(body))["message"])
+    except (TypeError, ValueError, KeyError):
+        return (str(body or "").strip() or otherwise)[:300]
+
+
+def _asked_s(headers: Mapping[str, str] | None) -> float:
+    """Return the pause that the API asks for, in seconds."""
+    asked = urllib3.HTTPHeaderDict(headers or {}).get("Retry-After", "")
+    return min(float(asked), _LONGEST_PAUSE_S) if asked.isdigit() else 0.0

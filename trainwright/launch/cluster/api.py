@@ -1,0 +1,314 @@
+"""The calls of the Kubernetes API that a launcher makes: jobs of one kind, their pods, logs and events."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes import client as k8s  # type: ignore[import-untyped]
+from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
+
+from trainwright.launch.cluster.answers import Absent, Call, Conflict, Expired, of_refusal, of_transport
+from trainwright.launch.cluster.kind import Kind
+from trainwright.launch.cluster.patience import Patience
+from trainwright.launch.owner import Owner
+
+Object = dict[str, Any]
+_ARGO = "argoproj.io"
+
+_CONNECT_S, _ANSWER_S = 5.0, 30.0
+_SILENT_S = 300.0
+"""Seconds without a line after which a log that is followed is opened anew: connections die silently."""
+
+_GONE = 410
+_STEPS = "application/json-patch+json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Objects that are looked at together.
+
+    Attributes:
+        kind: What they are: ``job``, ``pods`` or ``events``.
+        fields: Field selector.
+        labels: Label selector.
+    """
+
+    kind: str
+    fields: str = ""
+    labels: str = ""
+
+
+class Api:
+    """Jobs of one kind, and what belongs to them, in one namespace.
+
+    Args:
+        client: A configured client that makes each call once (``retries = False``).
+        namespace: The namespace.
+        kind: The kind of jobs.
+        patience: How outages are sat out.
+    """
+
+    def __init__(
+        self, client: k8s.ApiClient, namespace: str, kind: Kind, patience: Patience | None = None
+    ) -> None:
+        self.client, self.namespace, self.kind = client, namespace, kind
+        self.patience = patience or Patience()
+        place = f"namespaces/{namespace}"
+        self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
+        self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
+
+    def create(self, body: Object) -> Object:
+        """Create a job, validated strictly by the server. It may be there although no reply came.
+
+        Raises:
+            Conflict: There is a job of that name.
+            TrainwrightError: It is refused.
+        """
+        query = {"fieldValidation": "Strict"}
+        return self.patience(lambda: self._ask("POST", self._job_call("create"), self._jobs, query, body))
+
+    def job(self, name: str) -> Object | None:
+        """Return a job, or nothing if there is none of that name."""
+        call = self._job_call("get", name)
+        with contextlib.suppress(Absent):
+            return self.patience(lambda: self._ask("GET", call, f"{self._jobs}/{name}"))
+        return None
+
+    def delete(self, name: str, uid: str = "", *, answer_s: float = _ANSWER_S) -> None:
+        """Delete a job and then all that belongs to it; it may be gone already, or be another one by now.
+
+        Args:
+            name: Its name.
+            uid: Its identity; another job of that name is left alone.
+            answer_s: Seconds that the API is given for its answer.
+        """
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        call = self._job_call("delete", name)
+        with contextlib.suppress(Absent, Conflict):
+            self.patience(
+                lambda: self._ask("DELETE", call, f"{self._jobs}/{name}", body=options, answer_s=answer_s)
+            )
+
+    def annotate(
+        self, name: str, uid: str, values: Mapping[str, str], *, unless_changed: Mapping[str, str]
+    ) -> Object:
+        """Set annotations of a job in one step, if others still are as they were. Made once.
+
+        Args:
+            name: The job.
+            uid: Its identity.
+            values: What to set.
+            unless_changed: Annotations that have to have these values.
+
+        Raises:
+            Invalid: One of these has another value, or another job has that name by now.
+            Absent: There is no such job.
+            Passing: It did not work now.
+        """
+        tests = {"/metadata/uid": uid} | {_pointer(key): value for key, value in unless_changed.items()}
+        sets = {_pointer(key): value for key, value in values.items()}
+        steps = [
+            {"op": op, "path": path, "value": value}
+            for op, entries in (("test", tests), ("add", sets))
+            for path, value in entries.items()
+        ]
+        call = self._job_call("patch", name)
+        return self._ask("PATCH", call, f"{self._jobs}/{name}", body=steps, content=_STEPS)
+
+    def select(self, selection: Selection) -> tuple[list[Object], str]:
+        """Return objects and the version of the list. Made once.
+
+        Raises:
+            Passing: It did not work now.
+        """
+        answer = self._ask("GET", self._of(selection, "list"), self._place(selection), _query(selection))
+        return answer.get("items") or [], (answer.get("metadata") or {}).get("resourceVersion", "")
+
+    @contextlib.contextmanager
+    def watch(
+        self, selection: Selection, version: str, seconds: int
+    ) -> Iterator[tuple[urllib3.BaseHTTPResponse, Iterator[Object]]]:
+        """Open a watch from a version on; give the open response, and its events as the API writes them.
+
+        Raises:
+            Expired: The version is too old.
+            Passing: It broke.
+        """
+        query = _query(selection) | {
+            "watch": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(seconds),
+            "allowWatchBookmarks": "true",
+        }
+        call = self._of(selection, "watch")
+        response = self._open("GET", call, self._place(selection), query, answer_s=seconds + 15)
+        try:
+            yield response, _changes(response, call)
+        finally:
+            response.close()
+
+    def idle(self, name: str) -> bool:
+        """Tell whether every pod of a job has ended, or is told to. Made with patience."""
+        mine = Selection(kind="pods", labels=f"{self.kind.pods}={name}")
+        pods, _ = self.patience(lambda: self.select(mine))
+        return all(
+            pod["metadata"].get("deletionTimestamp")
+            or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+            for pod in pods
+        )
+
+    def events(self, name: str) -> list[Object]:
+        """Return what was said about an object. Made once."""
+        items, _ = self.select(Selection(kind="events", fields=f"involvedObject.name={name}"))
+        return items
+
+    def workflow(self, name: str) -> Owner | None:
+        """Return the Argo workflow of that name, as an owner; nothing if there is none."""
+        call = Call(verb="get", resource="workflows", group=_ARGO, namespace=self.namespace, name=name)
+        path = f"/apis/{_ARGO}/v1alpha1/namespaces/{self.namespace}/workflows/{name}"
+        with contextlib.suppress(Absent):
+            found = self.patience(lambda: self._ask("GET", call, path))
+            uid = found["metadata"]["uid"]
+            return Owner(api_version=f"{_ARGO}/v1alpha1", kind="Workflow", name=name, uid=uid)
+        return None
+
+    def log(self, pod: str, *, lines: int = 400) -> str:
+        """Return the end of a pod's log; empty if there is none. Made once."""
+        query = {"tailLines": str(lines), "limitBytes": "262144"}
+        with self.log_lines(pod, query) as (_, found):
+            return "\n".join(text for _, text in found)
+
+    @contextlib.contextmanager
+    def log_lines(
+        self, pod: str, query: Mapping[str, str]
+    ) -> Iterator[tuple[urllib3.BaseHTTPResponse, Iterator[tuple[str, str]]]]:
+        """Open a pod's log; give the open response, and the lines with their times.
+
+        Raises:
+            Absent: There is no such pod.
+            Invalid: There is no log of it yet.
+            Passing: It broke.
+        """
+        call = self._pod_call("get", "pods/log", pod)
+        told = {"container": self.kind.container, "timestamps": "true", **query}
+        silent_s = _SILENT_S if "follow" in query else _ANSWER_S
+        response = self._open("GET", call, f"{self._pods}/{pod}/log", told, answer_s=silent_s)
+        try:
+            yield response, (_stamped(line) for line in _lines(response))
+        finally:
+            response.close()
+
+    def _job_call(self, verb: str, name: str = "") -> Call:
+        kind = self.kind
+        return Call(
+            verb=verb,
+            resource=kind.plural,
+            group=kind.group,
+            namespace=self.namespace,
+            name=name,
+            operator=kind.operator,
+        )
+
+    def _pod_call(self, verb: str, resource: str = "pods", name: str = "") -> Call:
+        return Call(verb=verb, resource=resource, namespace=self.namespace, name=name)
+
+    def _of(self, selection: Selection, verb: str) -> Call:
+        return self._job_call(verb) if selection.kind == "job" else self._pod_call(verb, selection.kind)
+
+    def _place(self, selection: Selection) -> str:
+        return {"job": self._jobs, "pods": self._pods, "events": self._events}[selection.kind]
+
+    def _ask(
+        self,
+        method: str,
+        call: Call,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        content: str = "application/json",
+        answer_s: float = _ANSWER_S,
+    ) -> Object:
+        response = self._open(method, call, path, query, body, content=content, answer_s=answer_s)
+        try:
+            answer: Object = json.loads(response.data)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise of_transport(error) from error
+        finally:
+            response.release_conn()
+        return answer
+
+    def _open(
+        self,
+        method: str,
+        call: Call,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        content: str = "application/json",
+        answer_s: float = _ANSWER_S,
+    ) -> urllib3.BaseHTTPResponse:
+        try:
+            response: urllib3.BaseHTTPResponse = self.client.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": content},
+                body=body,
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=False,
+                _request_timeout=(_CONNECT_S, answer_s),
+            )
+        except k8s.ApiException as error:
+            raise of_refusal(error, call) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise of_transport(error) from error
+        return response
+
+
+def _pointer(annotation: str) -> str:
+    """Return the path of an annotation in a JSON patch."""
+    return "/metadata/annotations/" + annotation.replace("~", "~0").replace("/", "~1")
+
+
+def _query(selection: Selection) -> dict[str, str]:
+    pairs = {"fieldSelector": selection.fields, "labelSelector": selection.labels}
+    return {name: value for name, value in pairs.items() if value}
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
+    """Give the lines of an open answer as they come, until it ends or breaks."""
+    try:
+        for line in iter_resp_lines(response):
+            if line:
+                yield line
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+        # The last two are what a response gives that was closed by another thread.
+        raise of_transport(error) from error
+
+
+def _stamped(line: str) -> tuple[str, str]:
+    stamp, _, text = line.partition(" ")
+    return stamp, text
+
+
+def _changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:
+    for line in _lines(response):
+        try:
+            change: Object = json.loads(line)
+        except ValueError as error:
+            raise of_transport(error) from error
+        if change["type"] == "ERROR":
+            status = change["object"]
+            if status.get("code") == _GONE:
+                raise Expired(status.get("message", ""))
+            told = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
+            raise of_refusal(told, call)
+        yield change

@@ -1,0 +1,169 @@
+"""One job, whatever replies are lost: it is created, or the one that is there already is taken over."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwright.errors import DependencyError, InputError
+from trainwright.launch.cluster import lease
+from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
+from trainwright.launch.cluster.api import Api, Object
+from trainwright.launch.cluster.ledger import Ended
+from trainwright.launch.job import Job
+from trainwright.launch.manifests import annotations
+
+_FIRST_S, _LONGEST_S = 0.1, 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A job that this launcher looks after.
+
+    Attributes:
+        name: Its name.
+        uid: Its identity.
+        folder: Folder of the attempt that its pods write into.
+        body: The job as it was found or made.
+        found: Whether it was there already.
+    """
+
+    name: str
+    uid: str
+    folder: Path
+    body: Object
+    found: bool
+
+
+def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: float) -> Held:
+    """Create a job, or take over the one of that name that is there already, if it is the same one.
+
+    A job that is being deleted is waited for, and then made anew; so is one that an earlier launch gave up.
+
+    Args:
+        api: Access to the cluster.
+        job: What is to be run.
+        manifest: The job as an object.
+        holder: Name of this launcher.
+        gone_s: Seconds in which a job that is being deleted has to be gone.
+
+    Raises:
+        InputError: There is another job of that name, or the job is refused.
+        DependencyError: A job that is being deleted does not go away.
+        TrainwrightError: The API refuses, or is out of reach for too long.
+    """
+    metadata = manifest["metadata"]
+    body = manifest | {
+        "metadata": metadata | {"annotations": metadata["annotations"] | lease.annotations(holder)}
+    }
+    while True:
+        try:
+            return _held(api.create(body), found=False)
+        except Conflict:
+            found = api.job(job.name)
+        if found is None:
+            continue
+        require_ours(found, job, api.namespace)
+        if lease.holder_of(found) == holder:
+            return _held(found, found=False)  # created by ourselves: only the reply was lost
+        uid = found["metadata"]["uid"]
+        if found["metadata"].get("deletionTimestamp"):
+            wait_until_gone(api, job.name, uid, gone_s)
+        elif _given_up(found):
+            delete_and_wait(api, job.name, uid, gone_s)
+        elif taken := _taken(api, found, holder):
+            return taken
+
+
+def require_ours(found: Object, job: Job, namespace: str) -> None:
+    """Refuse a job that is not the one that is to be run.
+
+    Raises:
+        InputError: It belongs to another run, or has another specification.
+    """
+    said: dict[str, Any] = found["metadata"].get("annotations") or {}
+    wanted = {annotations.RUN_ID: job.run, annotations.SPEC_SHA256: job.digest}
+    wrong = [
+        f"{name} is {said.get(name, '')[:64] or 'absent'}, expected {value[:64]}"
+        for name, value in wanted.items()
+        if said.get(name) != value
+    ]
+    if wrong:
+        raise InputError(
+            f"there is a job {job.name} that is not ours: {'; '.join(wrong)}",
+            where=f"namespace {namespace}",
+            hint="Delete it if nobody needs it.",
+        )
+
+
+def delete_and_wait(api: Api, name: str, uid: str, gone_s: float) -> None:
+    """Delete a job and wait until it and all of its pods are gone.
+
+    Raises:
+        DependencyError: It takes too long.
+    """
+    api.delete(name, uid)
+    wait_until_gone(api, name, uid, gone_s)
+
+
+def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
+    """Wait until a job that is being deleted is gone: in the foreground, its pods go first.
+
+    Raises:
+        DependencyError: It takes too long.
+    """
+
+    def gone() -> bool:
+        found = api.job(name)
+        return found is None or found["metadata"].get("uid") != uid
+
+    if not wait_for(gone, gone_s):
+        raise DependencyError(
+            f"job {name} does not go away within {gone_s:,.0f} s",
+            where=f"namespace {api.namespace}",
+            hint="Look at its pods and its finalizers: a node that is lost keeps pods for long.",
+        )
+
+
+def wait_for(fact: Callable[[], bool], longest_s: float) -> bool:
+    """Ask again and again, less and less often; tell whether it came true in time."""
+    end, pause = time.monotonic() + longest_s, _FIRST_S
+    while not fact():
+        if time.monotonic() + pause > end:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_S)
+    return True
+
+
+def _given_up(found: Object) -> bool:
+    """Tell whether an earlier launch has given the attempt up: whoever runs it again, begins anew."""
+    path = Path(found["metadata"]["annotations"][annotations.FOLDER]) / Ended.FILE
+    try:
+        return path.exists() and Ended.read(path).final
+    except (InputError, OSError):
+        return False
+
+
+def _taken(api: Api, found: Object, holder: str) -> Held | None:
+    """Take a job over; nothing if it is gone or being deleted by now."""
+    uid = found["metadata"]["uid"]
+    try:
+        body = api.patience(
+            lambda: api.annotate(found["metadata"]["name"], uid, lease.annotations(holder), unless_changed={})
+        )
+    except (Absent, Conflict, Invalid, Passing):
+        return None
+    return None if body["metadata"].get("deletionTimestamp") else _held(body, found=True)
+
+
+def _held(body: Object, *, found: bool) -> Held:
+    metadata = body["metadata"]
+    return Held(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        folder=Path(metadata["annotations"][annotations.FOLDER]),
+        body=body,
+        found=found,
+    )

@@ -1,0 +1,60 @@
+"""The kinds of jobs that a cluster knows: how they are addressed, and how their pods are found."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of jobs.
+
+    Attributes:
+        name: What it is called here; the launcher's name.
+        kind: What Kubernetes calls it.
+        group: Its API group.
+        version: The version that is spoken.
+        plural: Its name in addresses, and in the rules of a Role.
+        pods: Label of its pods whose value is the job's name.
+        container: The container that trains.
+        operator: What has to be installed for it.
+        removes_itself: Whether a job that has ended is removed after a while.
+    """
+
+    name: str
+    kind: str
+    group: str
+    version: str
+    plural: str
+    pods: str
+    container: str
+    operator: str
+    removes_itself: bool
+
+    @property
+    def full(self) -> str:
+        """The name that commands and errors of the API use: ``pytorchjobs.kubeflow.org``."""
+        return f"{self.plural}.{self.group}"
+
+
+PYTORCHJOB = Kind(
+    name="pytorchjob",
+    kind="PyTorchJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="pytorchjobs",
+    pods="training.kubeflow.org/job-name",
+    container="pytorch",
+    operator="the Kubeflow training operator v1",
+    removes_itself=True,
+)
+TRAINJOB = Kind(
+    name="trainjob",
+    kind="TrainJob",
+    group="trainer.kubeflow.org",
+    version="v1alpha1",
+    plural="trainjobs",
+    pods="jobset.sigs.k8s.io/jobset-name",
+    container="node",
+    operator="Kubeflow Trainer v2",
+    removes_itself=False,
+)
+KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}

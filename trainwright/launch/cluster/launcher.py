@@ -1,0 +1,347 @@
+"""Runs a job on a cluster: once, to its true end, as often as its budgets allow, and leaves nothing."""
+
+import contextlib
+import dataclasses
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client as k8s  # type: ignore[import-untyped]
+from kubernetes import config
+
+from trainwright.errors import DependencyError, Preempted, PreemptedUnsaved, TrainwrightError, TransientError
+from trainwright.launch import attempt, manifests, progress, signals
+from trainwright.launch.cluster import joining, ledger, telling
+from trainwright.launch.cluster.answers import Conflict
+from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.cluster.following import Followed, Follower, Pace, tries_again
+from trainwright.launch.cluster.joining import Held
+from trainwright.launch.cluster.kind import Kind
+from trainwright.launch.cluster.lease import Outdone, holder_of, new_holder
+from trainwright.launch.cluster.limits import Limits
+from trainwright.launch.cluster.patience import Patience
+from trainwright.launch.cluster.saved import saved_s
+from trainwright.launch.diagnosis import Observed, Success, incidents, refused, spent
+from trainwright.launch.failure import Failure
+from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.owner import Owner, find_owner
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_NEVER_UNCHANGED = frozenset({"HOST_OOM", "CUDA_OOM"})
+_STOP_S, _STOP_ANSWER_S = 20.0, 5.0
+"""Seconds that the deletion of a job is tried for once we are told to stop, and that each try is given."""
+
+_CREATED_LATE_S = 5.0
+"""Seconds in which a creation whose reply we did not wait for can still come to pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a launcher behaves.
+
+    Attributes:
+        pending_s: Seconds until all pods have to run, waiting in a queue apart.
+        broken_s: Seconds that a pod with an unusable image or configuration is given.
+        gone_s: Seconds, beyond its grace, in which a job that is deleted has to be gone.
+        cleaned_s: Seconds in which the operator has to tell the pods of a job that failed to stop.
+        stall_s: Seconds without progress; absent: those of the job.
+        pace: How often to look.
+    """
+
+    pending_s: float = 1800.0
+    broken_s: float = 120.0
+    gone_s: float = 180.0
+    cleaned_s: float = 10.0
+    stall_s: float | None = None
+    pace: Pace = field(default_factory=Pace)
+
+
+class ClusterLauncher:
+    """Submits jobs to a cluster, follows them, and tells how they ended.
+
+    There is one job, whatever replies are lost: a launcher that is started again for the same job takes over
+    the one it finds, and what has ended meanwhile is harvested from its folder alone.
+
+    Args:
+        api: Access to the cluster.
+        workflow: The Argo workflow that the job is to go with; empty: none.
+        settings: How to behave.
+    """
+
+    def __init__(self, api: Api, *, workflow: str = "", settings: Settings | None = None) -> None:
+        self._api, self._workflow, self._settings = api, workflow, settings or Settings()
+        self.name = api.kind.name
+        self._holder = new_holder()
+        self._held: Held | None = None
+        self._asked = ""
+
+    @classmethod
+    def in_cluster(
+        cls, kind: Kind, *, workflow: str = "", outage_s: float = 900.0, pending_s: float = 1800.0
+    ) -> "ClusterLauncher":
+        """Use the service account of the pod that this runs in.
+
+        Args:
+            kind: The kind of jobs.
+            workflow: The Argo workflow that the job is to go with; empty: the one that this pod belongs to.
+            outage_s: Longest outage of the API that is sat out.
+            pending_s: Seconds until all pods have to run, waiting in a queue apart.
+
+        Raises:
+            DependencyError: This does not run in a pod.
+        """
+        settings = k8s.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=settings)
+            namespace = _NAMESPACE.read_text().strip()
+        except (config.ConfigException, OSError) as error:
+            raise DependencyError(
+                f"no access to a cluster: {error}",
+                where="resources.launcher",
+                hint="Outside of a cluster use launcher: local, or auto.",
+            ) from None
+        settings.retries = False
+        api = Api(k8s.ApiClient(settings), namespace, kind, Patience(outage_s=outage_s))
+        return cls(api, workflow=workflow or own_workflow(api), settings=Settings(pending_s=pending_s))
+
+    def run(self, job: Job) -> Result:
+        """Run a job to its end, or follow it where it already runs.
+
+        Raises:
+            Hang: It did not end within its ``timeout_s``, or made no progress; it was deleted.
+            InputError: It cannot run as it is asked for.
+            Preempted: This process was told to stop, and the job was deleted first; it had saved its state.
+                Or another launcher has taken the job over.
+            PreemptedUnsaved: The same, and it had saved nothing yet.
+            PermissionRefused: This step may not do what it has to.
+            DependencyError: Its pods could not start, it is gone, or it ended without its marker.
+            TransientError: The API was out of reach for too long; the job was left alone.
+            TrainwrightError: What the first failing process reported.
+        """
+        if found := _finished(job):
+            return self._result(*found)
+        _require_changed(job)
+        telling.forget(job.folder)
+        with signals.raised():
+            try:
+                return self._run(job)
+            except signals.Stopped as stopped:
+                self._stop()
+                raise _stopped(stopped.name, job, self._asked) from None
+            except Outdone as outdone:
+                raise Preempted(
+                    f"launcher {outdone} has taken over job {job.name}; this one stops",
+                    hint="Nothing is lost: the job goes on.",
+                ) from None
+
+    def _run(self, job: Job) -> Result:
+        """Make attempts until one succeeds, or none is left."""
+        owner = self._owner()
+        manifests.make(job, self.name, owner)  # refused before there is any call
+        prepared, asked = attempt.documents(job.folder), job
+        while True:
+            followed, folder = self._attempt(asked, owner)
+            if isinstance(followed.outcome, Success):
+                return self._succeeded(followed, folder)
+            self._again_or_raise(asked, followed, folder)
+            # A folder in which nothing has run yet is good for the next attempt, if it is the newest.
+            if folder != asked.folder and asked.folder == _newest(asked):
+                continue
+            asked = dataclasses.replace(asked, folder=attempt.again(job.folder, prepared))
+
+    def _attempt(self, job: Job, owner: Owner | None) -> tuple[Followed, Path]:
+        """Create the job or attach to it, and follow it to its end."""
+        settings = self._settings
+        self._held, self._asked = None, job.name
+        manifest = manifests.make(job, self.name, owner)
+        gone_s = settings.gone_s + job.grace_s
+        try:
+            held = joining.create_or_attach(self._api, job, manifest, self._holder, gone_s)
+        except TransientError:
+            raise
+        except TrainwrightError as error:
+            observed = Observed(job.name)
+            failure = refused(error)
+            telling.leave(telling.told(failure, observed, self._api.kind, self._api.namespace), job.folder)
+            raise
+        self._held = held
+        kind, name = self._api.kind.kind, held.name
+        sys.stderr.write(
+            f"{kind} {name} found, attempt {held.folder.name}\n"
+            if held.found
+            else f"{kind} {name} created, attempt {held.folder.name}\n"
+        )
+        past = ledger.Ledger.before(held.folder)
+        limits = Limits(
+            timeout_s=job.timeout_s,
+            earlier_s=past.took_s,
+            pending_s=settings.pending_s,
+            broken_s=settings.broken_s,
+            stall_s=settings.stall_s or job.stall_s,
+        )
+        follower = Follower(self._api, held, self._holder, limits, job.budget, past, settings.pace)
+        return follower.follow(), held.folder
+
+    def _succeeded(self, followed: Followed, folder: Path) -> Result:
+        assert isinstance(followed.outcome, Success)  # noqa: S101  # nosec B101
+        for doubt in followed.outcome.doubts:
+            sys.stderr.write(f"It succeeded, although: {doubt}\n")
+        self._tidy()
+        return self._result(folder, followed.outcome.completion)
+
+    def _again_or_raise(self, job: Job, followed: Followed, folder: Path) -> None:
+        """Note a failed attempt and remove its job if another one follows.
+
+        Raises:
+            TrainwrightError: None follows: what the attempt failed of.
+        """
+        failure = followed.outcome
+        assert isinstance(failure, Failure)  # noqa: S101  # nosec B101
+        past = ledger.Ledger.before(folder)
+        entry = ledger.Ended(
+            job=job.digest,
+            kind=failure.kind,
+            what=failure.what,
+            counts=ledger.used(failure, spent(incidents(followed.observed))),
+            took_s=followed.took_s,
+            lost_gpu_s=failure.lost_gpu_s,
+            final=False,
+        )
+        now = ledger.Ledger((*past.entries, (folder.name, entry)))
+        again = attempt.home_of(folder) is not None and tries_again(failure, job.budget, now.spent)
+        api = self._api
+        told = telling.told(failure, followed.observed, api.kind, api.namespace, past.told)
+        telling.leave(told, folder)
+        telling.show(told, followed=followed.logged)
+        _note(dataclasses.replace(entry, final=not again), folder)
+        if not again:
+            self._leave_nothing_running(followed, failure)
+            raise _final(told.failure, now)
+        count, limit = now.spent[failure.budget], getattr(job.budget, failure.budget)
+        sys.stderr.write(
+            f"Restarting ({count} of {limit} for {failure.budget}) after {failure.kind}: {failure.what}; "
+            f"{failure.lost_gpu_s:,.0f} GPU seconds lost\n"
+        )
+        held = self._held
+        assert held  # noqa: S101  # nosec B101
+        joining.delete_and_wait(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
+
+    def _leave_nothing_running(self, followed: Followed, failure: Failure) -> None:
+        """Delete a job that failed, unless its operator ends its pods: then the logs of the others stay."""
+        held, seen = self._held, followed.observed.job
+        if held is None or (seen and seen.gone):
+            return
+        cleaned_s = self._settings.cleaned_s
+        if seen and seen.ended and joining.wait_for(lambda: self._api.idle(held.name), cleaned_s):
+            return
+        self._api.delete(held.name, held.uid)
+        sys.stderr.write(f"job {held.name} was deleted after {failure.kind}\n")
+
+    def _tidy(self) -> None:
+        """Delete a job that has succeeded, where nobody else does: its marker says all."""
+        if self._held and not self._api.kind.removes_itself:
+            with contextlib.suppress(TrainwrightError):
+                self._api.delete(self._held.name, self._held.uid)
+
+    def _stop(self) -> None:
+        """Delete the job, before anything else; see that none is left whose creation was not confirmed."""
+        patient = Api(self._api.client, self._api.namespace, self._api.kind, Patience(outage_s=_STOP_S))
+        held = self._held
+        with contextlib.suppress(TrainwrightError, Conflict):
+            if held:
+                patient.delete(held.name, held.uid, answer_s=_STOP_ANSWER_S)
+                return
+            end = time.monotonic() + _CREATED_LATE_S
+            while self._asked and time.monotonic() < end:
+                found = patient.job(self._asked)
+                if found and holder_of(found) == self._holder:
+                    patient.delete(self._asked, found["metadata"]["uid"], answer_s=_STOP_ANSWER_S)
+                    return
+                time.sleep(0.1)
+
+    def _owner(self) -> Owner | None:
+        """Find the workflow that the job is to go with; without it, lease and deadline have to do."""
+        if not self._workflow:
+            return None
+        owner = self._api.workflow(self._workflow)
+        if owner is None:
+            sys.stderr.write(f"there is no workflow {self._workflow}: the job belongs to nobody\n")
+        return owner
+
+    def _result(self, folder: Path, completion: Completion) -> Result:
+        past = ledger.Ledger.before(folder)
+        if past.entries:
+            sys.stderr.write(
+                f"succeeded at attempt {len(past.entries) + 1}; {past.lost_gpu_s:,.0f} GPU s were lost\n"
+            )
+        return Result(folder=folder, completion=completion, launcher=self.name)
+
+
+def own_workflow(api: Api) -> str:
+    """Return the name of the workflow that this pod belongs to; empty, with a line that says why, if none."""
+
+    def read(name: str) -> dict[str, Any] | None:
+        pods, _ = api.patience(lambda: api.select(Selection(kind="pods", fields=f"metadata.name={name}")))
+        return pods[0] if pods else None
+
+    owner, why = find_owner(read)
+    if owner is None:
+        sys.stderr.write(f"the job goes with no workflow: {why}\n")
+        return ""
+    return owner.name
+
+
+def _finished(job: Job) -> tuple[Path, Completion] | None:
+    """Return an attempt at this very job that has completed, whatever became of the object."""
+    home = attempt.home_of(job.folder)
+    for folder in reversed(attempt.folders(home) if home else [job.folder]):
+        if completion := completed(folder, folder.name):
+            return folder, completion
+    return None
+
+
+def _require_changed(job: Job) -> None:
+    """Refuse to run a job once more, unchanged, that ran out of memory.
+
+    Raises:
+        TrainwrightError: What its last attempt failed of.
+    """
+    found = ledger.last(job.folder)
+    if found and found[1].final and found[1].job == job.digest and found[1].kind in _NEVER_UNCHANGED:
+        failure = Failure.read(found[0])
+        what = f"{failure.what} (attempt {found[0].name}; it is not run once more unchanged)"
+        raise dataclasses.replace(failure, what=what).to_error()
+
+
+def _newest(job: Job) -> Path | None:
+    home = attempt.home_of(job.folder)
+    return attempt.newest_attempt(home) if home else None
+
+
+def _note(entry: ledger.Ended, folder: Path) -> None:
+    try:
+        entry.write(folder / entry.FILE)
+    except OSError as error:
+        sys.stderr.write(f"what became of attempt {folder.name} could not be noted: {error}\n")
+
+
+def _final(failure: Failure, past: ledger.Ledger) -> TrainwrightError:
+    """Return the error of the last attempt; says how many there were, and what they cost."""
+    if len(past.entries) == 1:
+        return failure.to_error()
+    more = f" (attempt {len(past.entries)}; {past.lost_gpu_s:,.0f} GPU seconds lost over all)"
+    return dataclasses.replace(failure, what=failure.what + more).to_error()
+
+
+def _stopped(name: str, job: Job, asked: str) -> TrainwrightError:
+    """Return what a step ends with that was told to stop: by whether there is a state to go on from."""
+    home = attempt.home_of(job.folder)
+    saved = saved_s(home) if home else 0.0
+    done = progress.read(job.folder)
+    state = f"; {progress.line(done)}" if done else ""
+    what = f"stopped by {name}; job {asked or job.name} was deleted{state}"
+    if saved:
+        return Preempted(what, hint="Run the step again: it goes on from its last checkpoint.")
+    return PreemptedUnsaved(what)

@@ -1,0 +1,122 @@
+"""The owner's lease: a job says until when somebody looks after it, and who. An expired one is swept away.
+
+There is one holder at a time. A launcher that is started again takes over; the one before notices it by the
+very patch with which it wanted to renew, and stops following without touching the job.
+"""
+
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from trainwright.errors import TrainwrightError, TransientError
+from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
+from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.patience import Outage, Patience
+from trainwright.launch.manifests.annotations import LEASE_UNTIL
+
+HOLDER = "trainwright/holder"
+"""Annotation: the launcher that looks after the job."""
+
+LEASE_S, RENEW_S = 180.0, 60.0
+_LATE = TransientError("the lease is renewed late")
+
+
+class Outdone(Exception):
+    """Another launcher has taken the job over."""
+
+
+def new_holder() -> str:
+    """Name this launcher: no other one has this name, nor had it before."""
+    return f"{socket.gethostname()}-{secrets.token_hex(6)}"
+
+
+def annotations(holder: str) -> dict[str, str]:
+    """Return what a job says that is looked after from now on."""
+    until = datetime.now(UTC) + timedelta(seconds=LEASE_S)
+    return {HOLDER: holder, LEASE_UNTIL: until.isoformat(timespec="seconds").replace("+00:00", "Z")}
+
+
+def holder_of(job: Mapping[str, Any]) -> str:
+    """Return who looks after a job; empty if nobody says so."""
+    return str((job["metadata"].get("annotations") or {}).get(HOLDER, ""))
+
+
+class Lease:
+    """Renews the lease of a job from a thread of its own, through outages of any length.
+
+    Args:
+        api: Access to the cluster.
+        name: The job.
+        uid: Its identity.
+        holder: Who renews.
+        tell: Called with :class:`Outdone`, should another launcher have taken over.
+        every_s: Seconds between two renewals.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        name: str,
+        uid: str,
+        holder: str,
+        tell: Callable[[Exception], None],
+        *,
+        every_s: float = RENEW_S,
+    ) -> None:
+        self._api, self._name, self._uid, self._holder, self._tell = api, name, uid, holder, tell
+        self._every_s, self._stopped = every_s, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to renew."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; the lease runs out by itself."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        # The watch of the job decides how long an outage may last.
+        patience = Patience(outage_s=float("inf"), longest_s=min(self._every_s, 20.0))
+        outage, due = Outage(patience, self._stopped), time.monotonic() + self._every_s
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + self._every_s
+            try:
+                while not self._renewed():
+                    outage.sit_out(Passing(_LATE))
+            except Outdone as outdone:
+                self._tell(outdone)
+                return
+            except TrainwrightError as error:
+                if not self._stopped.is_set():
+                    sys.stderr.write(f"the lease of {self._name} could not be renewed: {error.what}\n")
+            outage.over()
+
+    def _renewed(self) -> bool:
+        """Renew once; tell whether that is done with.
+
+        Raises:
+            Outdone: Another launcher has taken over.
+        """
+        try:
+            self._api.annotate(
+                self._name, self._uid, annotations(self._holder), unless_changed={HOLDER: self._holder}
+            )
+        except Absent:
+            return True
+        except (Passing, Conflict):
+            return False
+        except Invalid:
+            found = self._api.job(self._name)
+            if found and found["metadata"].get("uid") == self._uid and holder_of(found) != self._holder:
+                raise Outdone(holder_of(found)) from None
+        return True

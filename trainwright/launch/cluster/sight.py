@@ -1,0 +1,124 @@
+"""What a launcher sees of one job while it follows it: fed by watches, completed by logs and events."""
+
+import contextlib
+import queue
+import time
+from contextlib import ExitStack
+
+from trainwright.errors import PermissionRefused, TrainwrightError
+from trainwright.launch.cluster import lease
+from trainwright.launch.cluster.answers import Absent, Conflict, Expired, Passing
+from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.cluster.joining import Held
+from trainwright.launch.cluster.watching import LISTED, News, Watcher
+from trainwright.launch.diagnosis import Observed
+from trainwright.launch.diagnosis.pod_story import PodStory
+
+_QUIETLY = (Absent, Conflict, Expired, Passing, TrainwrightError)
+"""What a call for a detail may end with: then that detail is missing, and nothing else."""
+
+_EVENTS_S = 15.0
+_MAX_PODS = 16
+
+
+class Sight:
+    """One job, as it is seen from now on. Use it in a ``with``: its watchers run inside.
+
+    Args:
+        api: Access to the cluster.
+        held: The job.
+        holder: Name of this launcher.
+        every_s: Seconds between two renewals of the lease.
+
+    Attributes:
+        observed: All that was seen.
+    """
+
+    def __init__(self, api: Api, held: Held, holder: str, *, every_s: float = lease.RENEW_S) -> None:
+        self._api, self._held, self._holder, self._every_s = api, held, holder, every_s
+        self._inbox: queue.SimpleQueue[News | Exception] = queue.SimpleQueue()
+        self._logged: set[tuple[str, int]] = set()
+        self._asked_s, self._events_allowed = 0.0, True
+        self._stack = ExitStack()
+        self.observed = Observed(held.name, held.uid)
+        self.observed.see_job(held.body)
+
+    def __enter__(self) -> "Sight":
+        """Begin to watch, and to renew the lease."""
+        api, held, tell = self._api, self._held, self._inbox.put
+        mine = Selection(kind="job", fields=f"metadata.name={held.name}")
+        pods = Selection(kind="pods", labels=f"{api.kind.pods}={held.name}")
+        self._stack.enter_context(Watcher(api, mine, tell))
+        self._stack.enter_context(Watcher(api, pods, tell))
+        renewed = lease.Lease(api, held.name, held.uid, self._holder, tell, every_s=self._every_s)
+        self._stack.enter_context(renewed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look away."""
+        self._stack.close()
+
+    def wait(self, longest_s: float) -> bool:
+        """Take in what there is to see; wait for something if there is nothing. Tell whether there was any.
+
+        Raises:
+            Outdone: Another launcher has taken the job over.
+            TrainwrightError: The API refuses, or is out of reach for too long.
+        """
+        end, seen = time.monotonic() + longest_s, False
+        while True:
+            rest_s = 0.0 if seen else max(0.0, end - time.monotonic())
+            try:
+                told = self._inbox.get(timeout=rest_s) if rest_s else self._inbox.get_nowait()
+            except queue.Empty:
+                return seen
+            if isinstance(told, Exception):
+                raise told
+            self._take(told)
+            seen = True
+
+    def look_closer(self, *, waiting: bool = False) -> None:
+        """Read the logs of pods that failed, and the events: of the job, and of the pods that do not run."""
+        for pod in self.observed.pods[-_MAX_PODS:]:
+            ended = sum(end.exit_code != 0 for end in pod.endings)
+            if ended and (pod.uid, ended) not in self._logged and not self.observed.successors(pod):
+                with contextlib.suppress(*_QUIETLY):
+                    self.observed.see_log(pod.uid, self._api.log(pod.name))
+                    self._logged.add((pod.uid, ended))
+        now = time.monotonic()
+        if self._events_allowed and (not waiting or now - self._asked_s >= _EVENTS_S):
+            self._asked_s = now
+            self._see_events()
+
+    def _see_events(self) -> None:
+        idle = [pod.name for pod in self.observed.pods if not _runs(pod)]
+        try:
+            for name in (self.observed.name, *idle[:_MAX_PODS]):
+                for event in self._api.events(name):
+                    self.observed.see_event(event)
+        except PermissionRefused:
+            self._events_allowed = False
+        except _QUIETLY:
+            pass
+
+    def _take(self, news: News) -> None:
+        if news.kind == "pods":
+            if news.change == LISTED:
+                self.observed.see_pods(news.bodies)
+            else:
+                self.observed.see_pod(news.bodies[0], gone=news.change == "DELETED")
+            return
+        for body in news.bodies:
+            mine = body["metadata"].get("uid") == self._held.uid
+            if news.change != "DELETED" and lease.holder_of(body) not in ("", self._holder):
+                raise lease.Outdone(lease.holder_of(body))
+            if mine:
+                self.observed.see_job(body, gone=news.change == "DELETED")
+        if news.change == LISTED and not any(
+            body["metadata"].get("uid") == self._held.uid for body in news.bodies
+        ):
+            self.observed.see_gone()
+
+
+def _runs(pod: PodStory) -> bool:
+    return pod.running_s is not None or (pod.over is not None and pod.phase == "Succeeded")

@@ -1,0 +1,103 @@
+"""How a failed job is told: ``failure.json``, a card for the run's page, log lines, commands for the rest."""
+
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.launch import attempt
+from trainwright.launch.cluster.kind import Kind
+from trainwright.launch.diagnosis import Observed, redaction, timeline
+from trainwright.launch.diagnosis import log as logs
+from trainwright.launch.failure import Failure
+
+_TAIL = 40
+_MAX_COMMANDS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A failure with all that goes onto its card.
+
+    Attributes:
+        failure: The failure.
+        card: Markdown for the run's page.
+        tail: The end of the log of the pod that failed first.
+    """
+
+    failure: Failure
+    card: str
+    tail: tuple[str, ...]
+
+
+def told(
+    failure: Failure, observed: Observed, kind: Kind, namespace: str, earlier: Sequence[str] = ()
+) -> Told:
+    """Put together what is told of a failure.
+
+    Args:
+        failure: Why the last attempt failed.
+        observed: What was seen of it.
+        kind: The kind of the job.
+        namespace: Where it ran.
+        earlier: What became of the attempts before it.
+    """
+    full = dataclasses.replace(failure, evidence=redaction.bounded([*failure.evidence, *earlier]))
+    card = full.card(timeline(observed).totals) + _elsewhere(full, observed, kind, namespace)
+    return Told(failure=full, card=card, tail=_tail(full, observed))
+
+
+def leave(what: Told, folder: Path) -> None:
+    """Write a failure into the attempt's folder, and into the home of all attempts, where it is found."""
+    home = attempt.home_of(folder)
+    for place in {folder, *([home] if home else [])}:
+        try:
+            if place.is_dir():
+                what.failure.write(place)
+                (place / Failure.CARD).write_text(what.card)
+        except OSError as error:  # a full disk must not hide why the job failed
+            sys.stderr.write(f"the failure could not be noted in {place}: {error}\n")
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier launch left in the home of all attempts."""
+    if home := attempt.home_of(folder):
+        for name in (Failure.FILE, Failure.CARD):
+            with contextlib.suppress(OSError):
+                (home / name).unlink(missing_ok=True)
+
+
+def show(what: Told, *, followed: str) -> None:
+    """Write the end of the log of the pod that failed first, unless it was shown as it came.
+
+    Args:
+        what: What is told.
+        followed: The pod whose log was shown.
+    """
+    if what.tail and what.failure.pod != followed:
+        lines = "\n".join(f"  {line}" for line in what.tail)
+        sys.stderr.write(f"The end of the log of pod {what.failure.pod}:\n{lines}\n")
+
+
+def _tail(failure: Failure, observed: Observed) -> tuple[str, ...]:
+    pod = next((pod for pod in observed.pods[::-1] if pod.name == failure.pod), None)
+    if pod is None:
+        return ()
+    tail = logs.read(observed.log(pod.uid), lines=_TAIL).tail
+    return tuple(redaction.clean(line)[:400] for line in tail)
+
+
+def _elsewhere(failure: Failure, observed: Observed, kind: Kind, namespace: str) -> str:
+    """Write the commands that show what the job and its other pods wrote."""
+    names = [pod.name for pod in observed.pods if pod.gone is None]
+    first = [name for name in names if name == failure.pod]
+    others = [name for name in dict.fromkeys(names) if name != failure.pod]
+    shown = [
+        f"kubectl logs -n {shlex.quote(namespace)} {name} -c {kind.container}"
+        for name in [*first, *others][:_MAX_COMMANDS]
+    ]
+    shown += [f"kubectl describe -n {shlex.quote(namespace)} {kind.full} {observed.name}"]
+    return "\nIts pods, as long as they are there:\n\n```\n" + "\n".join(shown) + "\n```\n"

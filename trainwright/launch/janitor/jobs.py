@@ -1,0 +1,136 @@
+"""Which jobs nobody looks after, and their removal.
+
+A job is removed only if all of this holds: it is labelled as ours, its lease has run out long enough ago,
+and the workflow that it belongs to has ended or is gone. Whatever cannot be told, leaves the job alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trainwright.errors import DependencyError
+from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.janitor import workflows
+from trainwright.launch.manifests import annotations as names
+
+_TERMINAL = frozenset({"Succeeded", "Failed", "Error"})
+_ENDED = frozenset({"Succeeded", "Failed", "Complete"})
+_OURS = f"{names.MANAGED_BY}={names.OURS}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """When a job counts as left behind.
+
+    Attributes:
+        now: The time.
+        margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach.
+        kept_s: The same for a job that has ended: it holds nothing, and its logs may be read.
+    """
+
+    now: datetime
+    margin_s: float = 600.0
+    kept_s: float = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What becomes of a job.
+
+    Attributes:
+        kind: What Kubernetes calls its kind.
+        name: Its name.
+        uid: Its identity.
+        left: Whether nobody looks after it.
+        why: The reason for either.
+        folder: Folder of its attempt; empty if it names none.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    left: bool
+    why: str
+    folder: str
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.kind} {self.name}: {'left behind' if self.left else 'kept'}, {self.why}"
+
+
+def judge_all(api: Api, rules: Rules) -> Iterator[Judged]:
+    """Judge every job of ours of one kind; none where the cluster does not know the kind."""
+    try:
+        found, _ = api.patience(lambda: api.select(Selection(kind="job", labels=_OURS)))
+    except DependencyError:
+        return
+    for body in found:
+        yield judge(body, api, rules)
+
+
+def judge(body: Mapping[str, Any], api: Api, rules: Rules) -> Judged:
+    """Judge one job; the API is asked only if the lease has run out."""
+    metadata = body["metadata"]
+    notes = metadata.get("annotations") or {}
+    why = _held(body, rules) or _owned(metadata, api)
+    return Judged(
+        kind=api.kind.kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        left=not why,
+        why=why or f"lease until {notes.get(names.LEASE_UNTIL)}, {_whose(metadata)}",
+        folder=str(notes.get(names.FOLDER, "")),
+    )
+
+
+def remove(api: Api, judged: Judged, rules: Rules) -> str:
+    """Delete a job and then its pods, if it still is as it was judged; say what became of it."""
+    body = api.job(judged.name)
+    if body is None or body["metadata"]["uid"] != judged.uid:
+        return "gone by itself"
+    again = judge(body, api, rules)
+    if not again.left:
+        return f"kept after all, {again.why}"
+    api.delete(judged.name, judged.uid)
+    return "deleted"
+
+
+def _held(body: Mapping[str, Any], rules: Rules) -> str:
+    """Say why a job is left alone for now; nothing if its time is over."""
+    metadata = body["metadata"]
+    if (metadata.get("labels") or {}).get(names.MANAGED_BY) != names.OURS:
+        return "it is not ours"
+    if metadata.get("deletionTimestamp"):
+        return "it is being deleted"
+    said = (metadata.get("annotations") or {}).get(names.LEASE_UNTIL, "")
+    try:
+        until = datetime.fromisoformat(said).astimezone(UTC)
+    except ValueError:
+        return f"its lease {said!r} is no time" if said else "it has no lease"
+    ended = _has_ended(body)
+    margin_s = rules.kept_s if ended else rules.margin_s
+    if rules.now <= until + timedelta(seconds=margin_s):
+        return f"lease until {said}" + (", it has ended" if ended else "")
+    return ""
+
+
+def _owned(metadata: Mapping[str, Any], api: Api) -> str:
+    """Say whose job it is if that one is still at work; nothing if nobody is."""
+    for owner in metadata.get("ownerReferences") or []:
+        if owner.get("kind") != "Workflow":
+            return f"it belongs to {owner.get('kind')} {owner.get('name')}, which is none of ours"
+        phase = workflows.phase(api, owner["name"], owner["uid"])
+        if phase is not None and phase not in _TERMINAL:
+            return f"its workflow {owner['name']} is {phase or 'about to begin'}"
+    return ""
+
+
+def _whose(metadata: Mapping[str, Any]) -> str:
+    owners = [str(owner.get("name")) for owner in metadata.get("ownerReferences") or []]
+    return f"workflow {', '.join(owners)} ended or gone" if owners else "no owner"
+
+
+def _has_ended(body: Mapping[str, Any]) -> bool:
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return any(entry["type"] in _ENDED and entry["status"] == "True" for entry in conditions)

@@ -1,0 +1,37 @@
+"""The annotations and labels by which launchers and the janitor know a job again."""
+
+RUN_ID = "trainwright/run-id"
+"""What the job belongs to: the ``run`` of the :class:`~trainwright.launch.job.Job`."""
+
+SPEC_SHA256 = "trainwright/spec-sha256"
+"""The digest of the job."""
+
+FOLDER = "trainwright/folder"
+"""The folder of the attempt that the job's pods write into."""
+
+ATTEMPT = "trainwright/attempt"
+"""The name of the attempt."""
+
+LEASE_UNTIL = "trainwright/lease-until"
+"""Until when a launcher looks after the job, ISO 8601 in UTC; it moves this on while it lives."""
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+"""Label: ``trainwright`` on every job and pod of ours."""
+
+OURS = "trainwright"
+
+TASK = "trainwright/task"
+"""Label: the step that the job belongs to."""
+
+RUN = "trainwright/run"
+"""Label: the first 16 digits of the run's digest, since a run's address does not fit into a label."""
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+WORKLOAD_PRIORITY = "kueue.x-k8s.io/priority-class"
+MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+
+NO_SIDECAR = "sidecar.istio.io/inject"
+"""Annotation: a mesh's sidecar would keep the pod alive after its training, and encrypt what NCCL sends."""
+
+NOT_EVICTED = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""Annotation: the cluster autoscaler may not empty the node to save it."""

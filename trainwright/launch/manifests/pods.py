@@ -1,0 +1,201 @@
+"""What the pods of a job have in common, whichever operator makes them: plain JSON of the core API."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trainwright.documents import digest_text
+from trainwright.launch.job import Job
+from trainwright.launch.manifests import annotations as names
+from trainwright.launch.owner import Owner
+from trainwright.launch.placement import Placement, Toleration, Volume
+
+Body = dict[str, Any]
+
+JOIN_S = 900
+"""How long the pods of a job wait for one another: images are pulled, nodes are made."""
+
+MARGIN_S = 120
+"""How much later than the launcher's the operator's own deadline is: it is the second line."""
+
+_MORE_GRACE_S = 5
+_TEMPORARY = "/tmp"  # noqa: S108  # nosec B108
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # nosec B108
+_MIB = 1024
+
+
+def metadata(job: Job, owner: Owner | None) -> Body:
+    """Name, labels, annotations and owner of the job itself."""
+    placement = job.placement
+    queue = {
+        names.QUEUE: placement.queue,
+        names.WORKLOAD_PRIORITY: placement.workload_priority,
+        names.MAX_EXEC_TIME: str(placement.max_exec_time_s or ""),
+    }
+    body: Body = {
+        "name": job.name,
+        "labels": labels(job) | {key: value for key, value in queue.items() if value},
+        "annotations": {
+            names.RUN_ID: job.run,
+            names.SPEC_SHA256: job.digest,
+            names.FOLDER: str(job.folder),
+            names.ATTEMPT: job.attempt,
+        },
+    }
+    if owner:
+        body["ownerReferences"] = [_reference(owner)]
+    return body
+
+
+def _reference(owner: Owner) -> Body:
+    """Refer to the owner. It may go before the job has: to block that takes a right that nobody needs."""
+    return {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+
+
+def labels(job: Job) -> dict[str, str]:
+    """Labels of the job and of every pod: whose it is, who pays, and what it belongs to."""
+    ours = {
+        names.MANAGED_BY: names.OURS,
+        names.TASK: job.name.removeprefix("tw-").rpartition("-")[0],
+        names.RUN: digest_text(job.run)[:16],
+    }
+    return dict(job.placement.labels) | ours
+
+
+def pod_metadata(job: Job) -> Body:
+    """Labels and annotations of every pod."""
+    notes = {names.NO_SIDECAR: "false", names.NOT_EVICTED: "false"}
+    return {"labels": labels(job), "annotations": notes}
+
+
+def command(job: Job, rendezvous: tuple[str, ...] = ()) -> list[str]:
+    """What every pod runs: the agent, which runs torchrun, which runs the program."""
+    agent = ["python", "-m", "trainwright.launch.agent", str(job.folder), *job.watched, "--"]
+    return [*agent, f"--max-restarts={job.restarts}", *rendezvous, *job.arguments]
+
+
+def environment(job: Job) -> list[Body]:
+    """Variables of every process: values that anybody may see, and references to secrets."""
+    plain: list[Body] = [{"name": name, "value": value} for name, value in sorted(job.environment.items())]
+    return plain + [
+        {
+            "name": variable.name,
+            "valueFrom": {
+                "secretKeyRef": {"name": variable.secret, "key": variable.key, "optional": variable.optional}
+            },
+        }
+        for variable in job.placement.env_from_secrets
+    ]
+
+
+def amounts(job: Job) -> Body:
+    """Requests and limits, which are the same: a pod that gets less than it was promised stops all others."""
+    asked = {"cpu": f"{job.cpu:g}", "memory": _mebibytes(job.memory_gib)}
+    if job.placement.disk_gib:
+        asked["ephemeral-storage"] = _mebibytes(job.placement.disk_gib)
+    if job.gpus:
+        asked["nvidia.com/gpu"] = str(job.gpus)
+    return {"requests": asked, "limits": dict(asked)}
+
+
+def shared_memory_gib(job: Job) -> float | None:
+    """Return the size of ``/dev/shm``, which counts as memory of the pod; nothing for Kubernetes' 64 MiB."""
+    if job.placement.shared_memory_gib:
+        return job.placement.shared_memory_gib
+    return job.memory_gib / 2 if job.gpus or job.processes > 1 else None
+
+
+def volumes(job: Job) -> tuple[list[Body], list[Body]]:
+    """Return the volumes of a pod and where its container mounts them."""
+    temporary: Body = {"sizeLimit": _mebibytes(job.placement.disk_gib)} if job.placement.disk_gib else {}
+    made: list[Body] = [
+        {"name": "shared", "persistentVolumeClaim": {"claimName": job.claim}},
+        {"name": "tmp", "emptyDir": temporary},
+    ]
+    mounts: list[Body] = [
+        {"name": "shared", "mountPath": job.mount},
+        {"name": "tmp", "mountPath": _TEMPORARY},
+    ]
+    if shared := shared_memory_gib(job):
+        made.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(shared)}})
+        mounts.append({"name": "shm", "mountPath": _SHARED_MEMORY})
+    for volume in job.placement.volumes:
+        source = _source(job, volume)
+        name = "shared" if source is None else f"more-{_short(source)}"
+        if source is not None and all(entry["name"] != name for entry in made):
+            made.append({"name": name, **source})
+        mounts.append({"name": name, **_mount(volume)})
+    return made, mounts
+
+
+def _source(job: Job, volume: Volume) -> Body | None:
+    """Return what a volume is made from; nothing where it is the claim that is there anyway."""
+    if volume.secret:
+        return {"secret": {"secretName": volume.secret, "defaultMode": 0o440, "optional": volume.optional}}
+    if volume.config:
+        return {"configMap": {"name": volume.config, "defaultMode": 0o440, "optional": volume.optional}}
+    return None if volume.claim == job.claim else {"persistentVolumeClaim": {"claimName": volume.claim}}
+
+
+def _short(source: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _mount(volume: Volume) -> Body:
+    mount: Body = {"mountPath": volume.path}
+    if volume.read_only or not volume.claim:
+        mount["readOnly"] = True
+    return mount | ({"subPath": volume.sub_path} if volume.sub_path else {})
+
+
+CONTAINER_SECURITY: Body = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+POD_SECURITY: Body = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+"""With the above, what the profile ``restricted`` of Pod Security asks for, and a root nobody writes to."""
+
+
+def grace_s(job: Job) -> int:
+    """Seconds that a pod which is to go gets: what its processes get, and the agent's own."""
+    return job.grace_s + _MORE_GRACE_S
+
+
+def scheduling(placement: Placement) -> Body:
+    """The fields of a pod that say where it runs."""
+    body: Body = {}
+    if placement.selector:
+        body["nodeSelector"] = placement.selector
+    if placement.affinity:
+        body["affinity"] = placement.affinity
+    if placement.tolerated:
+        body["tolerations"] = [_toleration(entry) for entry in placement.tolerated]
+    if placement.service_account:
+        body["serviceAccountName"] = placement.service_account
+    if placement.image_pull_secrets:
+        body["imagePullSecrets"] = [{"name": name} for name in placement.image_pull_secrets]
+    return body
+
+
+def _toleration(entry: Toleration) -> Body:
+    fields = {
+        "key": entry.key,
+        "operator": entry.operator,
+        "value": entry.value,
+        "effect": entry.effect,
+        "tolerationSeconds": entry.seconds,
+    }
+    return {name: value for name, value in fields.items() if value not in {"", None}}
+
+
+def _mebibytes(gib: float) -> str:
+    return f"{round(gib * _MIB)}Mi"

@@ -1,0 +1,94 @@
+"""From a job to a PyTorchJob of the Kubeflow training operator v1."""
+
+from trainwright.launch.job import Job
+from trainwright.launch.manifests import pods
+from trainwright.launch.manifests.pods import Body
+from trainwright.launch.owner import Owner
+
+_KEPT_S = 86_400
+_LAST_CALL_S = 30
+
+
+def make(job: Job, owner: Owner | None) -> Body:
+    """Translate a job.
+
+    A job of a fixed number of nodes is one Master and the others as Workers, none of which is started
+    again: the loss of one stops all, so the job fails at once, says so, and the launcher decides. (Under
+    OnFailure and ExitCode the operator decides: it takes an out-of-memory kill for worth a retry, and does
+    not count.)
+
+    An elastic job has Workers only. They are OnFailure, the one policy under which a node can be taken away
+    without the job failing: the others go on with fewer, and the pod that replaces it joins them. With one
+    Worker that exits 0 such a job has Succeeded, which no agent of ours does without the completion marker.
+    """
+    elastic = job.placement.min_nodes is not None and job.placement.min_nodes < job.nodes
+    spec: Body = {
+        "nprocPerNode": str(job.processes),
+        "runPolicy": {
+            # Pods that still run when the job has ended hold GPUs; the others keep their logs.
+            "cleanPodPolicy": "Running",
+            # Only where pods are started again: a job that reaches its limit loses all pods, logs included.
+            **({"backoffLimit": job.budget.infrastructure} if elastic else {}),
+            "activeDeadlineSeconds": job.timeout_s + pods.MARGIN_S,
+            "ttlSecondsAfterFinished": _KEPT_S,
+        },
+        "pytorchReplicaSpecs": _elastic_replicas(job) if elastic else _static_replicas(job),
+    }
+    if elastic:
+        spec["elasticPolicy"] = _elastic_policy(job)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": pods.metadata(job, owner),
+        "spec": spec,
+    }
+
+
+def _static_replicas(job: Job) -> Body:
+    template = _template(job, (f"--rdzv-conf=timeout={pods.JOIN_S}",))
+    roles = {"Master": 1} | ({"Worker": job.nodes - 1} if job.nodes > 1 else {})
+    return {
+        role: {"replicas": count, "restartPolicy": "Never", "template": template}
+        for role, count in roles.items()
+    }
+
+
+def _elastic_replicas(job: Job) -> Body:
+    return {"Worker": {"replicas": job.nodes, "restartPolicy": "OnFailure", "template": _template(job)}}
+
+
+def _elastic_policy(job: Job) -> Body:
+    """Bounds of the world. More than there are pods would make every start wait for the last call."""
+    conf = {"join_timeout": str(pods.JOIN_S), "last_call_timeout": str(_LAST_CALL_S)}
+    return {
+        "minReplicas": job.placement.min_nodes,
+        "maxReplicas": job.nodes,
+        "rdzvBackend": "c10d",
+        "rdzvConf": [{"key": key, "value": value} for key, value in conf.items()],
+        "maxRestarts": job.restarts,
+    }
+
+
+def _template(job: Job, rendezvous: tuple[str, ...] = ()) -> Body:
+    volumes, mounts = pods.volumes(job)
+    container = {
+        "name": "pytorch",
+        "image": job.image,
+        "command": pods.command(job, rendezvous),
+        "env": pods.environment(job),
+        "resources": pods.amounts(job),
+        "volumeMounts": mounts,
+        "securityContext": pods.CONTAINER_SECURITY,
+    }
+    spec = {
+        "containers": [container],
+        "volumes": volumes,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": pods.grace_s(job),
+        "securityContext": pods.POD_SECURITY,
+        **pods.scheduling(job.placement),
+    }
+    if job.placement.priority_class:
+        spec["priorityClassName"] = job.placement.priority_class
+    return {"metadata": pods.pod_metadata(job), "spec": spec}
