@@ -5,6 +5,7 @@ from kfp import dsl, kubernetes
 from components.materialize.component import materialize
 from components.resolve.component import resolve
 from components.summarize.component import summarize
+from trainwright.authoring import images
 
 HOUR_S = 3600
 RETRIES = 2
@@ -22,6 +23,7 @@ def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1) -> No
     task.set_retry(RETRIES, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=longest)
     task.set_caching_options(False)
     kubernetes.set_timeout(task, hours * HOUR_S)
+    kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
 
 
 @dsl.pipeline(name="materialize-features", display_name="Materialize features")

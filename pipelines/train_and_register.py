@@ -5,8 +5,10 @@ from kfp import dsl, kubernetes
 from components.evaluate.component import evaluate
 from components.ingest.component import ingest
 from components.join.component import join
+from components.probe.component import probe
 from components.register.component import register
 from components.resolve.component import resolve
+from components.score.component import score
 from components.summarize.component import summarize
 from components.train.component import train
 from components.validate.component import validate
@@ -35,6 +37,7 @@ def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cache
     task.set_retry(RETRIES, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=longest)
     task.set_caching_options(cached)
     kubernetes.set_timeout(task, hours * HOUR_S)
+    kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -137,20 +140,36 @@ def train_and_register(
             _set(trained, cpu="200m", memory="512M", hours=24)
             kubernetes.mount_pvc(trained, pvc_name=claim, mount_path=SHARED)
 
+            # Not cached: which version is in production may have changed. Beside the training, not after it.
+            scored = score(
+                training_set=joined.outputs["training_set"],
+                data_version=joined.outputs["Output"],
+                evaluation=evaluation,
+                registry=registry,
+            )
+            _set(scored, cpu="2", memory="8G", hours=4, cached=False)
+
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],
                 predictions_version=trained.outputs["predictions_version"],
                 evaluation=evaluation,
+                baseline=scored.outputs["predictions"],
+                baseline_version=scored.outputs["predictions_version"],
+                baseline_registered=scored.outputs["registered"],
             )
             _set(evaluated, cpu="2", memory="4G")
 
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
+                probed = probe(model=trained.outputs["model"], model_version=trained.outputs["model_version"])
+                _set(probed, cpu="2", memory="8G")
+
                 # Not cached: it looks the model up in the registry first, and reuses what it finds.
                 registered = register(
                     model=trained.outputs["model"],
                     model_version=trained.outputs["model_version"],
                     data_verdict=validated.outputs["verdict"],
                     model_verdict=evaluated.outputs["verdict"],
+                    trial=probed.outputs["trial"],
                     registry=registry,
                     commit=commit,
                 )

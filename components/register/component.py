@@ -11,6 +11,7 @@ def register(
     model_version: str,
     data_verdict: dsl.Input[dsl.Artifact],
     model_verdict: dsl.Input[dsl.Artifact],
+    trial: dsl.Input[dsl.Artifact],
     registry: str,
     commit: str,
     registration: dsl.Output[dsl.Artifact],
@@ -22,8 +23,9 @@ def register(
         model: The trained model's folder.
         model_version: Digest of its manifest; another content is refused.
         data_verdict: What was decided about the data: FAIL is refused, anything less than PASS is a tag.
-        model_verdict: What was decided about the model: only PASS is registered.
-        registry: JSON: name, MLflow's address, patience (the section ``registry``).
+        model_verdict: What was decided about the model: only PASS is registered, or what a person overrides.
+        trial: What ``probe`` found: a model that was not loaded and tried is not registered.
+        registry: JSON: name, MLflow's address, patience, author, override (the section ``registry``).
         commit: Git commit of the experiment; empty if there is none.
         registration: ``registration.json``: model, version, digests, commit, environment locks.
         summary: The entry, and the line from the model back to the source.
@@ -39,6 +41,7 @@ def register(
 
     with reported("register"):
         section = Registry.parse(registry, "parameter registry")
-        given = Path(model.path), model_version, Path(data_verdict.path), Path(model_verdict.path)
-        made = enter(*given, section, commit, Path(registration.path), Path(summary.path))
+        judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
+        places = Path(registration.path), Path(summary.path)
+        made = enter(Path(model.path), model_version, *judged, section, commit, *places)
     return made.version

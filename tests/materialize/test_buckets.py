@@ -12,8 +12,8 @@ import pytest
 from tests.materialize.shop import Shop, at, row
 from tests.storage.stores import Bucket
 from trainwright.errors import TransientError
-from trainwright.materialize.lease import _take, held
 from trainwright.storage import list_files
+from trainwright.storage.lease import _take, held
 
 
 def put(bucket: Bucket, name: str, shop: Shop, rows: list[dict[str, Any]]) -> None:

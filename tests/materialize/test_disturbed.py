@@ -14,9 +14,9 @@ import pytest
 from tests.materialize.shop import STOCK, Shop, at, row
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online
-from trainwright.materialize.lease import held
 from trainwright.materialize.online import materialize
 from trainwright.materialize.watermark import History
+from trainwright.storage.lease import held
 
 
 def history(shop: Shop) -> History:
@@ -94,7 +94,7 @@ def test_two_runs_at_once_write_one_after_the_other(make_shop: Callable[..., Sho
 def test_a_living_writer_is_waited_for_and_then_left_alone(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     folder = str(shop.folder / "state" / shop.project / "stock")
-    refused = pytest.raises(TransientError, match="another run has been writing this view")
+    refused = pytest.raises(TransientError, match="another run has been writing here")
     with held(folder, lease_s=3, wait_s=0), refused:
         shop.run(wait_s=4, lease_s=3)
     shop.run(wait_s=0)
@@ -157,7 +157,7 @@ def test_feasts_own_engine_gets_our_window_and_our_check(make_shop: Callable[...
 
 
 def test_a_lease_whose_owner_died_is_taken_over_and_the_dead_one_may_not_write(tmp_path: Path) -> None:
-    from trainwright.materialize.lease import _take
+    from trainwright.storage.lease import _take
 
     folder = str(tmp_path / "lease")
     dead = _take(folder, 1, 0)

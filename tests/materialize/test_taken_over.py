@@ -13,12 +13,11 @@ from tests.materialize.shop import Shop, at, row
 from tests.materialize.test_disturbed import COUNT, history, many, start
 from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
-from trainwright.materialize import lease
 from trainwright.materialize.latest import latest_rows
 from trainwright.materialize.rows import Rows, encoded
 from trainwright.materialize.window import Window
 from trainwright.materialize.writers import Held, Writer, writer_for
-from trainwright.storage import list_files
+from trainwright.storage import lease, list_files
 
 
 @contextmanager

@@ -3,11 +3,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwright.artifacts import Environment, Model, ModelFile, NotJudged, Record, Rule, Verdict
+from trainwright.artifacts import Environment, Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file, digest_text
+from trainwright.verdicts import NotJudged, Rule, Verdict
 
 SOURCE, DATA, TRAINING_SET, PREDICTIONS = (digest_text(name) for name in ("source", "data", "set", "scores"))
-LOCKS = {step: digest_text(f"lock of {step}") for step in ("ingest", "join", "train", "validate", "evaluate")}
+LOCKS = {
+    step: digest_text(f"lock of {step}")
+    for step in ("ingest", "join", "train", "validate", "evaluate", "probe")
+}
 
 
 def record(step: str, inputs: dict[str, str], outputs: dict[str, str], *parents: Record) -> Record:
@@ -39,6 +43,8 @@ class Run:
     weights: str = "weights"
     data_decision: str = "PASS"
     model_decision: str = "PASS"
+    inputs: tuple[tuple[str, str], ...] = (("distance", "int64"), ("carrier", "string"), ("engines", "int64"))
+    baseline_version: str = ""
     model: Model = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,10 +53,12 @@ class Run:
         self.joined = record("join", {"entities": DATA}, joined, self.ingested)
         self._write_model()
         self._write_verdicts()
+        self.write_trial()
 
     @property
-    def folders(self) -> tuple[Path, str, Path, Path]:
-        return self.root / "model", self.model.digest, self.root / "data_verdict", self.root / "model_verdict"
+    def folders(self) -> tuple[Path, str, Path, Path, Path]:
+        data, model, trial = (self.root / name for name in ("data_verdict", "model_verdict", "trial"))
+        return self.root / "model", self.model.digest, data, model, trial
 
     def _write_model(self) -> None:
         folder = self.root / "model"
@@ -59,9 +67,7 @@ class Run:
         signature = {
             "schema_version": 1,
             "inputs": [
-                {"name": "distance", "type": "int64", "kind": "number"},
-                {"name": "carrier", "type": "string", "kind": "category"},
-                {"name": "engines", "type": "int64", "kind": "category"},
+                *({"name": name, "type": kind, "kind": "number"} for name, kind in self.inputs),
                 {"name": "time", "type": "timestamp[us, tz=UTC]", "kind": "time"},
             ],
             "outputs": [{"name": "score", "type": "double", "meaning": "probability of late = 1"}],
@@ -96,14 +102,31 @@ class Run:
     def write_verdict(self, name: str, decision: str, judged: dict[str, str]) -> Verdict:
         folder = self.root / name
         folder.mkdir(exist_ok=True)
-        rules = (Rule(name="min_auc", value=0.71, limit=0.6, passed=decision == "PASS"),)
+        rules = (Rule(name="min_auc", value=0.71, limit=0.6, passed=decision == "PASS", decision=decision),)
         verdict = Verdict(
             decision=decision,
             rules=rules,
             judged=judged,
             not_judged=(NotJudged(name="carrier = HA", reason="3 positives"),),
+            baseline_version=self.baseline_version if name == "model_verdict" else "",
         )
         verdict.write(folder)
         step, parent = ("validate", self.ingested) if name == "data_verdict" else ("evaluate", self.trained)
         record(step, judged, {"verdict": verdict.digest}, parent).write(folder)
         return verdict
+
+    def write_trial(self, *, passed: bool = True) -> Trial:
+        folder = self.root / "trial"
+        folder.mkdir(exist_ok=True)
+        made = record("probe", {"model": self.model.digest}, {}, self.trained)
+        trial = Trial(
+            model=self.model.digest,
+            input_example=digest_file(self.root / "model" / "input_example.json"),
+            passed=passed,
+            said="5 rows scored" if passed else "killed by signal 11",
+            scores="ab" * 32 if passed else "",
+            environment=made.environment,
+        )
+        trial.write(folder)
+        made.write(folder)
+        return trial

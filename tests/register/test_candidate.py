@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -6,13 +9,22 @@ from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, Run
 from trainwright.artifacts import Model
 from trainwright.documents import digest_text
 from trainwright.errors import DataRefused, InputError, ModelRefused
+from trainwright.experiment import Override
 from trainwright.lineage import environment_locks
 from trainwright.register.candidate import admit
+from trainwright.verdicts import Verdict
 
 
 def test_a_model_with_its_verdicts_is_admitted_with_all_it_came_from(run: Run) -> None:
     candidate = admit(*run.folders)
-    assert [entry.step for entry in candidate.records] == ["train", "join", "ingest", "validate", "evaluate"]
+    assert [entry.step for entry in candidate.records] == [
+        "train",
+        "join",
+        "ingest",
+        "validate",
+        "evaluate",
+        "probe",
+    ]
     assert candidate.data_version == DATA
     assert candidate.source_version == SOURCE
     assert environment_locks(candidate.records) == LOCKS
@@ -87,3 +99,46 @@ def test_a_missing_verdict_is_an_error_that_says_so(run: Run) -> None:
     (run.root / "model_verdict" / "verdict.json").unlink()
     with pytest.raises(InputError, match="no Verdict here"):
         admit(*run.folders)
+
+
+def test_a_verdict_that_says_pass_against_its_own_numbers_is_refused(run: Run) -> None:
+    place = run.root / "model_verdict" / "verdict.json"
+    told = json.loads(place.read_text())
+    told["rules"][0] |= {"value": 0.55, "passed": False, "decision": "FAIL"}
+    place.write_text(json.dumps(told))
+    with pytest.raises(InputError, match="the verdict says PASS, but its numbers say FAIL"):
+        admit(*run.folders)
+
+
+def test_a_model_that_was_not_tried_or_did_not_answer_is_refused(run: Run) -> None:
+    run.write_trial(passed=False)
+    with pytest.raises(ModelRefused, match="tried and did not answer: killed by signal 11"):
+        admit(*run.folders)
+    other = replace(run.write_trial(), model="c" * 64)
+    other.write(run.root / "trial")
+    with pytest.raises(InputError, match="the trial is about model cccccccccccc"):
+        admit(*run.folders)
+    (run.root / "trial" / "trial.json").unlink()
+    with pytest.raises(InputError, match="no Trial here"):
+        admit(*run.folders)
+
+
+def override(digest: str, days: int) -> Override:
+    ends = datetime.now(UTC) + timedelta(days=days)
+    return Override(verdict=digest, approver="dora", reason="a known gap", expires=ends)
+
+
+def test_a_person_may_answer_for_a_model_that_is_held_by_name_and_until_a_day(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", model_decision="HOLD")
+    digest = Verdict.read(run.root / "model_verdict").digest
+    given = override(digest, 1)
+    assert admit(*run.folders, given).override == given
+    with pytest.raises(ModelRefused, match="The override by dora ended at"):
+        admit(*run.folders, override(digest, -1))
+    with pytest.raises(ModelRefused, match="The override is for verdict eeeeeeeeeeee"):
+        admit(*run.folders, override("e" * 64, 1))
+
+
+def test_an_override_that_is_not_needed_is_not_used(run: Run) -> None:
+    digest = Verdict.read(run.root / "model_verdict").digest
+    assert admit(*run.folders, override(digest, 1)).override is None

@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from tests.register.steps import DATA, LOCKS, SOURCE, TRAINING_SET, Run
-from trainwright.artifacts import Model, Record
+from trainwright.artifacts import Model, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.register.registration import Registration, register
-from trainwright.register.versions import create_version, find_version, open_run
+from trainwright.register.versions import create_version, find_version, open_run, settle
 from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings(
@@ -143,13 +143,13 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     assert (made.data_version, made.source_version, made.commit) == (DATA, SOURCE, "abc123")
     record = Record.read(folder / "registration")
     assert record.headline == "flight_late version 1, alias candidate, data PASS"
-    assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate"]
+    assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate", "probe"]
     summary = (folder / "summary.md").read_text()
     assert f"| source bytes | {SOURCE} |" in summary
     for name, digest in {"feature_service": "5e" * 32, "view flights": "f1" * 32}.items():
         assert f"| made from {name} | {digest} |" in summary.replace("\\_", "_")
     steps = [line.split(" | ")[0] for line in summary.partition("back to its source")[2].splitlines()[4:]]
-    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate"]
+    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| probe"]
 
 
 def test_registering_again_finds_the_version_and_adds_nothing(run: Run, registry: Registry) -> None:
@@ -188,6 +188,7 @@ def test_a_model_without_an_input_example_is_not_registered(run: Run, registry: 
     (folder / "input_example.json").unlink()
     without.write(folder)
     run.write_verdict("model_verdict", "PASS", {"predictions.model": without.digest})
+    replace(Trial.read(run.root / "trial"), model=without.digest).write(run.root / "trial")
     with pytest.raises(InputError, match=r"the model has no input_example\.json"):
         register(
             folder, without.digest, *run.folders[2:], registry, "", run.root / "out", run.root / "summary.md"
@@ -236,7 +237,7 @@ def start(run: Run, registry: Registry, target: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(
     "point",
-    ["open_run:after", "log_run:after", "log_files:after", "create_version:after", "point_alias:after"],
+    ["open_run:after", "log_run:after", "log_files:after", "create_version:after", "settle:after"],
 )
 def test_a_kill_between_any_two_parts_is_taken_up_and_gives_one_version(
     run: Run, registry: Registry, point: str
@@ -263,8 +264,8 @@ def test_of_two_versions_under_one_key_the_first_stands_and_the_other_is_taken_b
     runs = []
     for number in (1, 2):
         runs.append(open_run(client, "flight_late", f"{number}", registry.tracking_uri, {}))
-    versions = [create_version(client, "flight_late", key, entry, {}, "") for entry in runs]
-    assert [version.version for version in versions] == [1, 1]
+        create_version(client, "flight_late", key, runs[-1], {}, "")
+    assert [settle(client, "flight_late", key).version for _ in range(2)] == [1, 1]
     assert [version.version for version in client.search_model_versions("name = 'flight_late'")] == [1]
     assert [client.get_run(entry.info.run_id).info.lifecycle_stage for entry in runs] == ["active", "deleted"]
 

@@ -14,13 +14,13 @@ from trainwright.materialize.check import check, require_equal
 from trainwright.materialize.emptied import Earlier, look_up_earlier
 from trainwright.materialize.engine import LOCAL, run_engine
 from trainwright.materialize.latest import Latest, latest_rows
-from trainwright.materialize.lease import Lease, held
 from trainwright.materialize.rows import encoded
 from trainwright.materialize.summary import headline, summary_of
 from trainwright.materialize.watermark import History, Watermark, reached_after
 from trainwright.materialize.window import Window, explicit, incremental, run_date, shown, window_end
 from trainwright.materialize.writers import is_ours, writer_for
 from trainwright.storage import join, local_path, take_listing
+from trainwright.storage.lease import Lease, held
 from trainwright.tracking import Stopwatch
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from trainwright.artifacts import Model, ModelFile, Record, Verdict
+from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import DataRefused, InputError, ModelRefused
+from trainwright.experiment import Override
 from trainwright.lineage import ancestors, outputs_named
+from trainwright.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,9 @@ class Candidate:
         folder: The model's folder; its files are what the manifest says.
         model: Its manifest.
         data_verdict: What was decided about the data; never FAIL.
-        model_verdict: What was decided about the model: PASS.
+        model_verdict: What was decided about the model: PASS, or overridden.
+        trial: That it was loaded in a clean process and answered.
+        override: A person's word in place of a PASS; None where it passed.
         records: The records of all steps it came through, the latest first.
     """
 
@@ -26,6 +31,8 @@ class Candidate:
     model: Model
     data_verdict: Verdict
     model_verdict: Verdict
+    trial: Trial
+    override: Override | None
     records: Sequence[Record]
 
     @property
@@ -45,35 +52,90 @@ class Candidate:
         )
 
 
-def admit(folder: Path, model_version: str, data_verdict: Path, model_verdict: Path) -> Candidate:
-    """Check a model and its two verdicts.
+def admit(
+    folder: Path,
+    model_version: str,
+    data_verdict: Path,
+    model_verdict: Path,
+    trial: Path,
+    override: Override | None = None,
+) -> Candidate:
+    """Check a model, its two verdicts and its trial.
 
     Args:
         folder: The model's folder.
         model_version: The digest it must have.
         data_verdict: Folder of the verdict about the data.
         model_verdict: Folder of the verdict about the model.
+        trial: Folder of the trial.
+        override: A person's word in place of a PASS.
 
     Raises:
-        InputError: A file is gone or changed, or a verdict is about something else.
+        InputError: A file is gone or changed, a verdict is about something else, or does not follow from its
+            own numbers.
         DataRefused: The data was refused.
-        ModelRefused: The model's verdict is anything but PASS.
+        ModelRefused: The model's verdict is anything but PASS and nobody overrides it, or it was tried and
+            did not answer.
     """
     model = _read_model(folder, model_version)
-    about_data, about_model = Verdict.read(data_verdict), Verdict.read(model_verdict)
+    about_data, about_model = _read_verdict(data_verdict), _read_verdict(model_verdict)
     own = _records(folder)
     _require_about_model(about_model, model, own, model_verdict)
     _require_about_data(about_data, own, data_verdict)
     if about_data.decision == "FAIL":
         raise DataRefused(f"the data verdict is FAIL: {_broken(about_data)}", where=str(data_verdict))
     if about_model.decision != "PASS":
-        raise ModelRefused(
-            f"the model verdict is {about_model.decision}, not PASS: {_broken(about_model)}",
-            where=str(model_verdict),
-            hint="See the report of evaluate; only a model that passes is registered.",
+        _require_overridden(about_model, override, model_verdict)
+    tried = _read_trial(trial, folder, model)
+    records = ancestors([*own, *_records(data_verdict), *_records(model_verdict), *_records(trial)])
+    used = None if about_model.decision == "PASS" else override
+    return Candidate(folder, model, about_data, about_model, tried, used, records)
+
+
+def _read_verdict(place: Path) -> Verdict:
+    """Read a verdict, and decide again from its numbers."""
+    verdict = Verdict.read(place)
+    if verdict.decision != verdict.recomputed():
+        raise InputError(
+            f"the verdict says {verdict.decision}, but its numbers say {verdict.recomputed()}",
+            where=str(place),
+            hint="It was changed by hand, or written by another release: run the step that judges again.",
         )
-    records = ancestors([*own, *_records(data_verdict), *_records(model_verdict)])
-    return Candidate(folder, model, about_data, about_model, records)
+    return verdict
+
+
+def _require_overridden(verdict: Verdict, override: Override | None, where: Path) -> None:
+    """Check that somebody answers for this very verdict, still."""
+    said = f"the model verdict is {verdict.decision}, not PASS: {_broken(verdict)}"
+    if override is None:
+        raise ModelRefused(
+            said, where=str(where), hint="See the report of evaluate; only a model that passes is registered."
+        )
+    if override.verdict != verdict.digest:
+        raise ModelRefused(
+            f"{said}. The override is for verdict {override.verdict[:12]}, this is {verdict.digest[:12]}",
+            where="registry.override",
+        )
+    if datetime.now(UTC) >= override.expires:
+        raise ModelRefused(
+            f"{said}. The override by {override.approver} ended at {override.expires.isoformat()}",
+            where="registry.override",
+        )
+
+
+def _read_trial(place: Path, folder: Path, model: Model) -> Trial:
+    trial = Trial.read(place)
+    example = folder / "input_example.json"
+    other = example.is_file() and digest_file(example) != trial.input_example
+    if trial.model != model.digest or other:
+        raise InputError(
+            f"the trial is about model {trial.model[:12]} or another input example, not {model.digest[:12]}",
+            where=str(place),
+            hint="Run probe on this model.",
+        )
+    if not trial.passed:
+        raise ModelRefused(f"the model was tried and did not answer: {trial.said}", where=str(place))
+    return trial
 
 
 def _read_model(folder: Path, model_version: str) -> Model:

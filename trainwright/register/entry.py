@@ -19,19 +19,30 @@ def description(candidate: Candidate) -> str:
 
 
 def lay_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
-    """Lay verdicts and records together, as they are uploaded."""
+    """Lay verdicts, trial and records together, as they are uploaded."""
     for name, place in zip(("data", "model"), verdicts, strict=True):
         (folder / name).mkdir(parents=True)
         for path in sorted(place.glob("*.json")):
             (folder / name / path.name).write_bytes(path.read_bytes())
+    candidate.trial.write(folder)
     for number, record in enumerate(candidate.records):
         record.write(folder / f"{number:02d}-{record.step}.json")
 
 
-def tags(candidate: Candidate, locks: Mapping[str, str], commit: str) -> dict[str, str]:
-    """Return the version's tags; what is not known has no tag."""
+def tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:
+    """Return the version's tags; what is not known has no tag. Its stage comes last, once it counts."""
+    model, override = candidate.model, candidate.override
+    views = {name: digest for name, digest in model.parents.items() if name.startswith("view ")}
     known = {
-        "stage": "candidate",
+        "task": model.kind,
+        "author": author,
+        "decision": candidate.model_verdict.decision,
+        "baseline_version": candidate.model_verdict.baseline_version,
+        "override": override.to_json() if override else "",
+        "trial_sha256": candidate.trial.digest,
+        "feature_views": canonical(views) if views else "",
+        "images": canonical({record.step: record.environment.name for record in candidate.records}),
+        "cost": f"{model.metrics['cost']:g}" if "cost" in model.metrics else "",
         "git_sha": commit,
         "model_digest": candidate.model.digest,
         "data_digest": candidate.data_version,

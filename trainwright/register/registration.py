@@ -21,6 +21,7 @@ from trainwright.register.versions import (
     log_run,
     open_run,
     point_alias,
+    settle,
 )
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
@@ -50,6 +51,8 @@ class Registration(Document):
         environment_locks: Digest of the lock of each step's environment, by step.
         data_decision: What was decided about the data.
         verdicts: Digests of both verdicts.
+        trial: Digest of the trial.
+        override: Who answers for a model that did not pass; empty where it did.
         key: What makes two registrations the same.
     """
 
@@ -67,6 +70,8 @@ class Registration(Document):
     environment_locks: dict[str, str]
     data_decision: str
     verdicts: dict[str, str]
+    trial: str
+    override: str
     key: str
 
 
@@ -75,6 +80,7 @@ def register(
     model_version: str,
     data_verdict: Path,
     model_verdict: Path,
+    trial: Path,
     registry: Registry,
     commit: str,
     folder: Path,
@@ -87,6 +93,7 @@ def register(
         model_version: The digest it must have.
         data_verdict: Folder of the verdict about the data.
         model_verdict: Folder of the verdict about the model.
+        trial: Folder of the trial that probe made.
         registry: Where, and under which name.
         commit: Git commit of the experiment; empty if there is none.
         folder: Where ``registration.json`` and the step's record are written.
@@ -100,10 +107,10 @@ def register(
         PermissionRefused: MLflow, or the file system, refuses this identity.
     """
     watch = Stopwatch()
-    candidate = admit(model, model_version, data_verdict, model_verdict)
+    candidate = admit(model, model_version, data_verdict, model_verdict, trial, registry.override)
     client = persist(lambda: open_client(registry.tracking_uri), registry.tracking_uri, registry.retry_s)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
-    labels = tags(candidate, locks, commit)
+    labels = tags(candidate, locks, commit, registry.author)
     entry, before = persist(
         lambda: _enter(client, registry, candidate, labels, (data_verdict, model_verdict)),
         registry.tracking_uri,
@@ -116,9 +123,9 @@ def register(
         "register",
         _headline(registration),
         config=registry.model_dump(mode="json") | {"commit": commit},
-        inputs={"model": model_version} | registration.verdicts,
+        inputs={"model": model_version, "trial": registration.trial} | registration.verdicts,
         outputs={"registration": registration.digest},
-        parents=[model, data_verdict, model_verdict],
+        parents=[model, data_verdict, model_verdict, trial],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_summary(registration, candidate))
@@ -134,21 +141,41 @@ def _enter(
     verdicts: tuple[Path, Path],
 ) -> tuple["ModelVersion", bool]:
     """Find the version or make it. A killed attempt is taken up where it stopped: every part is done once."""
+    from mlflow.exceptions import MlflowException
+
     name, key = registry.model, candidate.key(registry.model)
-    found = find_version(client, name, key)
-    entry = found
-    if entry is None:
-        run = open_run(client, name, key, registry.tracking_uri, labels)
-        log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
-        log_curves(client, run.info.run_id, candidate.folder / HISTORY)
-        with TemporaryDirectory() as scratch:
-            package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
-            pack(candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time)
-            lay_evidence(proof, candidate, verdicts)
-            log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
-        entry = create_version(client, name, key, run, labels, description(candidate))
-    point_alias(client, name, int(entry.version))
-    return entry, found is not None
+    before = find_version(client, name, key) is not None
+    if not before:
+        try:
+            _make(client, registry, candidate, labels, verdicts)
+        except MlflowException:
+            # Another may have made it meanwhile, and taken back the run that was being filled here.
+            if find_version(client, name, key) is None:
+                raise
+            before = True
+    entry = settle(client, name, key)
+    point_alias(client, name)
+    return entry, before
+
+
+def _make(
+    client: "MlflowClient",
+    registry: Registry,
+    candidate: Candidate,
+    labels: Mapping[str, str],
+    verdicts: tuple[Path, Path],
+) -> None:
+    """Log the run, its files, and the version."""
+    name, key = registry.model, candidate.key(registry.model)
+    run = open_run(client, name, key, registry.tracking_uri, labels)
+    log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
+    log_curves(client, run.info.run_id, candidate.folder / HISTORY)
+    with TemporaryDirectory() as scratch:
+        package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
+        pack(candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time)
+        lay_evidence(proof, candidate, verdicts)
+        log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
+    create_version(client, name, key, run, labels, description(candidate))
 
 
 def _document(
@@ -176,6 +203,8 @@ def _document(
             "data_verdict": candidate.data_verdict.digest,
             "model_verdict": candidate.model_verdict.digest,
         },
+        trial=candidate.trial.digest,
+        override=candidate.override.approver if candidate.override else "",
         key=candidate.key(registry.model),
     )
 
@@ -184,6 +213,8 @@ def _headline(registration: Registration) -> str:
     name = f"{registration.model} version {registration.version}"
     if registration.registered_before:
         return f"{name} (registered before)"
+    if registration.override:
+        return f"{name}, alias {ALIAS}, OVERRIDDEN by {registration.override}"
     return f"{name}, alias {ALIAS}, data {registration.data_decision}"
 
 

@@ -1,10 +1,13 @@
 """One registered version a candidate, however often and by how many processes at once it is asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InputError
+from trainwright.registry.names import CANDIDATE, KEY, STAGE
+from trainwright.registry.versions import find_versions, quoted
 from trainwright.tracking.server import SQLITE, database
 from trainwright.tracking.shipping import requests
 
@@ -13,17 +16,15 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
-KEY = "trainwright.idempotency_key"
-"""The tag that makes a version, and its run, findable."""
+_TRIES = 10
 
-ALIAS = "candidate"
-"""Points at the newest registered version."""
+ALIAS = CANDIDATE
+"""Points at the newest version that counts."""
 
 
 def find_version(client: "MlflowClient", name: str, key: str) -> "ModelVersion | None":
     """Return the version that was registered under a key: the first, if there are several."""
-    found = client.search_model_versions(f"name = '{name}' and tag.`{KEY}` = '{key}'")
-    return min(found, key=lambda version: int(version.version), default=None)
+    return next(iter(find_versions(client, name, key)), None)
 
 
 def open_run(
@@ -96,27 +97,49 @@ def log_files(client: "MlflowClient", run: str, folders: Sequence[tuple[Path, st
 
 def create_version(
     client: "MlflowClient", name: str, key: str, run: "Run", tags: Mapping[str, str], description: str
-) -> "ModelVersion":
-    """Create the version, with its tags in the same transaction, and return the one that stands.
-
-    If another process created one under the same key meanwhile, or an answer was lost and the request
-    repeated, the lowest number stands, so all agree; the other is taken back.
-    """
+) -> None:
+    """Create the version, with its tags in the same transaction. :func:`settle` says which one stands."""
     _unless_there(lambda: client.create_registered_model(name))
     source = f"{run.info.artifact_uri}/model"
-    made = client.create_model_version(
+    client.create_model_version(
         name, source, run.info.run_id, tags={**tags, KEY: key}, description=description
     )
-    first = find_version(client, name, key) or made
-    if int(first.version) != int(made.version):
-        client.delete_model_version(name, str(made.version))
-        if first.run_id != run.info.run_id:
-            client.delete_run(run.info.run_id)
+
+
+def settle(client: "MlflowClient", name: str, key: str) -> "ModelVersion":
+    """Return the one version that stands under a key, and let it count; take all others back.
+
+    MLflow numbers versions one after the other and refuses none, so two processes at once, or a request that
+    was sent again, make two. The lowest number stands: it was there before any other could be seen, so
+    everybody finds the same. A copy that the network brings after all this has no stage, and is taken back by
+    whoever comes next; nothing reads it before.
+    """
+    first, *others = find_versions(client, name, key)
+    for other in others:
+        _unless_gone(partial(client.delete_model_version, name, str(other.version)))
+        if other.run_id and other.run_id != first.run_id:
+            _unless_gone(partial(client.delete_run, str(other.run_id)))
+    if STAGE not in first.tags:
+        client.set_model_version_tag(name, str(first.version), STAGE, CANDIDATE)
     return first
 
 
-def point_alias(client: "MlflowClient", name: str, version: int) -> None:
-    """Let the alias point at a version, unless it points at a newer one already."""
-    current = client.get_registered_model(name).aliases.get(ALIAS)
-    if current is None or int(current) < version:
-        client.set_registered_model_alias(name, ALIAS, str(version))
+def _unless_gone(remove: Callable[[], object]) -> None:
+    """Remove something; another process may have done it a moment ago."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        remove()
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"):
+            raise
+
+
+def point_alias(client: "MlflowClient", name: str) -> None:
+    """Let the alias point at the newest version that counts, also where another sets it at this moment."""
+    for _ in range(_TRIES):
+        counting = client.search_model_versions(f"name = {quoted(name)} and tag.`{STAGE}` = '{CANDIDATE}'")
+        newest = max((int(version.version) for version in counting), default=0)
+        if newest <= int(client.get_registered_model(name).aliases.get(ALIAS, 0)):
+            return
+        client.set_registered_model_alias(name, ALIAS, str(newest))

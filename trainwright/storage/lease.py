@@ -1,6 +1,6 @@
-"""A lease: of many runs, one writes a view, and one that died is succeeded after a while.
+"""A lease: of many runs, one writes in a place, and one that died is succeeded after a while.
 
-It is held in the folder of the watermarks, by files that are only ever created. ``lease.N.json`` is a claim;
+It is held in a folder by files that are only ever created. ``lease.N.json`` is a claim;
 the highest number holds. Its owner gives signs of life, ``lease.N.beat.K.json``, and ends with
 ``lease.N.done.json``. Whoever finds the last sign too old claims N+1. Ages are taken by the store's clock
 alone: what pods think of the time does not matter.
@@ -20,12 +20,18 @@ from datetime import datetime
 from trainwright.artifacts import SourceFile
 from trainwright.documents import canonical
 from trainwright.errors import InputError, TrainwrightError, TransientError
-from trainwright.storage import AlreadyThere, create, head, join, list_files, remove
+from trainwright.storage.commit import create, remove
+from trainwright.storage.listing import list_files
+from trainwright.storage.opening import head
+from trainwright.storage.store import AlreadyThere
+from trainwright.storage.uris import join
 
 _NAME = re.compile(r"lease\.(\d{8})\.(?:(beat)\.(\d{8})\.|(done)\.)?json")
 _BEATS = 3
 """Signs of life in the time after which their absence counts."""
 
+_SHORTEST_S = 0.05
+"""The first wait for another that holds it; each next is twice as long."""
 
 _LISTINGS = 100
 """How often to list again when files come and go."""
@@ -47,11 +53,12 @@ class Lease:
 
     Attributes:
         began: When it was claimed, by the store's clock.
+        number: How many held it up to now, this one included: it only rises, so it tells who came later.
     """
 
     def __init__(self, folder: str, number: int, began: datetime, lease_s: float) -> None:
-        self.began = began
-        self._folder, self._number, self._lease_s = folder, number, lease_s
+        self.began, self.number = began, number
+        self._folder, self._lease_s = folder, lease_s
         self._heard = time.monotonic()
         self._lost = ""
         self._ended = threading.Event()
@@ -71,7 +78,7 @@ class Lease:
             raise TransientError(
                 f"the lease was lost: {self._lost}",
                 where=self._folder,
-                hint="Nothing is lost: the next run writes the same rows again.",
+                hint="Nothing is lost: run it again.",
             )
 
     def release(self) -> None:
@@ -80,16 +87,16 @@ class Lease:
         self._thread.join()
         if not self._lost:
             with suppress(TrainwrightError):
-                create(join(self._folder, _name(self._number, "done.")), b"{}")
+                create(join(self._folder, _name(self.number, "done.")), b"{}")
 
     def _live(self) -> None:
         beat = 0
         while not self._ended.wait(self._lease_s / _BEATS):
             asked, beat = time.monotonic(), beat + 1
             try:
-                create(join(self._folder, _name(self._number, f"beat.{beat:08d}.")), b"{}")
+                create(join(self._folder, _name(self.number, f"beat.{beat:08d}.")), b"{}")
                 claim = _look(self._folder)
-                if claim is None or claim.number != self._number:
+                if claim is None or claim.number != self.number:
                     self._lost = "another run took over"
                     return
                 if time.monotonic() - self._heard > self._lease_s:
@@ -122,7 +129,7 @@ def held(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]:
 
 
 def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
-    until = time.monotonic() + wait_s
+    until, pause = time.monotonic() + wait_s, _SHORTEST_S
     while True:
         claim = _look(folder)
         if claim is None or claim.done or _age_s(folder, claim) > lease_s:
@@ -132,11 +139,12 @@ def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
             continue
         if time.monotonic() > until:
             raise TransientError(
-                f"another run has been writing this view for the {wait_s:.0f} s that were waited",
+                f"another run has been writing here for the {wait_s:.0f} s that were waited",
                 where=folder,
-                hint="Start it again when the other has ended, or raise materialize.wait_s.",
+                hint="Start it again when the other has ended, or wait longer (wait_s).",
             )
-        time.sleep(min(1.0, lease_s / _BEATS))
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0, lease_s / _BEATS)
 
 
 def _claim(folder: str, before: _Claim | None, lease_s: float) -> Lease | None:

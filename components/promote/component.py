@@ -1,0 +1,43 @@
+"""The ``promote`` component: a registered version goes to its next stage, if it has what that demands."""
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
+def promote(
+    registry: str,
+    promotion: str,
+    request: str,
+    record: dsl.Output[dsl.Artifact],
+    summary: dsl.Output[dsl.Markdown],
+) -> str:
+    """Bring a registered version to its next stage: staging, canary, production, archived.
+
+    Args:
+        registry: JSON: name, MLflow's address, the audit (the section ``registry``).
+        promotion: JSON: the path and what is demanded on it (the section ``promotion``).
+        request: JSON: ``to``, ``by``, ``reason``, and ``version``, ``approver``, ``expected``,
+            ``canary_verdict`` where they are needed.
+        record: ``promotion.json``, ``verdict.json`` and the step's record, which leads back to the data.
+        summary: What was asked of the version, what it answered, and the entry in the audit.
+
+    Returns:
+        PASS if the version stands there now; HOLD, FAIL or INCONCLUSIVE if not.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.experiment import Promotion, PromotionRequest, Registry
+    from trainwright.promote.promotion import promote as move
+
+    with reported("promote"):
+        made = move(
+            Registry.parse(registry, "parameter registry"),
+            Promotion.parse(promotion, "parameter promotion"),
+            PromotionRequest.parse(request, "parameter request"),
+            Path(record.path),
+            Path(summary.path),
+        )
+    return made.decision

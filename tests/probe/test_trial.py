@@ -1,0 +1,94 @@
+"""A model that cannot be loaded where nothing of its training is left does not get any further."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.train.odd import TARGETS, untrained, with_odd_rows
+from tests.train.problems import write
+from trainwright import serving
+from trainwright.artifacts import Model, ModelFile, Record, Trial
+from trainwright.documents import digest_file
+from trainwright.errors import InputError, ModelRefused
+from trainwright.probe.trial import try_model
+from trainwright.train.model import write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a network of three classes."""
+    folder = tmp_path_factory.mktemp("model")
+    write(folder / "set", {"train": with_odd_rows(60, 1), "evaluate": with_odd_rows(40, 2)})
+    write_model(folder / "model", untrained(folder / "set", TARGETS["multiclass"]))
+    return folder / "model"
+
+
+def digest(model: Path) -> str:
+    return Model.read(model).digest
+
+
+def test_a_model_that_answers_as_it_says_passes_and_its_scores_are_those_of_this_process(
+    model: Path, tmp_path: Path
+) -> None:
+    made = try_model(model, digest(model), tmp_path / "trial", tmp_path / "summary.md")
+    assert Trial.read(tmp_path / "trial") == made
+    assert (made.passed, made.model, made.environment.name) == (True, digest(model), "torch")
+    example = json.loads((model / "input_example.json").read_text())
+    columns = {name: [row[at] for row in example["data"]] for at, name in enumerate(example["columns"])}
+    scores = serving.load(model).predict(columns)
+    assert scores.shape == (len(example["data"]), 3)
+    assert made.scores == hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()
+    record = Record.read(tmp_path / "trial")
+    assert record.headline.startswith("loaded in a clean process: 5 rows scored")
+    assert "answered" in (tmp_path / "summary.md").read_text()
+
+
+def damaged(model: Path, tmp_path: Path, name: str, content: bytes) -> Path:
+    """Copy a model with one file replaced, and a manifest that says so: as if it was written like that."""
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for path in model.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / name).write_bytes(content)
+    entry = ModelFile(path=name, size=len(content), sha256=digest_file(folder / name))
+    manifest = Model.read(model)
+    kept = [entry if known.path == name else known for known in manifest.files]
+    replace(manifest, files=tuple(kept)).write(folder)
+    return folder
+
+
+def test_a_program_that_cannot_be_read_is_refused_and_the_trial_says_why(model: Path, tmp_path: Path) -> None:
+    folder = damaged(model, tmp_path, "program.pt2", b"not a program")
+    with pytest.raises(ModelRefused, match="cannot be served as it was written: this is no exported program"):
+        try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
+    trial = Trial.read(tmp_path / "trial")
+    assert (trial.passed, trial.scores) == (False, "")
+    assert trial.said.startswith("this is no exported program")
+    assert "did not answer as it says" in (tmp_path / "summary.md").read_text()
+
+
+def test_another_shape_than_the_signature_says_is_refused(model: Path, tmp_path: Path) -> None:
+    signature = json.loads((model / "signature.json").read_text())
+    signature["outputs"] = signature["outputs"][:1]
+    folder = damaged(model, tmp_path, "signature.json", json.dumps(signature).encode())
+    with pytest.raises(ModelRefused, match=r"answered with shape \(5, 3\), its signature says \(5,\)"):
+        try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
+
+
+def test_no_answer_in_time_is_no_pass(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelRefused, match=r"no answer within 0\.05 s"):
+        try_model(model, digest(model), tmp_path / "trial", tmp_path / "summary.md", timeout_s=0.05)
+    assert not Trial.read(tmp_path / "trial").passed
+
+
+def test_another_model_or_one_without_an_example_is_not_tried(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cached input changed: model"):
+        try_model(model, "0" * 64, tmp_path / "trial", tmp_path / "summary.md")
+    bare = damaged(model, tmp_path, "README.md", b"")
+    (bare / "input_example.json").unlink()
+    with pytest.raises(InputError, match=r"no input_example\.json"):
+        try_model(bare, digest(bare), tmp_path / "trial", tmp_path / "summary.md")

@@ -1,0 +1,15 @@
+from pathlib import Path
+
+import pytest
+
+from tests.promote.shelf import Shelf, template
+
+
+@pytest.fixture(scope="session")
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return template(tmp_path_factory.mktemp("stocked"))
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, stocked: Path) -> Shelf:
+    return Shelf.copy(stocked, tmp_path / "shelf")

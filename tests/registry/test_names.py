@@ -1,0 +1,41 @@
+"""What a model and an alias may be called."""
+
+from pathlib import Path
+
+import pytest
+
+from trainwright.errors import InputError
+from trainwright.experiment import Registry
+from trainwright.registry.chain import Chain
+from trainwright.registry.entries import INTENT, Entry
+from trainwright.registry.names import folder_of, require_alias, require_name
+
+
+@pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "../up", ".hidden", "_own", "a\nb", "x" * 251])
+def test_a_name_that_mlflow_or_a_path_cannot_hold_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot be the name"):
+        require_name(name)
+
+
+@pytest.mark.parametrize("name", ["a/b", "a:b", ".hidden", "_own"])
+def test_the_section_refuses_it_before_anything_runs(name: str) -> None:
+    with pytest.raises(InputError, match="a model's name has no"):
+        Registry.check({"model": name, "tracking_uri": "sqlite:///x"}, "registry")
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V22", "7", "", "a b", "a.b"])
+def test_an_alias_that_mlflow_keeps_for_itself_or_does_not_take_is_refused(alias: str) -> None:
+    with pytest.raises(InputError, match="cannot be an alias"):
+        require_alias(alias)
+    assert require_alias("previous-production") == "previous-production"
+
+
+@pytest.mark.parametrize("name", ["flight_late", "late [eu] * ?", "späte Flüge", "50%", "a..b"])
+def test_every_other_name_has_an_audit_of_its_own(tmp_path: Path, name: str) -> None:
+    chain = Chain(str(tmp_path), name)
+    made = Entry(
+        seq=0, previous="", time="2026-11-20T10:00:00+00:00", token=1, model=name, kind=INTENT, change="c"
+    )
+    chain.append(made)
+    assert [entry.model for entry in Chain(str(tmp_path), name).read().entries] == [name]
+    assert (tmp_path / folder_of(name) / "00000001.json").is_file()

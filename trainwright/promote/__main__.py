@@ -1,0 +1,129 @@
+"""``python -m trainwright.promote``: who is in production, who was and why; forward, and back.
+
+Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``. Each takes the section ``registry`` as
+JSON first.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Never
+
+from trainwright.errors import InputError, ModelRefused, reported
+from trainwright.experiment import Promotion, PromotionRequest, Registry
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument as every other wrong input is reported."""
+
+    def error(self, message: str) -> Never:
+        raise InputError(message, where="command line", hint=self.format_usage().strip())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        SystemExit: With a documented exit code; 12 for a promotion that was refused or held, and for an
+            audit that MLflow's aliases do not agree with.
+    """
+    with reported("promote"):
+        asked = _parser().parse_args(arguments)
+        registry = Registry.parse(asked.registry, "registry")
+        _COMMANDS[asked.command](registry, asked)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m trainwright.promote", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    made = {name: commands.add_parser(name) for name in _COMMANDS}
+    for command in made.values():
+        command.add_argument("registry", help="section registry, as JSON")
+    made["history"].add_argument("--json", action="store_true", help="one JSON document")
+    made["at"].add_argument("time", help="such as 2026-01-31T10:00:00Z")
+    for name in ("history", "at"):
+        made[name].add_argument("--offline", action="store_true", help="do not ask MLflow")
+    for name in ("rollback", "restore"):
+        made[name].add_argument("--by", required=True, help="who asks for it")
+        made[name].add_argument("--reason", required=True, help="why")
+    made["rollback"].add_argument("--out", default="", help="the version that is to be taken out")
+    made["promote"].add_argument("promotion", help="section promotion, as JSON")
+    made["promote"].add_argument("request", help="what is asked for, as JSON")
+    made["promote"].add_argument("--output", type=Path, help="folder for the documents")
+    return parser
+
+
+def _history(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.promote.history import as_json, lines, read_history
+
+    history = read_history(registry, compare=not asked.offline)
+    _say([as_json(history)] if asked.json else lines(history))
+    _require_agreement(history.warning, history.place)
+
+
+def _at(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.promote.history import at_lines, moment_of, read_history
+
+    moment = moment_of(asked.time)
+    history = read_history(registry, compare=not asked.offline)
+    _say(at_lines(history, moment))
+    _require_agreement(history.warning, history.place)
+
+
+def _require_agreement(warning: str, place: str) -> None:
+    if warning:
+        raise ModelRefused(
+            f"the audit and MLflow do not agree: {warning}",
+            where=place,
+            hint="Find who moved the alias; then trainwright model restore.",
+        )
+
+
+def _promote(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.promote.promotion import promote
+
+    policy = Promotion.parse(asked.promotion, "promotion")
+    request = PromotionRequest.parse(asked.request, "request")
+    with TemporaryDirectory() as scratch:
+        folder = asked.output or Path(scratch)
+        made = promote(registry, policy, request, folder, folder / "summary.md")
+        sys.stdout.write((folder / "summary.md").read_text())
+    if made.decision != "PASS":
+        raise ModelRefused(f"{made.decision}: version {made.version} was not promoted to {made.to}")
+
+
+def _rollback(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.promote.rollback import rollback
+
+    event = rollback(registry, asked.by, asked.reason, asked.out)
+    _say(
+        [f"{registry.model}: version {event.intent.version} is in production again, entry {event.commit.seq}"]
+    )
+
+
+def _restore(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.promote.rollback import restore
+
+    event = restore(registry, asked.by, asked.reason)
+    what = (
+        f"restored, entry {event.commit.seq}: {event.intent.facts['found']}" if event else "as the audit says"
+    )
+    _say([f"{registry.model}: aliases are {what}"])
+
+
+def _say(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+_COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
+    "history": _history,
+    "at": _at,
+    "promote": _promote,
+    "rollback": _rollback,
+    "restore": _restore,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,185 @@
+"""Which version was in production, when and why: from the audit alone, so it answers with MLflow down."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainwright.errors import DependencyError, InputError
+from trainwright.experiment import Registry
+from trainwright.promote.place import audit_of, opened
+from trainwright.promote.summary import facts
+from trainwright.registry.chain import Chain
+from trainwright.registry.change import disagreement, require_end
+from trainwright.registry.entries import Event, State
+from trainwright.registry.names import PRODUCTION
+from trainwright.registry.versions import read_aliases, read_head
+from trainwright.tracking.server import persist
+
+
+@dataclass(frozen=True)
+class History:
+    """An audit that was read and holds together.
+
+    Attributes:
+        model: Name of the registered model.
+        place: Where it lies.
+        state: What it says.
+        warning: What does not agree with it; empty if nothing was found.
+        unknown: Why MLflow's aliases were not compared with it; empty if they were.
+    """
+
+    model: str
+    place: str
+    state: State
+    warning: str
+    unknown: str
+
+
+def read_history(registry: Registry, *, compare: bool = True) -> History:
+    """Read a model's audit, check it, and compare MLflow's aliases with it.
+
+    Args:
+        registry: Where they are.
+        compare: Whether to ask MLflow; one that does not answer is told of, and no error.
+
+    Raises:
+        Broken: The entries do not follow from each other, or the last ones are missing.
+        InputError: There is no audit there.
+    """
+    chain = Chain(audit_of(registry), registry.model)
+    state = chain.read()
+    if not state.entries:
+        raise InputError(
+            f"there is no audit of {registry.model!r}",
+            where=chain.place,
+            hint="Nothing was promoted, or it lies elsewhere.",
+        )
+    told = []
+    if state.open:
+        told.append(
+            f"entry {state.open.seq} was begun at {state.open.time} and not ended: promote again, or "
+            "trainwright model restore"
+        )
+    unknown = "MLflow was not asked" if not compare else ""
+    if compare:
+        try:
+            told += _compared(registry, state, chain)
+        except DependencyError as error:
+            unknown = f"MLflow did not answer: {error.what.splitlines()[0]}"
+    return History(registry.model, chain.place, state, "; ".join(told), unknown)
+
+
+def _compared(registry: Registry, state: State, chain: Chain) -> list[str]:
+    place = opened(registry.model_copy(update={"retry_s": 0}))
+    name = registry.model
+    head = persist(lambda: read_head(place.client, name), registry.tracking_uri, 0)
+    require_end(state, head, chain)
+    found = persist(lambda: read_aliases(place.client, name), registry.tracking_uri, 0)
+    told = disagreement(found, state.aliases or {}) if state.events and not state.open else ""
+    return [told] if told else []
+
+
+def lines(history: History) -> Iterator[str]:
+    """Write a history, one line an entry, the newest last."""
+    state = history.state
+    count = len(state.entries)
+    yield f"{history.model}   {count} entries, each follows from the one before   {history.place}"
+    for event in state.events:
+        intent = event.intent
+        by = ", ".join(f"{name} {intent.who[name]}" for name in ("by", "approver") if intent.who.get(name))
+        yield f"  {event.commit.time[:19]}Z  {_moved(event):<44} {by}: {intent.reason}"
+    line = state.succession
+    if line:
+        yield f"  production is {line[-1]}" + (
+            f", before it {', '.join(reversed(line[:-1]))}" if line[1:] else ""
+        )
+    yield from _told(history)
+
+
+def _moved(event: Event) -> str:
+    intent = event.intent
+    if intent.action == "promote":
+        return f"{intent.version} from {intent.origin or 'nowhere'} to {intent.target}"
+    if intent.action == "rollback":
+        return f"{intent.version} back in production, {intent.expected} out"
+    return "aliases restored"
+
+
+def _told(history: History) -> Iterator[str]:
+    if history.unknown:
+        yield f"  not compared with MLflow's aliases: {history.unknown}"
+    if history.warning:
+        yield f"  DISAGREEMENT: {history.warning}"
+
+
+def at(history: History, moment: datetime) -> tuple[str, Event | None, Event | None]:
+    """Say which version was in production at a time.
+
+    Args:
+        history: The audit.
+        moment: With its zone.
+
+    Returns:
+        The version, empty for none; the change that brought it there, None if it was there before the audit
+        began; and the change that ended it, None if it still is.
+    """
+    version, since, until = "", None, None
+    for event in history.state.events:
+        if since is None and not version:
+            version = event.intent.before.get(PRODUCTION, "")
+        if event.commit.moment > moment:
+            if event.production != version:
+                until = event
+                break
+            continue
+        if event.production != version:
+            version, since = event.production, event
+    return version, since, until
+
+
+def at_lines(history: History, moment: datetime) -> Iterator[str]:
+    """Write which version was in production at a time, and why."""
+    version, since, until = at(history, moment)
+    time = moment.astimezone(UTC).isoformat(timespec="seconds")
+    yield f"{history.model} at {time}: version {version or 'none'}"
+    if since:
+        yield f"  since    {since.commit.time}   ({_moved(since)})"
+        yield from (f"  {name:<8} {value}" for name, value in facts(since))
+    elif version:
+        yield "  since    before the audit began; by whom and why is not recorded"
+    if until:
+        yield f"  until    {until.commit.time}   ({_moved(until)}: {until.intent.reason})"
+    for event in history.state.events:
+        if event.intent.moment <= moment < event.commit.moment:
+            yield f"  it was being changed just then: {_moved(event)}"
+    yield from _told(history)
+
+
+def moment_of(text: str) -> datetime:
+    """Read a time; one without a zone is in UTC.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{text!r} is no time", where="TIME", hint="Write it as 2026-01-31T10:00:00Z."
+        ) from None
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read
+
+
+def as_json(history: History) -> str:
+    """Write a history as one JSON document: every entry, and what does not agree."""
+    body: dict[str, Any] = {
+        "model": history.model,
+        "place": history.place,
+        "entries": [entry.to_json() for entry in history.state.entries],
+        "succession": history.state.succession,
+        "warning": history.warning,
+        "unknown": history.unknown,
+    }
+    return json.dumps(body, ensure_ascii=False)

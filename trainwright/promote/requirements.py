@@ -1,0 +1,183 @@
+"""What a version must show on its way to a stage, each as a rule with its number and limit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from trainwright.experiment import Promotion, PromotionRequest
+from trainwright.promote.evidence import Evidence, Signature
+from trainwright.registry.change import Present
+from trainwright.registry.entries import Event
+from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
+from trainwright.verdicts import NotJudged, Rule, Verdict
+
+EVALUATED = "evaluated"
+"""What stands for the version that the evaluation compared with."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request with all that it is decided on.
+
+    Attributes:
+        request: What is asked for.
+        policy: What is demanded.
+        evidence: What is known of the version.
+        production: What the version in production reads and gives; None if there is none.
+        canary: The verdict on the canary; None if none was given.
+        present: How things are while nobody else may change them.
+    """
+
+    request: PromotionRequest
+    policy: Promotion
+    evidence: Evidence
+    production: Signature | None
+    canary: Verdict | None
+    present: Present
+
+    @property
+    def expected(self) -> str:
+        """The version that must still be in production; empty for none."""
+        asked = self.request.expected
+        return self.evidence.verdict.baseline_version if asked == EVALUATED else asked
+
+    @property
+    def stage(self) -> str:
+        """Where the version stands: as the audit says, or for one it has not met, as MLflow says."""
+        return self.present.state.stage(self.evidence.version) or self.evidence.stage
+
+
+def before(policy: Promotion, to: str) -> str:
+    """Return the stage that comes before one on the path."""
+    path = (CANDIDATE, *policy.path)
+    return path[path.index(to) - 1] if to in path else ""
+
+
+def judge(case: Case) -> tuple[list[Rule], list[NotJudged]]:
+    """Hold a version against what its next stage demands."""
+    if case.request.to == ARCHIVED:
+        return [_agrees(case), _is_at_rest(case)], []
+    rules = [_agrees(case), _counts(case), _comes_from(case), _passed(case), _tried(case)]
+    unjudged: list[NotJudged] = []
+    if case.production is None:
+        unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
+    else:
+        rules.append(_fits(case, case.production))
+    if case.request.to in (CANARY, PRODUCTION):
+        rules.append(_is_current(case))
+    if case.request.to == PRODUCTION:
+        rules += [*_after_a_canary(case), *_approved(case)]
+    return rules, unjudged
+
+
+def _yes(name: str, holds: bool, detail: str, otherwise: str = "FAIL") -> Rule:
+    return Rule(
+        name=name,
+        value=float(holds),
+        limit=1.0,
+        passed=holds,
+        detail=detail,
+        decision="PASS" if holds else otherwise,
+    )
+
+
+def _agrees(case: Case) -> Rule:
+    told = case.present.disagreement
+    advice = f"{told}. Somebody moved it by hand: trainwright model restore"
+    return _yes("aliases are as the audit says", not told, advice if told else "", "HOLD")
+
+
+def _counts(case: Case) -> Rule:
+    evidence = case.evidence
+    counts = evidence.first and bool(evidence.stage)
+    left = "left over from a request that was repeated; another version has its key"
+    return _yes("the version counts", counts, "" if counts else left)
+
+
+def _comes_from(case: Case) -> Rule:
+    """The stage before; from the archive, a version begins at the first stage again."""
+    wanted, stage = before(case.policy, case.request.to), case.stage
+    again = wanted == CANDIDATE and stage == ARCHIVED
+    said = f"it is {stage or 'nowhere'}; {case.request.to} comes after {wanted}"
+    return _yes("stage", stage == wanted or again, said)
+
+
+def _passed(case: Case) -> Rule:
+    verdict, override = case.evidence.verdict, case.evidence.override
+    if verdict.decision == "PASS":
+        return _yes("model verdict", True, "PASS")
+    if override is None or override.verdict != verdict.digest:
+        return _yes("model verdict", False, f"{verdict.decision}, and nobody overrode it")
+    said = f"{verdict.decision}, overridden by {override.approver} until {override.expires.isoformat()}"
+    return _yes("model verdict", case.present.now < override.expires, f"{said}: {override.reason}")
+
+
+def _tried(case: Case) -> Rule:
+    trial = case.evidence.trial
+    ok = trial is not None and trial.passed and trial.model == case.evidence.model_digest
+    return _yes("loaded and tried", ok, trial.said if trial else "it was registered without a trial")
+
+
+def _fits(case: Case, production: Signature) -> Rule:
+    """Whoever asks production today must be able to ask this model, and find the same outputs."""
+    new = sorted(case.evidence.signature.inputs - production.inputs)
+    gone = sorted(production.outputs - case.evidence.signature.outputs)
+    said = [f"asks for {name} ({kind})" for name, kind in new] + [
+        f"lacks {name} ({kind})" for name, kind in gone
+    ]
+    holds = not said or case.policy.allow_new_inputs
+    allowed = " (allowed by promotion.allow_new_inputs)" if said and holds else ""
+    return _yes("inputs and outputs fit production's", holds, "; ".join(said) + allowed)
+
+
+def _is_current(case: Case) -> Rule:
+    there = case.present.aliases.get(PRODUCTION, "")
+    said = f"version {there or 'none'} is in production, it was compared with {case.expected or 'none'}"
+    advice = "" if there == case.expected else ". Evaluate it again, against the one that is there now"
+    return _yes("production is as it was evaluated", there == case.expected, said + advice)
+
+
+def _after_a_canary(case: Case) -> Iterator[Rule]:
+    if CANARY not in case.policy.path:
+        return
+    verdict = case.canary
+    said = f"{verdict.decision}" if verdict else "none was given (canary_verdict)"
+    failed = "FAIL" if verdict and verdict.decision == "FAIL" else "HOLD"
+    yield _yes("canary verdict", verdict is not None and verdict.decision == "PASS", said, failed)
+    event = case.present.state.last_move(case.evidence.version)
+    soaked = _soaked_s(case, event) if event and event.intent.target == CANARY else 0.0
+    limit = float(case.policy.min_soak_s)
+    yield Rule(
+        name="seconds as a canary",
+        value=round(soaked, 3),
+        limit=limit,
+        passed=soaked >= limit,
+        decision="PASS" if soaked >= limit else "HOLD",
+    )
+
+
+def _soaked_s(case: Case, event: Event) -> float:
+    begun = max(event.commit.moment, datetime.fromisoformat(event.intent.facts["start"]).astimezone(UTC))
+    return max((case.present.now - begun).total_seconds(), 0.0)
+
+
+def _approved(case: Case) -> Iterator[Rule]:
+    if not case.policy.four_eyes:
+        return
+    author, approver = case.evidence.author, case.request.approver.strip()
+    if not author:
+        said = "registry.author named nobody when it was registered, so nobody can be told from the author"
+    elif not approver:
+        said = "nobody approved it (approver)"
+    else:
+        said = f"trained by {author}, approved by {approver}"
+    other = bool(author and approver) and approver.casefold() != author.strip().casefold()
+    yield _yes("approved by another than the author", other, said, "HOLD")
+
+
+def _is_at_rest(case: Case) -> Rule:
+    used = [
+        alias for alias in (PRODUCTION, PREVIOUS) if case.present.aliases.get(alias) == case.evidence.version
+    ]
+    said = f"it is {' and '.join(used)}" if used else ""
+    return _yes("not needed in production or for a rollback", not used, said)

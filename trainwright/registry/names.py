@@ -1,0 +1,66 @@
+"""The names by which the registry is read: stages, aliases, tags, and what a model may be called."""
+
+import re
+from urllib.parse import quote
+
+from trainwright.errors import InputError
+
+CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED = "candidate", "staging", "canary", "production", "archived"
+PREVIOUS = "previous-production"
+
+STAGES = (CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED)
+"""Where a version can stand; it stands in one of them."""
+
+AUDITED = (STAGING, CANARY, PRODUCTION, PREVIOUS)
+"""Aliases that only a promotion or a rollback moves, and each move is in the audit."""
+
+KEY = "trainwright.idempotency_key"
+"""The tag that makes a version, and its run, findable."""
+
+STAGE = "trainwright.stage"
+"""The tag that says where a version stands; one without it does not count."""
+
+HEAD = "trainwright.audit_head"
+"""Tag of the registered model: number and digest of the last audit entry, so that a cut chain is noticed."""
+
+_LONGEST = 250
+_ODD = re.compile(r"[\x00-\x1f\x7f/:]")
+
+
+def require_name(name: str, where: str = "registry.model") -> str:
+    """Return the name of a model, if MLflow, a file system and a URI can all hold it.
+
+    Raises:
+        InputError: It is too long, or has a character or a beginning that one of them cannot take.
+    """
+    odd = sorted(set(_ODD.findall(name)))
+    if odd or not name.strip() or name.startswith((".", "_")) or len(name) > _LONGEST:
+        why = f"it has {odd}" if odd else "it is empty, too long, or starts with . or _"
+        raise InputError(
+            f"{name!r:.80} cannot be the name of a registered model: {why}",
+            where=where,
+            hint="Take letters, digits, spaces, '-', '_' and '.'; MLflow refuses '/' and ':'.",
+        )
+    return name
+
+
+def require_alias(alias: str, where: str = "alias") -> str:
+    """Return a name for an alias, if MLflow takes it.
+
+    Raises:
+        InputError: It is one of MLflow's own (``latest``, ``v1``), a number, or has a character that is not
+            allowed.
+    """
+    reserved = alias.lower() == "latest" or re.fullmatch(r"[vV]?\d+", alias)
+    if reserved or not re.fullmatch(r"[\w-]{1,255}", alias, re.ASCII):
+        raise InputError(
+            f"{alias!r:.80} cannot be an alias: MLflow keeps 'latest' and 'v1' for itself, "
+            "and takes letters, digits, '-' and '_'",
+            where=where,
+        )
+    return alias
+
+
+def folder_of(name: str) -> str:
+    """Return the name of a model's folder in the audit: its own, with what a path gives a meaning escaped."""
+    return quote(require_name(name), safe=" ")
