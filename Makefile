@@ -4,12 +4,13 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 ARGS ?=
 NAME ?= *
+ENGINE ?= docker
 FLIGHTS := examples/flights
 PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 
-.PHONY: help demo data test check lint types format compile compile-check lock lock-check environments bench clean
+.PHONY: help demo data test check lint types format compile compile-check lock lock-check environments images bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -49,6 +50,10 @@ lock-check: .venv/.made  ## every lock belongs to its requirements; needs no net
 
 environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
 	@$(BIN)/python -m trainwright.authoring.environments
+
+images: .venv/.made  ## build the images (NAME=tabular ENGINE=podman BASE= TORCH_BASE= GPU=yes PUSH=HOST/TEAM; docs/images.md)
+	@$(BIN)/python images/build.py $(filter-out *,$(NAME)) --engine $(ENGINE) $(if $(BASE),--base $(BASE)) \
+		$(if $(TORCH_BASE),--torch-base $(TORCH_BASE)) $(if $(GPU),--gpu) $(if $(PUSH),--push $(PUSH)) -- $(ARGS)
 
 bench: environments .venv/.tools $(EMULATORS)  ## run the benchmarks, or one (NAME=images)
 	@failed=0; for file in benchmarks/$(NAME).py; do $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed

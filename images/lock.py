@@ -53,8 +53,8 @@ def requirements(path: Path) -> str:
 
 
 def locks() -> list[Lock]:
-    """List every lock: what builds wheels, kfp alone, one a toolchain (and one for GPUs), examples, tests."""
-    found = [Lock(IMAGES / "build.lock", (IMAGES / "build.in",))]
+    """List every lock: the builder's tools, kfp alone, each toolchain (GPUs apart), examples, tests."""
+    found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom")]
     found.append(Lock(IMAGES / "kfp.lock", (IMAGES / "kfp.in",), dependencies=False))
     for path in sorted(IMAGES.glob("*/requirements.in")):
         override = path.with_name("overrides.txt")

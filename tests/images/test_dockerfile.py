@@ -1,5 +1,6 @@
 """The Dockerfile copies what it runs: without a builder, its steps are followed here."""
 
+import json
 import re
 import shlex
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trainwright.authoring import images
 from trainwright.authoring.toolchains import TOOLCHAINS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,31 @@ def copied(toolchain: str, target: Path) -> None:
                 shutil.copytree(ROOT / source, target / place, dirs_exist_ok=True)
             else:
                 shutil.copy(ROOT / source, target / place)
+
+
+def final_stage() -> list[tuple[str, str]]:
+    """The instructions of the last stage: what an image is made of."""
+    text = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[-1]
+    return re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE)
+
+
+def test_an_image_is_its_base_an_environment_and_the_library() -> None:
+    copied = [value.split()[1] for word, value in final_stage() if word == "COPY"]
+    assert copied == ["/opt/environments", "/opt/library"]
+    installing = [value for word, value in final_stage() if word == "RUN" and "install" in value]
+    assert installing == []
+
+
+def test_an_image_runs_as_nobody_in_particular_and_starts_without_a_shell() -> None:
+    told = dict(final_stage())
+    assert told["USER"] == f"{images.USER}:{images.USER}"
+    assert json.loads(told["CMD"]) == ["python3"]
+    assert "ENTRYPOINT" not in told
+
+
+def test_no_setting_of_the_builder_is_in_an_image() -> None:
+    words = " ".join(value for _, value in final_stage())
+    assert not re.search(r"PIP_|UV_|SSL_|secret", words)
 
 
 @pytest.mark.parametrize("toolchain", TOOLCHAINS)

@@ -13,7 +13,7 @@ from trainwright.authoring.toolchains import TOOLCHAINS, Place
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(path for room in ("images", "examples", "tests") for path in (ROOT / room).rglob("*s.lock"))
-LOCKS += [ROOT / "images" / name for name in ("build.lock", "kfp.lock")]
+LOCKS += [ROOT / "images" / name for name in ("build.lock", "sbom.lock", "kfp.lock")]
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,8 @@ def test_a_comment_may_change_without_locking_again(copy: Path) -> None:
 
 
 def test_every_image_has_a_lock_and_every_toolchain_an_image() -> None:
-    used = {value.split("/")[1].split(":")[0] for key, value in vars(images).items() if key.isupper()}
+    named = (value for key, value in vars(images).items() if key.isupper() and isinstance(value, str))
+    used = {value.split("/")[1].split(":")[0] for value in named}
     assert used == set(TOOLCHAINS)
     assert all(Place(toolchain).hashed[0].exists() for toolchain in TOOLCHAINS)
 

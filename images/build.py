@@ -1,0 +1,208 @@
+"""Build the images with any engine that speaks docker's command line; look into each; write what was made.
+
+``python images/build.py [toolchain ...]``; ``make images`` calls it, docs/images.md explains it. Beside each
+image there are its list of packages (CycloneDX) and one entry in ``images.json``, which
+``trainwright compile --lock-images`` reads. Arguments after ``--`` go to the engine's build as they are.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import inspection
+
+import trainwright
+from trainwright.authoring.images import name as image_name
+from trainwright.authoring.toolchains import TOOLCHAINS, Place
+from trainwright.errors import DependencyError, InputError, reported
+from trainwright.tracking import library_digest
+
+ROOT = Path(__file__).resolve().parents[1]
+BASE = "python:3.11-slim-bookworm"
+PASSED = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT",
+    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE",
+)  # fmt: skip
+"""Settings of pip and uv that reach a build if they are set here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One image as it was built.
+
+    Attributes:
+        id: The engine's digest of its configuration: names these bytes on this machine.
+        reference: What a cluster pulls, ``HOST/TEAM/NAME@sha256:DIGEST``; empty unless it was pushed.
+        megabytes: What it adds to its base.
+        packages: How many the list of packages names.
+        import_s: Seconds in which all that its steps import was imported, in the image.
+        seconds: What building it took.
+    """
+
+    id: str
+    reference: str
+    version: str
+    commit: str
+    lock_sha256: str
+    library_sha256: str
+    base: str
+    megabytes: float
+    packages: int
+    import_s: float
+    seconds: float
+
+
+def commit() -> str:
+    """Return the commit of the repository, with ``-dirty`` when something is not committed; '' for none."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],  # noqa: S607
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return found.stdout.strip()
+
+
+def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
+    """Return what an image says of itself: OCI's own words, and what it was made from."""
+    return {
+        "org.opencontainers.image.title": f"trainwright {toolchain}",
+        "org.opencontainers.image.version": trainwright.__version__,
+        "org.opencontainers.image.revision": commit(),
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.base.name": base,
+        "trainwright.lock-sha256": Place(toolchain, gpu=gpu).digest,
+        "trainwright.library-sha256": library_digest(),
+    }
+
+
+def command(engine: str, toolchain: str, said: dict[str, str], *, gpu: bool, more: list[str]) -> list[str]:
+    """Return the engine's command that builds an image."""
+    passed = {name: os.environ[name] for name in PASSED if os.environ.get(name)}
+    base = said["org.opencontainers.image.base.name"]
+    arguments = passed | {"BASE": base, "IMAGE": toolchain} | ({"GPU": "yes"} if gpu else {})
+    command = [engine, "build", "--file", "images/Dockerfile", "--tag", image_name(toolchain)]
+    if engine == "podman":  # it does not look for the file beside the Dockerfile
+        command += ["--ignorefile", "images/Dockerfile.dockerignore"]
+    command += [part for pair in arguments.items() for part in ("--build-arg", "=".join(pair))]
+    command += [part for pair in said.items() for part in ("--label", "=".join(pair))]
+    return [*command, *more, "."]
+
+
+def build(
+    engine: str, toolchain: str, base: str, output: Path, *, gpu: bool, push: str, more: list[str]
+) -> Image:
+    """Build one image, look into it, and push it if a registry was named.
+
+    Raises:
+        DependencyError: The engine could not, or the image is not what it has to be.
+    """
+    started = time.monotonic()
+    said = labels(toolchain, base, gpu=gpu)
+    output.mkdir(parents=True, exist_ok=True)
+    log = output / f"{toolchain}.log"
+    with log.open("w") as stream:
+        variables = {**os.environ, "DOCKER_BUILDKIT": "1"}  # engines that have it as a choice: mounts need it
+        asked = command(engine, toolchain, said, gpu=gpu, more=more)
+        done = subprocess.run(asked, cwd=ROOT, env=variables, stdout=stream, stderr=stream, check=False)  # noqa: S603
+    if done.returncode:
+        tail = "".join(f"\n    {line}" for line in log.read_text().splitlines()[-12:])
+        raise DependencyError(f"{engine} could not build the image of {toolchain}{tail}", where=str(log))
+    found = inspection.look(engine, image_name(toolchain), base, toolchain)
+    (output / f"{toolchain}.cdx.json").write_text(json.dumps(found.packages, indent=2) + "\n")
+    return Image(
+        id=found.id,
+        reference=pushed(engine, image_name(toolchain), push) if push else "",
+        version=trainwright.__version__,
+        commit=said["org.opencontainers.image.revision"],
+        lock_sha256=said["trainwright.lock-sha256"],
+        library_sha256=said["trainwright.library-sha256"],
+        base=base,
+        megabytes=round(found.megabytes, 1),
+        packages=len(found.packages["components"]),
+        import_s=round(found.import_s, 2),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def pushed(engine: str, image: str, registry: str) -> str:
+    """Push an image; return its reference with the digest that the registry knows it by."""
+    target = f"{registry.rstrip('/')}/{image}"
+    repository = target.rpartition(":")[0]
+    inspection.engine(engine, "tag", image, target)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "digest"
+        extra = ["--digestfile", str(file)] if engine == "podman" else []
+        inspection.engine(engine, "push", *extra, target)
+        if extra:
+            return f"{repository}@{file.read_text().strip()}"
+    known: list[str] = json.loads(
+        inspection.engine(engine, "image", "inspect", "--format", "{{json .RepoDigests}}", target)
+    )
+    return next(reference for reference in known if reference.startswith(f"{repository}@"))
+
+
+def write(output: Path, toolchain: str, image: Image) -> None:
+    """Put an image into ``images.json``; those of other toolchains stay as they were."""
+    path = output / "images.json"
+    known = json.loads(path.read_text())["images"] if path.exists() else {}
+    known[image_name(toolchain)] = asdict(image)
+    path.write_text(json.dumps({"schema_version": 1, "images": known}, indent=2, sort_keys=True) + "\n")
+
+
+def parsed() -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line; what stands after ``--`` is the engine's."""
+    here = sys.argv[1:]
+    own, more = (here[: here.index("--")], here[here.index("--") + 1 :]) if "--" in here else (here, [])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("toolchains", nargs="*", default=TOOLCHAINS, help=f"default: {' '.join(TOOLCHAINS)}")
+    parser.add_argument("--engine", default="docker", choices=("docker", "podman"))
+    parser.add_argument("--base", default=BASE, help=f"an image with Python 3.11 and apt; default: {BASE}")
+    parser.add_argument(
+        "--torch-base", default="", help="another base for the torch image, such as one with CUDA"
+    )
+    parser.add_argument("--gpu", action="store_true", help="the torch image from the lock for GPUs")
+    parser.add_argument("--push", default="", help="HOST/TEAM of a registry that the images are pushed to")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "images", help="default: build/images"
+    )
+    return parser.parse_args(own), more
+
+
+def main() -> None:
+    """Build what was asked for, one image at a time; one over its budget is an error at the end."""
+    asked, more = parsed()
+    with reported("images"):
+        if not shutil.which(asked.engine):
+            raise DependencyError(
+                f"there is no {asked.engine} here", hint="Name the engine you have: ENGINE=podman"
+            )
+        over = []
+        for toolchain in asked.toolchains:
+            base = (asked.torch_base if toolchain == "torch" else "") or asked.base
+            gpu = asked.gpu and toolchain == "torch"
+            image = build(asked.engine, toolchain, base, asked.output, gpu=gpu, push=asked.push, more=more)
+            budget = inspection.budget(toolchain, gpu=gpu)
+            print(  # noqa: T201
+                f"  {toolchain:<9}{image.seconds:7.1f} s{image.megabytes:7,.0f} of {budget:,.0f} MB"
+                f"  {image.packages} packages, its steps import in {image.import_s:.2f} s  {image.id[7:19]}",
+                flush=True,
+            )
+            write(asked.output, toolchain, image)
+            if image.megabytes > budget:
+                over.append(f"{toolchain} {image.megabytes:,.0f} MB > {budget:,.0f} MB")
+        if over:
+            raise InputError(
+                f"larger than its budget: {', '.join(over)}",
+                where="images/budgets.json",
+                hint="Find what came in (the list of packages lies beside the image), or raise the budget.",
+            )
+
+
+if __name__ == "__main__":
+    main()

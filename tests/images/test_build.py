@@ -1,0 +1,175 @@
+"""Building the images: what the engine is asked, what is looked into, written down and refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright import __version__
+from trainwright.authoring import images
+from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.tracking import library_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGEST = "sha256:" + "1" * 64
+
+ENGINE = """#!{python}
+import json, sys
+
+arguments = sys.argv[1:]
+answers = json.load(open("{answers}"))
+with open("{calls}", "a") as calls:
+    calls.write(json.dumps(arguments) + "\\n")
+if arguments[0] == "build" and answers["build"]:
+    sys.exit("no such base")
+if arguments[0] == "run":
+    print(json.dumps(answers["found"]))
+if arguments[0] == "push":
+    open(arguments[arguments.index("--digestfile") + 1], "w").write("{digest}")
+if arguments[:2] == ["image", "inspect"]:
+    size = answers["base"] if arguments[-1].startswith("base") else answers["size"]
+    print(size if "Size" in arguments[3] else "{digest}")
+"""
+"""Stands in for podman's command line, whose real one tests/authoring/test_containers_live.py uses."""
+
+
+class Builder:
+    """Runs ``images/build.py`` with an engine that only answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls_file = folder, folder / "calls"
+        packages = {"components": [{"name": "numpy"}], "metadata": {}}
+        found = {
+            "user": 65532,
+            "seconds": 0.25,
+            "left": [],
+            "packages": packages,
+            "stamp": {"name": "launcher"},
+        }
+        self.answers: dict[str, Any] = {"build": "", "found": found, "base": 100_000_000, "size": 160_000_000}
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        engine = self.folder / "podman"
+        answers = self.folder / "answers.json"
+        answers.write_text(json.dumps(self.answers))
+        places = {"python": sys.executable, "answers": answers, "calls": self.calls_file, "digest": DIGEST}
+        engine.write_text(ENGINE.format(**places))
+        engine.chmod(0o755)
+        command = [sys.executable, str(ROOT / "images" / "build.py"), *arguments, "--engine", "podman"]
+        command += ["--base", "base:1", "--output", str(self.folder / "out"), "--", "--network", "host"]
+        path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, **variables}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def calls(self, verb: str) -> list[list[str]]:
+        calls = [json.loads(line) for line in self.calls_file.read_text().splitlines()]
+        return [call for call in calls if call[0] == verb]
+
+    def written(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "out" / "images.json").read_text())["images"]
+        return found
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Builder:
+    return Builder(tmp_path)
+
+
+def labels(command: list[str]) -> dict[str, str]:
+    given = [command[place + 1] for place, word in enumerate(command) if word == "--label"]
+    return dict(label.split("=", 1) for label in given)
+
+
+def test_an_image_says_its_version_its_commit_and_what_it_was_made_from(build: Builder) -> None:
+    done = build("launcher")
+    assert done.returncode == 0, done.stderr
+    (command,) = build.calls("build")
+    said = labels(command)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said["org.opencontainers.image.version"] == __version__
+    assert said["org.opencontainers.image.revision"].removesuffix("-dirty") == head.stdout.strip()
+    assert said["org.opencontainers.image.base.name"] == "base:1"
+    assert said["trainwright.lock-sha256"] == lock_digest("launcher")
+    assert said["trainwright.library-sha256"] == library_digest()
+    assert command[-3:] == ["--network", "host", "."]
+
+
+def test_settings_of_pip_and_uv_reach_the_build_and_no_others(build: Builder) -> None:
+    build("launcher", PIP_INDEX_URL="mirror", ELSEWHERE="hidden")
+    (command,) = build.calls("build")
+    assert "PIP_INDEX_URL=mirror" in command
+    assert not any("hidden" in word for word in command)
+
+
+def test_it_is_looked_into_under_the_constraints_of_a_cluster(build: Builder) -> None:
+    build("launcher")
+    (command,) = build.calls("run")
+    assert {"--read-only", "--network=none", "--cap-drop=ALL"} <= set(command)
+    assert "trainwright.train.submit" in command
+
+
+def test_what_was_built_is_written_down_beside_its_packages(build: Builder) -> None:
+    build("launcher")
+    entry = build.written()[images.LAUNCHER]
+    assert entry["id"] == DIGEST
+    assert entry["reference"] == ""
+    assert (entry["megabytes"], entry["packages"], entry["import_s"]) == (60.0, 1, 0.25)
+    packages = json.loads((build.folder / "out" / "launcher.cdx.json").read_text())
+    assert packages["metadata"]["component"]["name"] == "trainwright/launcher"
+
+
+def test_an_image_that_is_built_later_leaves_the_entries_of_others(build: Builder) -> None:
+    build("launcher")
+    build("mlflow")
+    assert build.written().keys() == {images.LAUNCHER, images.MLFLOW}
+
+
+def test_a_pushed_image_is_known_by_the_digest_of_the_registry(build: Builder) -> None:
+    build("launcher", "--push", "registry.example/team/")
+    reference = f"registry.example/team/trainwright/launcher@{DIGEST}"
+    assert build.written()[images.LAUNCHER]["reference"] == reference
+    assert build.calls("push")[0][-1] == f"registry.example/team/{images.LAUNCHER}"
+
+
+def test_an_image_over_its_budget_is_an_error_that_names_both_numbers(build: Builder) -> None:
+    build.answers["size"] = 1_100_000_000
+    done = build("launcher")
+    assert done.returncode == 10
+    assert "launcher 1,000 MB > 90 MB" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"), [("left", ["gcc"], "holds gcc"), ("user", 0, "superuser")]
+)
+def test_an_image_that_holds_what_it_should_not_is_refused(
+    build: Builder, key: str, value: Any, message: str
+) -> None:
+    build.answers["found"][key] = value
+    done = build("launcher")
+    assert done.returncode == 21
+    assert message in done.stderr
+    assert not (build.folder / "out" / "images.json").exists()
+
+
+def test_a_build_that_fails_says_what_the_engine_said_last(build: Builder) -> None:
+    build.answers["build"] = "fails"
+    done = build("launcher")
+    assert done.returncode == 21
+    assert "no such base" in done.stderr
+    assert "launcher.log" in done.stderr
+
+
+def test_an_engine_that_is_not_there_is_named_with_the_other(build: Builder) -> None:
+    done = build("launcher", PATH="/nowhere")
+    assert done.returncode == 21
+    assert "there is no podman here" in done.stderr
+    assert "ENGINE=podman" in done.stderr
+
+
+def test_every_image_has_a_budget() -> None:
+    budgets = json.loads((ROOT / "images" / "budgets.json").read_text())
+    assert budgets.keys() == {*TOOLCHAINS, "torch-gpu"}
