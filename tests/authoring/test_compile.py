@@ -40,13 +40,19 @@ def greet(name: str, page: dsl.Output[dsl.Markdown], times: int = 2) -> str:
 
 METADATA = """name: greet
 stability: alpha
+owners: [team-a]
 tags: [greeting]
 dependencies:
   image: tabular
-exit_codes: [0, 10, 70]
+exit_codes: {0: "", 10: nobody is named, 70: ""}
 resources:
   cpu: 0.5
   memory_gib: 1
+access:
+  reads: [nothing]
+  writes: []
+  network: []
+lastVerified: 2026-11-20
 """
 
 PIPELINE = '''"""A pipeline."""
@@ -192,7 +198,10 @@ def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository
         ("tags: [greeting]", "tag: [greeting]", "tag: unknown key; did you mean tags?"),
         ("name: greet", "name: great", "name is 'great'"),
         ("image: tabular", "image: torch", "dependencies.image is 'torch', the component's is 'tabular'"),
-        ("[0, 10, 70]", "[0, 13]", "exit_codes holds [13]"),
+        ("10: nobody", "13: nobody", "exit_codes holds [13]"),
+        ("owners: [team-a]", "owners: []", "owners: Tuple should have at least 1 item"),
+        ("lastVerified: 2026-11-20", "lastVerified: lately", "lastVerified: Input should be a valid date"),
+        ("  network: []\n", "", "access.network: missing"),
         ("tags: [greeting]", "tags: [", "not YAML"),
     ],
 )
@@ -237,7 +246,9 @@ def test_a_page_says_what_a_component_takes_gives_and_ends_with(repository: Path
     assert "| `times` | int | `2` | How often. |" in page
     assert "| `page` | Markdown |  | The greeting \\| as a page. |" in page
     assert "| `Output` | str |  | The greeting. |" in page
-    assert "| 10 | Bad input or configuration |" in page
+    assert "| 10 | Bad input or configuration: nobody is named |" in page
+    assert "| Kubernetes API | nothing: its pod needs no token |" in page
+    assert "Owners: team-a. Last run on real data: 2026-11-20." in page
 
 
 def test_a_component_of_the_catalog_takes_its_image_from_the_registry_that_is_named() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from trainwright.authoring import credentials
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment, Section
+from trainwright.experiment import Data, Experiment, Registry, Section
 
 MAX_BYTES = 1_000_000
 """An experiment file is a page of text; anything larger is a mistake."""
@@ -53,16 +53,28 @@ def load(path: Path) -> Experiment:
         InputError: The file is missing, is not YAML, carries a secret, or holds wrong keys or values; all
             are named.
     """
+    hint = "examples/flights/flights.yaml is a complete one to start from."
+    return Experiment.check(plain(path, "the experiment file", hint), where=str(path))
+
+
+def plain(path: Path, kind: str, hint: str = "") -> Any:
+    """Read a YAML file of ours as plain data; what it holds is not checked yet.
+
+    Args:
+        path: The file.
+        kind: What it is, in words, such as ``the experiment file``.
+        hint: What to do if it is not there.
+
+    Raises:
+        InputError: The file is missing, is not YAML, or carries a secret.
+    """
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise InputError(
-            f"cannot read the experiment file: {error.strerror}",
-            where=str(path),
-            hint="examples/flights/flights.yaml is a complete one to start from.",
-        ) from None
+        raise InputError(f"cannot read {kind}: {error.strerror}", where=str(path), hint=hint) from None
     if len(text) > MAX_BYTES:
-        raise InputError(f"{len(text)} bytes is no experiment file (at most {MAX_BYTES})", where=str(path))
+        name = kind.removeprefix("the ")
+        raise InputError(f"{len(text)} bytes is no {name} (at most {MAX_BYTES})", where=str(path))
     try:
         data = _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:  # its own text shows the line, and with it what may be a secret
@@ -72,7 +84,7 @@ def load(path: Path) -> Experiment:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"not valid YAML: {error}", where=str(path)) from None
     credentials.require_none(data, where=str(path))  # before any value is shown
-    return Experiment.check(data, where=str(path))
+    return data
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -86,9 +98,9 @@ def read(path: Path) -> dict[str, Any]:
     experiment = load(path)
     folder = path.resolve().parent
     # A slice that is not there would otherwise be found only after the training.
-    needed = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.slices]))
+    needed = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.columns]))
     features = _placed(experiment.features, ("repository", "source"), folder, needed=needed)
-    registry = _placed(experiment.registry, ("tracking_uri",), folder)
+    registry = _placed(experiment.registry, ("tracking_uri", "audit"), folder)
     validation = _placed(experiment.validation, ("baseline", "statistics_store"), folder)
     data = _placed_data(experiment.data, folder)
     return {
@@ -104,6 +116,7 @@ def read(path: Path) -> dict[str, Any]:
         "resources": experiment.resources.to_json(),
         "evaluation": experiment.evaluation.to_json(),
         "registry": registry.to_json(),
+        "promotion": experiment.promotion.to_json(),
         "claim": experiment.resources.claim,
         "commit": commit(folder),
     }
@@ -122,6 +135,43 @@ def read_materialize(path: Path) -> dict[str, Any]:
         return {}
     placed = _placed(section, ("repository", "source", "state"), path.resolve().parent)
     return {"feature_source": placed.source, "materialize_section": placed.to_json()}
+
+
+def read_promotion(path: Path) -> str:
+    """Return the section ``promotion`` of an experiment file, as JSON.
+
+    Raises:
+        InputError: As :func:`load`.
+    """
+    return load(path).promotion.to_json()
+
+
+def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
+    """Return the section ``registry`` for a model, as JSON.
+
+    Args:
+        name: The registered model.
+        path: Experiment file; relative paths in it are relative to it.
+        audit: In place of the file's.
+        uri: MLflow's address, in place of the file's.
+
+    Raises:
+        InputError: As :func:`load`; or there is neither a file nor an address.
+    """
+    here = Path.cwd()
+    given = {"tracking_uri": _absolute(uri, here)} if uri else {}
+    given |= {"audit": _absolute(audit, here)} if audit else {}
+    if path is not None:
+        placed = _placed(load(path).registry, ("tracking_uri", "audit"), path.resolve().parent)
+        given = placed.model_dump(mode="json") | given
+    elif not uri:
+        raise InputError(
+            "nothing says where the model is registered",
+            where="command line",
+            hint="Name the experiment file (--config), or MLflow's address (--uri) and the audit (--audit).",
+        )
+    credentials.require_none(given, where="command line")
+    return Registry.check(given | {"model": name}, "registry").to_json()
 
 
 def _placed_data(data: Data, folder: Path) -> Data:

@@ -1,7 +1,8 @@
 """The one file that touches kfp.local: it runs a pipeline spec, and hands every task to us.
 
 kfp.local offers no way to say how a task is run. It looks its task handler up by name each time, so one
-public class is replaced for the time of a run. tests/authoring/test_kfp.py holds every behaviour relied on.
+public class is replaced for the time of a run, and for steps in containers one public function, by which its
+DockerRunner starts them. tests/authoring/test_kfp.py holds every behaviour relied on.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,12 +30,21 @@ _UNSURE = ("Condition evaluation failed", "Could not resolve", "Unknown items ty
 
 
 @dataclass(frozen=True, kw_only=True)
+class Container:
+    """What kfp's DockerRunner has put together for a container: volumes, and options as it was given them."""
+
+    volumes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """One task, as kfp.local hands it over: every placeholder is filled in."""
 
     image: str
     command: tuple[str, ...]
     variables: Mapping[str, str]
+    container: Container = field(default_factory=Container)
 
 
 class Failed(Exception):
@@ -46,6 +56,7 @@ def run(
     arguments: Mapping[str, Any],
     execute: Callable[[Call], bool],
     root: Path,
+    containers: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a pipeline spec with kfp.local.
 
@@ -55,6 +66,7 @@ def run(
         execute: Runs one task, and says whether it succeeded; it must not raise. In a loop it is called
             from two threads.
         root: Folder for kfp's own files; ``kfp.log`` in it gets everything that kfp says.
+        containers: Run with kfp's DockerRunner and these options for every container; without when None.
 
     Raises:
         Failed: A task did not succeed.
@@ -71,7 +83,9 @@ def run(
     log = root / "kfp.log"
     with ALONE, log.open("a") as stream, _replaced(execute), _quiet(stream) as unsure:
         workspace = tempfile.mkdtemp(prefix="workspace-", dir=root)  # kfp.local deletes it
-        local.init(local.SubprocessRunner(use_venv=False), str(root), workspace, raise_on_error=True)
+        plain = local.SubprocessRunner(use_venv=False)
+        runner = plain if containers is None else local.DockerRunner(**containers)
+        local.init(runner, str(root), workspace, raise_on_error=True)
         try:
             pipeline_orchestrator.run_local_pipeline(pipeline_spec=spec, arguments=dict(arguments))
         except Exception as error:
@@ -125,9 +139,39 @@ def _replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
     before = subprocess_task_handler.SubprocessTaskHandler, config.LocalExecutionConfig.instance
     subprocess_task_handler.SubprocessTaskHandler = Handler
     try:
-        yield
+        with _containers_replaced(execute):
+            yield
     finally:
         subprocess_task_handler.SubprocessTaskHandler, config.LocalExecutionConfig.instance = before
+
+
+@contextlib.contextmanager
+def _containers_replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
+    """Replace the function by which kfp's DockerRunner starts a container, if docker's package is there."""
+    try:
+        from kfp.local import docker_task_handler
+    except ImportError:
+        yield
+        return
+
+    def run_docker_container(
+        client: object,  # noqa: ARG001 - kfp names its arguments
+        image: str,
+        command: list[str],
+        volumes: Mapping[str, Mapping[str, str]],
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> int:
+        container = Container(volumes=volumes, options=options)
+        call = Call(image=image, command=tuple(command), variables=environment or {}, container=container)
+        return 0 if execute(call) else 1
+
+    before = docker_task_handler.run_docker_container
+    docker_task_handler.run_docker_container = run_docker_container
+    try:
+        yield
+    finally:
+        docker_task_handler.run_docker_container = before
 
 
 @contextlib.contextmanager

@@ -5,14 +5,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainwright import errors
 from trainwright.authoring.adapt import filled_in, whole
-from trainwright.authoring.bridge import Call
+from trainwright.authoring.bridge import Call, Container
 from trainwright.authoring.content import Digests
 from trainwright.authoring.runs import LOG, Output
 from trainwright.authoring.spec import Pipeline
@@ -43,6 +43,7 @@ class Invocation:
         command: What to run.
         variables: Variables that the pipeline sets.
         data: The executor input, as the component gets it.
+        container: What its container is started with, where it runs in one.
     """
 
     step: Step
@@ -51,6 +52,7 @@ class Invocation:
     command: tuple[str, ...]
     variables: Mapping[str, str]
     data: Mapping[str, Any]
+    container: Container = field(default_factory=Container)
 
     @property
     def log(self) -> Path:
@@ -131,6 +133,7 @@ def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invo
         command=tuple(command),
         variables=call.variables,
         data=data,
+        container=call.container,
     )
 
 

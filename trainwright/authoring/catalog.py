@@ -5,11 +5,13 @@
     from trainwright.authoring import catalog
 
     validate = catalog.load("validate")
+    validate = catalog.load("validate@0.1.0", sha256="5f3a…")  # exactly this one, or an error
 """
 
 import ast
 import contextlib
 import difflib
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ import docstring_parser
 import yaml
 
 import trainwright
+from trainwright.authoring import interfaces
 from trainwright.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,6 +82,22 @@ def folder() -> Path:
     return inside if inside.is_dir() else package.parent / "compiled"
 
 
+@functools.cache
+def _index(path: Path) -> dict[str, Any]:
+    return interfaces.read(path)
+
+
+def index() -> dict[str, Any]:
+    """Return what ``compiled/index.json`` says of every component and pipeline; empty before it is made."""
+    path = folder() / interfaces.FILE
+    return _index(path) if path.exists() else {kind: {} for kind in interfaces.KINDS}
+
+
+def judged_by(name: str) -> str:
+    """Return what a component judges, ``data`` or ``model``; empty for one that judges nothing."""
+    return str(index()[COMPONENTS].get(name, {}).get("judges", ""))
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all components."""
     return _names(COMPONENTS)
@@ -120,19 +139,48 @@ def _path(kind: str, name: str) -> Path:
     return folder() / kind / f"{name}.yaml"
 
 
-def load(name: str, registry: str = "") -> "BaseComponent":
+def load(name: str, registry: str = "", *, sha256: str = "") -> "BaseComponent":
     """Return a component, to be called in a KFP pipeline.
 
     Args:
-        name: The verb.
+        name: The verb; ``VERB@VERSION`` refuses any other version of the library.
         registry: ``HOST/TEAM`` that a cluster pulls its image from; a local run does without.
+        sha256: Digest that its compiled YAML must have; empty to take it as it is in the index.
 
     Raises:
-        InputError: There is no component of that name; close ones are named.
+        InputError: There is no component of that name (close ones are named), it is of another version, or
+            its YAML is not the one that the index or the caller names.
     """
     from kfp import components
 
-    return components.load_component_from_text(prefixed(component(name).read_text(), registry))
+    return components.load_component_from_text(prefixed(verified(name, sha256), registry))
+
+
+def verified(name: str, sha256: str = "") -> str:
+    """Return the compiled YAML of a component, after a look that it is the one that is meant.
+
+    Raises:
+        InputError: As :func:`load`.
+    """
+    verb, _, version = name.partition("@")
+    path = component(verb)
+    if version and version != trainwright.__version__:
+        raise InputError(
+            f"{verb}@{version} is asked for, and this library is {trainwright.__version__}",
+            where=name,
+            hint=f"Install trainwright=={version}, or ask for {verb}@{trainwright.__version__}.",
+        )
+    text = path.read_text()
+    found = interfaces.digest(text)
+    listed = str(index()[COMPONENTS].get(verb, {}).get("sha256", ""))
+    for wanted, who in ((sha256, "the caller names"), (listed, "the index lists")):
+        if wanted and wanted != found:
+            raise InputError(
+                f"{verb} has the SHA-256 {found}, {who} {wanted}",
+                where=str(path),
+                hint="Install the library again, or look at what changed: trainwright interface-diff.",
+            )
+    return text
 
 
 def prefixed(text: str, registry: str) -> str:

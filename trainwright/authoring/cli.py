@@ -4,18 +4,19 @@ Exit codes are those of :mod:`trainwright.errors`. Heavy things, kfp above all, 
 that needs them, so that help comes at once.
 """
 
-import datetime
 import json
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from trainwright.authoring import verbs
 from trainwright.authoring.ending import reported as _reported
+from trainwright.authoring.schedules import commands as schedules
+from trainwright.authoring.submission import commands as cluster
 from trainwright.errors import InputError, Preempted
 
 app = typer.Typer(
@@ -30,7 +31,12 @@ app.add_typer(new, name="new")
 app.add_typer(verbs.schema, name="schema")
 app.add_typer(verbs.baseline, name="baseline")
 app.add_typer(verbs.features, name="features")
+app.add_typer(verbs.model, name="model")
 app.command()(verbs.curves)
+for _command in (cluster.submit, cluster.status, cluster.terminate, cluster.retry):
+    app.command()(_command)
+app.command()(verbs.compare)
+app.add_typer(schedules.app, name="schedules")
 cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
 app.add_typer(cache, name="cache")
 
@@ -51,14 +57,22 @@ def run(
         bool, typer.Option("--cache/--no-cache", help="Reuse results whose inputs have not changed.")
     ] = True,
     runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
+    containers: Annotated[
+        bool, typer.Option("--containers", help="Run each step in a container of its image.")
+    ] = False,
+    network: Annotated[str, typer.Option(help="With --containers: the engine's network to join.")] = "",
     as_json: Json = False,
 ) -> None:
     """Run a compiled pipeline on this machine, each step under the environment of its image."""
     with _reported(as_json):
-        from trainwright.authoring import catalog, local, screen
+        from trainwright.authoring import catalog, given, local, screen
+        from trainwright.authoring.containers import Engine
+
+        if network and not containers:
+            raise InputError("only containers join a network", where="--network", hint="Add --containers.")
 
         compiled = catalog.pipeline(pipeline)
-        arguments = _arguments(compiled, config, [*(param or []), *_dated(compiled, date)])
+        arguments = given.arguments(compiled, config, param or [], date)
         elsewhere = ["--runs", str(runs)] if runs != Path("runs") else []
         again = shlex.join(["trainwright", "run", pipeline, *elsewhere])
         listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
@@ -70,67 +84,50 @@ def run(
             again_from=again_from,
             use_cache=use_cache,
             listener=listener,
+            engine=Engine(network) if containers else None,
         )
     raise typer.Exit(outcome.exit_code)
-
-
-def _arguments(compiled: Path, config: Path | None, params: list[str]) -> dict[str, Any]:
-    """Put together a pipeline's arguments: what it takes of the experiment, and single parameters."""
-    from trainwright.authoring import spec
-
-    parameters = spec.read(compiled).parameters
-    found: dict[str, Any] = {}
-    if config:
-        from trainwright.authoring import arguments
-
-        given = arguments.read(config)
-        if "materialize_section" in parameters:
-            given |= arguments.read_materialize(config)
-        found = {name: value for name, value in given.items() if name in parameters}
-    for text in params:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--param {text!r} is not NAME=VALUE", hint="For example --param epochs=3.")
-        found[name] = _value(name, value, parameters.get(name, {}).get("parameterType", "STRING"))
-    return found
-
-
-def _dated(compiled: Path, date: str) -> list[str]:
-    """Return the date as a parameter of the pipeline; nothing if none was given."""
-    from trainwright.authoring import spec
-
-    if not date:
-        return []
-    if "date" not in spec.read(compiled).parameters:
-        raise InputError(f"{compiled.stem} has no parameter date", where="--date")
-    try:
-        return [f"date={datetime.date.fromisoformat(date).isoformat()}"]
-    except ValueError:
-        raise InputError(f"{date!r} is no date", where="--date", hint="Write it as 2026-01-31.") from None
-
-
-def _value(name: str, text: str, kind: str) -> Any:
-    """Read the text of a parameter as its type; what is not a text is written as in JSON."""
-    if kind == "STRING":
-        return text
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise InputError(f"{text!r} is no {kind} (written as in JSON)", where=f"--param {name}") from None
 
 
 @app.command("compile")
 def compile_all(
     check: Annotated[bool, typer.Option(help="Write nothing; fail if a file would change.")] = False,
     registry: Annotated[str, typer.Option(help="HOST/TEAM put in front of every image.")] = "",
+    lock_images: Annotated[
+        Path | None, typer.Option(help="images.json of `make images`: digests in place of tags.")
+    ] = None,
+    release: Annotated[bool, typer.Option("--release", help="Refuse an image named by its tag.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder; the repository's own when absent.")] = None,
 ) -> None:
     """Compile every component and pipeline of the repository, and write the components' pages."""
     with _reported():
         from trainwright.authoring import compile as compiler
 
-        for line in compiler.run(check=check, registry=registry, output=output):
+        lines = compiler.run(
+            check=check, registry=registry, lock_images=lock_images, release=release, output=output
+        )
+        for line in lines:
             typer.echo(line)
+
+
+@app.command("interface-diff")
+def interface_diff(
+    old: Annotated[Path, typer.Argument(help="compiled/ or index.json of the version that is out.")],
+    new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what changed for others, and refuse a version that has risen by less than that asks for."""
+    with _reported(as_json):
+        from trainwright.authoring import catalog, interfaces
+
+        before, after = interfaces.read(old), interfaces.read(new or catalog.folder())
+        found = interfaces.changes(before, after)
+        for change in found:
+            line = f"  {change.level:<6} {change.name:<20} {change.what}"
+            typer.echo(json.dumps(vars(change)) if as_json else line)
+        if not as_json:
+            typer.echo(f"{interfaces.level(found)}: {before['version']} to {after['version']}")
+        interfaces.require_version(before, after, found)
 
 
 @app.command("list")

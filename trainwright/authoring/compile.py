@@ -8,7 +8,7 @@ import importlib
 import inspect
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright.authoring import catalog, credentials, pages, reference
+from trainwright.authoring import catalog, credentials, interfaces, pages, pinning, reference
 from trainwright.errors import InputError, reported
 
 
@@ -36,12 +36,21 @@ def repository() -> Path:
     return root
 
 
-def run(*, check: bool = False, registry: str = "", output: Path | None = None) -> list[str]:
+def run(
+    *,
+    check: bool = False,
+    registry: str = "",
+    lock_images: Path | None = None,
+    release: bool = False,
+    output: Path | None = None,
+) -> list[str]:
     """Compile everything.
 
     Args:
         check: Write nothing, and refuse what is not as it would be written.
         registry: ``HOST/TEAM`` that is put in front of every image; ``output`` must then be another folder.
+        lock_images: ``images.json`` of ``make images``, whose digests take the place of the tags; the same.
+        release: Refuse what names an image by its tag.
         output: Folder for ``components/`` and ``pipelines/``; the repository's ``compiled/`` when None.
 
     Returns:
@@ -52,15 +61,17 @@ def run(*, check: bool = False, registry: str = "", output: Path | None = None) 
     """
     root = repository()
     target = (output or root / "compiled").resolve()
-    if registry and target == root / "compiled":
-        raise InputError(
-            "images of a registry do not belong into the repository's compiled YAML",
-            hint="Name another folder: --output build/compiled.",
-        )
+    _require_elsewhere(registry, lock_images, aside=target != root / "compiled")
+    references = pinning.read(lock_images) if lock_images else {}
     texts = {target / place: catalog.prefixed(text, registry) for place, text in _compiled(root)}
-    if not registry and output is None:
+    if lock_images:
+        texts = {path: pinning.pinned(text, references) for path, text in texts.items()}
+    if release:
+        pinning.require_digests(texts.values(), where=_short(target, root))
+    if not (registry or lock_images) and output is None:
         texts |= pages.all_of(root, {path.stem: text for path, text in texts.items() if _is_component(path)})
         texts[root / "docs" / "experiment.md"] = reference.page()
+    texts[target / interfaces.FILE] = _index(root, target, texts)
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in target.glob("*/*.yaml") if path not in texts]
     names = [_short(path, root) for path in sorted([*stale, *extra])]
@@ -73,6 +84,35 @@ def run(*, check: bool = False, registry: str = "", output: Path | None = None) 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(texts[path])
     return [f"  {name}" for name in names] or [f"  {len(texts)} files are up to date"]
+
+
+def _require_elsewhere(registry: str, lock_images: Path | None, *, aside: bool) -> None:
+    """Refuse images of a registry in the repository's own compiled YAML, and two words on where they are."""
+    if registry and lock_images:
+        raise InputError(
+            "the file of the images' digests names their registry already",
+            where="--registry",
+            hint="Leave --registry out.",
+        )
+    if (registry or lock_images) and not aside:
+        raise InputError(
+            "images of a registry do not belong into the repository's compiled YAML",
+            hint="Name another folder: --output build/compiled.",
+        )
+
+
+def _index(root: Path, target: Path, texts: Mapping[Path, str]) -> str:
+    """Write the index of what is compiled: digests, interfaces, and what metadata says to programs."""
+    compiled = {
+        str(path.relative_to(target)): text
+        for path, text in texts.items()
+        if path.is_relative_to(target) and path.suffix == ".yaml"
+    }
+    about: dict[str, dict[str, Any]] = {}
+    for path in root.glob("components/*/metadata.yaml"):
+        metadata = pages.read(path)
+        about[path.parent.name] = {"stability": metadata.stability, "judges": metadata.judges}
+    return interfaces.index(trainwright.__version__, compiled, about)
 
 
 def _is_component(path: Path) -> bool:
@@ -140,10 +180,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.compile")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
     parser.add_argument("--registry", default="", help="HOST/TEAM put in front of every image")
+    parser.add_argument("--lock-images", type=Path, help="images.json of make images: digests for tags")
+    parser.add_argument("--release", action="store_true", help="refuse what names an image by its tag")
     parser.add_argument("--output", type=Path, help="default: compiled/")
     asked = parser.parse_args(arguments)
     with reported("compile"):
-        for line in run(check=asked.check, registry=asked.registry, output=asked.output):
+        lines = run(
+            check=asked.check,
+            registry=asked.registry,
+            lock_images=asked.lock_images,
+            release=asked.release,
+            output=asked.output,
+        )
+        for line in lines:
             print(line)  # noqa: T201
 
 

@@ -12,7 +12,7 @@ from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
 from trainwright.authoring.calls import Invocation
 from trainwright.authoring.content import Digests
 from trainwright.authoring.explain import MadeFrom
-from trainwright.authoring.processes import Processes
+from trainwright.authoring.processes import Ended, Processes
 from trainwright.authoring.runs import Task
 from trainwright.authoring.steps import toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
@@ -41,6 +41,18 @@ class Machine(Protocol):
         ...
 
 
+class Place(Protocol):
+    """Where the steps of a run are started, one attempt at a time."""
+
+    def run(self, call: Invocation, scratch: str) -> Ended:
+        """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
+        ...
+
+    def made_from(self, call: Invocation) -> dict[str, str]:
+        """Return the digests of what the step's packages, and those of its job, come from."""
+        ...
+
+
 class Environments:
     """The environments that :mod:`trainwright.authoring.environments` makes."""
 
@@ -55,12 +67,30 @@ class Environments:
         return environments.lock_digest(toolchain)
 
 
+class Here:
+    """Starts steps as processes of this machine, each under the environment of its image."""
+
+    def __init__(self, machine: Machine, processes: Processes) -> None:
+        self._machine, self._processes = machine, processes
+
+    def run(self, call: Invocation, scratch: str) -> Ended:
+        """Run one attempt to its end."""
+        python = self._machine.python(call.step.toolchain)
+        variables = calls.variables(python, call.variables, scratch)
+        return self._processes.run(call.command, variables, call.log, call.step.timeout_s)
+
+    def made_from(self, call: Invocation) -> dict[str, str]:
+        """Return the digests of the locks of the step's environment and of every one a parameter names."""
+        toolchains = {call.step.toolchain, *toolchains_in(call.parameters)}
+        return {name: self._machine.lock_digest(name) for name in toolchains}
+
+
 class Execution:
     """Runs the steps of one run.
 
     Args:
         folder: The run's folder.
-        machine: Where environments are.
+        place: Where steps are started.
         processes: The run's processes.
         reusable: Steps whose result may be taken from the cache.
         warn: Told what is not as it should be.
@@ -70,12 +100,12 @@ class Execution:
         self,
         folder: Path,
         *,
-        machine: Machine,
+        place: Place,
         processes: Processes,
         reusable: frozenset[str],
         warn: Callable[[str], None],
     ) -> None:
-        self._folder, self._machine, self._processes = folder, machine, processes
+        self._folder, self._place, self._processes = folder, place, processes
         self._reusable, self._warn = reusable, warn
         self._digests = Digests()
         self._shared = Cache(folder.parent / ".cache", self._digests)
@@ -116,10 +146,9 @@ class Execution:
         artifacts = call.input_digests(self._digests)
         if call.step.closing or artifacts is None:
             return {}
-        toolchains = {call.step.toolchain, *toolchains_in(call.parameters)}
         made_from = {
             "image": call.step.image,
-            "locks": {name: self._machine.lock_digest(name) for name in toolchains},
+            "locks": self._place.made_from(call),
             "library": tracking.library_digest(),
             "container": call.step.container,
             "parameters": call.parameters,
@@ -169,12 +198,10 @@ class Execution:
         Returns:
             How often it was started, and the error of the last time; empty if it succeeded.
         """
-        python = self._machine.python(call.step.toolchain)
         retry = call.step.retry
         for attempt in range(retry.count + 1):
             with self._processes.scratch() as scratch:
-                variables = calls.variables(python, call.variables, scratch)
-                ended = self._processes.run(call.command, variables, call.log, call.step.timeout_s)
+                ended = self._place.run(call, scratch)
             if ended.code == 0 and not ended.late:
                 return attempt + 1, {}
             error = failures.failure(call, ended)

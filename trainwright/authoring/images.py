@@ -11,6 +11,9 @@ def name(toolchain: str) -> str:
     return f"trainwright/{toolchain}:{__version__}"
 
 
+USER = 65532
+"""User and group that every image runs as; the same number stands in ``images/Dockerfile``."""
+
 INGEST = name("ingest")
 """Sources: object stores, databases, table formats; Beam past one machine."""
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from trainwright.authoring import bridge, calls, credentials, failures, runs, spec, subset
 from trainwright.authoring.adapt import for_local_run
-from trainwright.authoring.execution import Environments, Execution, Machine
+from trainwright.authoring.containers import Engine
+from trainwright.authoring.execution import Environments, Execution, Here, Machine, Place
 from trainwright.authoring.processes import GRACE_S, Processes
 from trainwright.authoring.runs import Task
 from trainwright.authoring.steps import toolchains_in
@@ -104,6 +105,7 @@ def run(
     use_cache: bool = True,
     listener: Listener | None = None,
     machine: Machine | None = None,
+    engine: Engine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
     """Run a compiled pipeline on this machine.
@@ -118,6 +120,7 @@ def run(
         use_cache: False does every step again; results are kept all the same.
         listener: Told what happens.
         machine: Where environments are; those of this library when None.
+        engine: Runs each step in a container of its image instead.
         grace_s: Seconds that a step has to stop when the run is stopped.
 
     Returns:
@@ -126,7 +129,7 @@ def run(
     Raises:
         InputError: The pipeline, an argument, the run or the step to start from is not right, or an argument
             carries a secret. Nothing is run or written.
-        DependencyError: An environment is missing or out of date. Nothing is run.
+        DependencyError: An environment or an image is missing or out of date. Nothing is run.
     """
     machine = machine or Environments()
     pipeline, name = spec.read(compiled), compiled.stem
@@ -137,18 +140,27 @@ def run(
     subset.check(pipeline, arguments, machine.names)
     forced = _forced(pipeline, again_from)
     for step in pipeline.steps:
-        for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
+        for toolchain in {step.toolchain, *toolchains_in(step.constants)} if not engine else ():
             machine.python(toolchain)
+    if engine:
+        engine.require(pipeline.steps)
     if not run_id:
         folder, request = runs.create(runs_folder, name, dict(arguments))
-    with runs.held(folder) as lock:
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(runs.held(folder))
         request.write(folder)
+        processes, place, options = Processes(grace_s, lock), None, None
+        if engine:
+            place = stack.enter_context(engine.started(folder, request.arguments, grace_s=grace_s, lock=lock))
+            processes.told.append(place.stop)
+            options = place.options()
         return _Run(
             pipeline,
             folder,
-            machine=machine,
+            place=place or Here(machine, processes),
+            options=options,
             listener=listener or Listener(),
-            processes=Processes(grace_s, lock),
+            processes=processes,
             reusable=frozenset(step.name for step in pipeline.steps if use_cache) - forced,
         ).go(request)
 
@@ -174,9 +186,11 @@ class _Run:
         *,
         listener: Listener,
         processes: Processes,
-        machine: Machine,
+        place: Place,
+        options: Mapping[str, Any] | None,
         reusable: frozenset[str],
     ) -> None:
+        self._options = options
         self._pipeline, self._folder, self._own = pipeline, folder, folder / runs.OWN
         self._listener, self._processes = listener, processes
         self._tasks: dict[str, Task] = {}
@@ -185,7 +199,7 @@ class _Run:
         def warn(text: str) -> None:
             self._tell(listener.warned, text)
 
-        self._steps = Execution(folder, machine=machine, processes=processes, reusable=reusable, warn=warn)
+        self._steps = Execution(folder, place=place, processes=processes, reusable=reusable, warn=warn)
 
     def go(self, request: runs.Request) -> Outcome:
         """Run the pipeline, and say what came of it."""
@@ -198,7 +212,7 @@ class _Run:
         error: dict[str, Any] = {}
         try:
             with self._processes.listening():
-                bridge.run(document, request.arguments, self._execute, self._own)
+                bridge.run(document, request.arguments, self._execute, self._own, self._options)
         except bridge.Failed as failed:
             error = as_record(InternalError(str(failed), where=str(self._own / "kfp.log")), "kfp")
         except TrainwrightError as failed:

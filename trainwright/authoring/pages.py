@@ -1,6 +1,7 @@
 """The page of each component: what it takes and gives, made from its metadata and its compiled interface."""
 
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,17 +38,38 @@ class Resources(Section):
     memory_gib: Annotated[float, Field(gt=0)] = Field(description="Memory.")
 
 
+class Access(Section):
+    """What a component may do, and whom it talks to: what a platform team grants it, and nothing more."""
+
+    reads: tuple[str, ...] = Field(description="What its identity must be allowed to read.")
+    writes: tuple[str, ...] = Field(description="What its identity must be allowed to write.")
+    kubernetes: tuple[str, ...] = Field(
+        (), description="Verbs and kinds of the Kubernetes API; without any, its pod needs no token."
+    )
+    network: tuple[str, ...] = Field(description="Whom it connects to, beside the artifact store.")
+
+
 class Metadata(Section):
     """The ``metadata.yaml`` of a component."""
 
     name: str = Field(description="The verb; also the folder and the function.")
     summary: str = Field("", description="One line; the first line of the docstring when absent.")
     stability: Literal["alpha", "beta", "stable"] = Field(description="How much its interface may change.")
-    tags: tuple[str, ...] = Field(description="Words to find it by.")
+    owners: Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="Who answers for it.")
+    tags: Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="Words to find it by.")
     dependencies: Dependencies = Field(description="What it needs around it.")
-    exit_codes: tuple[int, ...] = Field(description="Documented exit codes that it can end with.")
+    exit_codes: dict[int, str] = Field(
+        description="Documented exit codes that it can end with, each with what it says of this one."
+    )
     resources: Resources = Field(description="What its pod should be given.")
+    access: Access = Field(description="What it may do, and whom it talks to.")
     caching: Literal["allowed", "never"] = Field("allowed", description="Whether a result may be reused.")
+    judges: Literal["", "data", "model"] = Field(
+        "", description="What its decision is about; a run that it holds ends with 11, or 12."
+    )
+    last_verified: date = Field(
+        alias="lastVerified", description="When it last ran on real data, from its start to its end."
+    )
 
 
 def all_of(root: Path, compiled: Mapping[str, str]) -> dict[Path, str]:
@@ -94,14 +116,13 @@ def read(path: Path) -> Metadata:
 
 def _disagreements(metadata: Metadata, description: catalog.Description, where: str) -> list[str]:
     toolchain = description.image.rsplit("/", 1)[-1].split(":")[0]
+    unknown = sorted(metadata.exit_codes.keys() - MEANINGS.keys())
     wrong = {
         f"name is {metadata.name!r}": metadata.name != description.name,
         f"dependencies.image is {metadata.dependencies.image!r}, the component's is {toolchain!r}": (
             metadata.dependencies.image != toolchain
         ),
-        f"exit_codes holds {sorted(set(metadata.exit_codes) - MEANINGS.keys())}, which are not documented": (
-            not MEANINGS.keys() >= set(metadata.exit_codes)
-        ),
+        f"exit_codes holds {unknown}, which are not documented": bool(unknown),
     }
     return [f"{problem}\n  at    {where}" for problem, is_so in wrong.items() if is_so]
 
@@ -121,6 +142,7 @@ def page(metadata: Metadata, description: catalog.Description) -> str:
         f"Stability {metadata.stability}. Image `{metadata.dependencies.image}`, "
         f"{metadata.resources.cpu:g} cores, {metadata.resources.memory_gib:g} GiB{caching}. "
         f"Tags: {', '.join(metadata.tags)}.",
+        f"Owners: {', '.join(metadata.owners)}. Last run on real data: {metadata.last_verified}.",
         "",
         "```python",
         "from trainwright.authoring import catalog",
@@ -133,9 +155,28 @@ def page(metadata: Metadata, description: catalog.Description) -> str:
         *([f"Returns: {description.returns}", ""] if _returns_several(description) else []),
         "| Exit code | Meaning |",
         "|---|---|",
-        *(f"| {code} | {MEANINGS[code]} |" for code in sorted(metadata.exit_codes) if code in MEANINGS),
+        *(f"| {code} | {_meaning(code, said)} |" for code, said in sorted(metadata.exit_codes.items())),
+        "",
+        *_access(metadata.access),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _meaning(code: int, said: str) -> str:
+    general = MEANINGS.get(code, "Not documented")
+    return f"{general}: {said}" if said else general
+
+
+def _access(access: Access) -> list[str]:
+    """Write what a component may do, for whoever grants it."""
+    rows = {
+        "Reads": access.reads,
+        "Writes": access.writes,
+        "Kubernetes API": access.kubernetes or ("nothing: its pod needs no token",),
+        "Connects to": access.network or ("nothing but the artifact store",),
+    }
+    lines = [f"| {kind} | {'; '.join(what) or 'nothing'} |" for kind, what in rows.items()]
+    return ["| It needs | |", "|---|---|", *lines]
 
 
 def _returns_several(description: catalog.Description) -> bool:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -48,6 +48,8 @@ class Processes:
             lock: Descriptor that holds the run's folder; the guard keeps it until the last task is gone.
         """
         self.cancelled = threading.Event()
+        self.told: list[Callable[[bool], None]] = []
+        """Called when the run is to stop, with whether that was said before; each must return at once."""
         self._grace_s = grace_s
         self._kept = () if lock is None else (lock,)
         self._live: set[int] = set()
@@ -90,6 +92,8 @@ class Processes:
         again = self.cancelled.is_set()
         self.cancelled.set()
         self._end(tuple(self._live), signal.SIGKILL if again else number)
+        for tell in self.told:
+            tell(again)
 
     def _end(self, groups: Sequence[int], number: int) -> None:
         """Send a signal to process groups, and kill those that are still there after the grace."""

@@ -7,6 +7,7 @@ changed step by step, with its test green all along.
 import keyword
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.authoring.compile import repository
@@ -95,13 +96,22 @@ def {name}(source: dsl.Input[dsl.Artifact], {noun}: dsl.Output[dsl.Artifact]) ->
 
 METADATA = """name: {name}
 stability: alpha
+owners: [{owner}]
 tags: [new]
 dependencies:
   image: {image}
-exit_codes: [0, 10, 70]
+exit_codes:
+  0: ""
+  10: there is no file to copy
+  70: ""
 resources:
   cpu: 1
   memory_gib: 1
+access:
+  reads: [the source]
+  writes: ["the artifact store: create"]
+  network: []
+lastVerified: {today}
 """
 
 PAGE = """# {name}
@@ -147,7 +157,14 @@ def component(name: str, *, noun: str, toolchain: str, root: Path | None = None)
         InputError: A name cannot be used, or the component is there already. Nothing is written then.
     """
     root = root or repository()
-    values = {"name": name, "noun": noun, "image": toolchain, "IMAGE": toolchain.upper()}
+    values = {
+        "name": name,
+        "noun": noun,
+        "image": toolchain,
+        "IMAGE": toolchain.upper(),
+        "owner": "trainwright",
+        "today": datetime.now(UTC).date().isoformat(),
+    }
     texts = {root / place.format(**values): text.format(**values) for place, text in FILES.items()}
     _require_usable(root, name, noun, toolchain, list(texts))
     for path, text in texts.items():

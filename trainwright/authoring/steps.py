@@ -92,6 +92,16 @@ class Step:
         return "kfp.dsl.executor_main" in command and "{{$}}" in arguments
 
 
+def image_of(step: Step, parameters: Mapping[str, Any]) -> str:
+    """Return the image that a step's container is started from on one machine.
+
+    That of its job, if a parameter names one: the job's processes are started beside the step, which submits
+    it with what the job's image has as well.
+    """
+    images = (value for value in parameters.values() if isinstance(value, str) and _IMAGE.fullmatch(value))
+    return next(images, step.image)
+
+
 def producers(task: Mapping[str, Any]) -> set[str]:
     """Return the tasks of the same group that a task reads from or waits for."""
     inputs = task.get("inputs", {})

@@ -1,5 +1,6 @@
 """Commands that need a verb's own logic: each runs under the environment of the verb's image."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,10 @@ from trainwright.authoring.ending import reported
 
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
 baseline = typer.Typer(no_args_is_help=True, help="Accept the data that later data is compared with.")
+model = typer.Typer(no_args_is_help=True, help="Which version is in production, since when and why; move it.")
 features = typer.Typer(no_args_is_help=True, help="Bring feature definitions into their registry, reviewed.")
 
+RUNS = Path("runs")
 SnapshotFolder = Annotated[Path, typer.Argument(help="Folder of the snapshot, with manifest.json.")]
 SplitName = Annotated[str, typer.Option(help="Rows to learn the schema from.")]
 SchemaFile = Annotated[Path, typer.Option("--schema", help="The reviewed schema.pbtxt.")]
@@ -79,6 +82,117 @@ def curves(
 ) -> None:
     """Bring the curves of a training to MLflow, whatever of them was sent before."""
     raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to))
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Runs below runs/, or folders.")],
+    metric: Annotated[list[str] | None, typer.Option(help="Figure to compare; again for more.")] = None,
+    level: Annotated[float, typer.Option(help="What p-values are held to, after Holm.")] = 0.05,
+    report: Annotated[Path | None, typer.Option(help="File for a page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Compare runs, paired by seed, and say what so few of them can show."""
+    named = [str(run if run.exists() or not (RUNS / run).is_dir() else RUNS / run) for run in runs]
+    chosen = [part for name in metric or [] for part in ("--metric", name)]
+    page = ["--report", str(report)] if report else []
+    form = ["--json"] if as_json else []
+    raise typer.Exit(
+        _verb("evaluate", "tabular", "compare", *named, *chosen, "--level", str(level), *page, *form)
+    )
+
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="Name of the registered model.")]
+FromFile = Annotated[
+    Path | None, typer.Option("--config", help="Experiment file with the section registry, and promotion.")
+]
+Audit = Annotated[str, typer.Option(help="Folder or URI of the audit, in place of the file's.")]
+Tracking = Annotated[str, typer.Option("--uri", help="MLflow's address, in place of the file's.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Answer from the audit alone; do not ask MLflow.")]
+By = Annotated[str, typer.Option(help="Who asks for it.")]
+Reason = Annotated[str, typer.Option(help="Why; it goes into the audit.")]
+
+
+@model.command("history")
+def model_history(
+    name: Named,
+    config: FromFile = None,
+    audit: Audit = "",
+    uri: Tracking = "",
+    offline: Offline = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """List every change of where versions stand, check the audit, and compare MLflow with it."""
+    flags = [flag for flag, given in {"--json": as_json, "--offline": offline}.items() if given]
+    raise typer.Exit(_promote("history", name, config, audit, uri, *flags))
+
+
+@model.command("at")
+def model_at(
+    name: Named,
+    time: Annotated[str, typer.Argument(help="Such as 2026-01-31T10:00:00Z.")],
+    config: FromFile = None,
+    audit: Audit = "",
+    uri: Tracking = "",
+    offline: Offline = False,
+) -> None:
+    """Say which version was in production at a time, who put it there and on what grounds."""
+    flags = ["--offline"] if offline else []
+    raise typer.Exit(_promote("at", name, config, audit, uri, time, *flags))
+
+
+@model.command("promote")
+def model_promote(
+    name: Named,
+    to: Annotated[str, typer.Argument(help="staging, canary, production or archived.")],
+    by: By,
+    reason: Reason,
+    config: Annotated[Path, typer.Option(help="Experiment file: registry and promotion.")],
+    version: Annotated[str, typer.Option(help="Absent: the one in the stage before.")] = "",
+    approver: Annotated[str, typer.Option(help="Who approved it.")] = "",
+    expected: Annotated[
+        str, typer.Option(help="Version that must still be in production; '' for none.")
+    ] = "evaluated",
+    canary_verdict: Annotated[str, typer.Option(help="File or URI of the verdict on the canary.")] = "",
+) -> None:
+    """Bring a version to its next stage, if it has what that demands."""
+    request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
+    request |= {"expected": expected, "canary_verdict": canary_verdict}
+    with reported():
+        from trainwright.authoring import arguments
+
+        policy = arguments.read_promotion(config)
+    raise typer.Exit(_promote("promote", name, config, "", "", policy, json.dumps(request)))
+
+
+@model.command("rollback")
+def model_rollback(
+    name: Named,
+    by: By,
+    reason: Reason,
+    config: FromFile = None,
+    audit: Audit = "",
+    uri: Tracking = "",
+    out: Annotated[str, typer.Option(help="The version to be taken out, if it is still there.")] = "",
+) -> None:
+    """Bring back the version that was in production before. Nothing is asked of it."""
+    named = ["--by", by, "--reason", reason, *(["--out", out] if out else [])]
+    raise typer.Exit(_promote("rollback", name, config, audit, uri, *named))
+
+
+@model.command("restore")
+def model_restore(
+    name: Named, by: By, reason: Reason, config: FromFile = None, audit: Audit = "", uri: Tracking = ""
+) -> None:
+    """Set MLflow's aliases to what the audit says, after somebody moved one by hand."""
+    raise typer.Exit(_promote("restore", name, config, audit, uri, "--by", by, "--reason", reason))
+
+
+def _promote(command: str, name: str, config: Path | None, audit: str, uri: str, *more: str) -> int:
+    with reported():
+        from trainwright.authoring import arguments
+
+        registry = arguments.read_registry(name, config, audit, uri)
+    return _verb("promote", "mlflow", command, registry, *more)
 
 
 def _verb(verb: str, toolchain: str, *arguments: str) -> int:

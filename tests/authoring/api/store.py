@@ -1,0 +1,238 @@
+"""What the API holds, and the rules of KFP 2.17's server for it: unique names, filters, pages, states."""
+
+import datetime
+import itertools
+import json
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import kfp_server_api as models
+import yaml
+
+from tests.authoring.api.schema import Refused, parsed
+
+COLUMNS = {
+    "runs": {"run_id", "display_name", "description", "created_at", "state", "storage_state"},
+    "experiments": {"experiment_id", "display_name", "description", "created_at", "storage_state"},
+    "pipelines": {"pipeline_id", "name", "display_name", "description", "created_at"},
+    "pipeline_versions": {"name", "display_name", "description", "created_at"},
+    "recurring_runs": {"recurring_run_id", "display_name", "description", "created_at"},
+}
+"""What the server can filter by: the keys of its ``APIToModelFieldMap``."""
+
+LENGTHS = {"pipeline": 128, "version": 127, "experiment": 128}
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass
+class Frame:
+    """What the API tells of a run at one look: its state, its tasks' states, children of tasks by name."""
+
+    state: str
+    tasks: dict[str, str] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass
+class Store:
+    """Everything that was made."""
+
+    multi_user: bool = False
+    experiments: list[Any] = field(default_factory=list)
+    pipelines: list[Any] = field(default_factory=list)
+    pipeline_versions: list[Any] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
+    recurring_runs: list[Any] = field(default_factory=list)
+    script: list[Frame] = field(default_factory=lambda: [Frame("RUNNING")])
+    frames: dict[str, list[Frame]] = field(default_factory=dict)
+    start: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    _seconds: Any = field(default_factory=itertools.count)
+
+    def now(self) -> datetime.datetime:
+        """A moment that never comes twice."""
+        return self.start + datetime.timedelta(seconds=next(self._seconds))
+
+    def make_experiment(self, body: Any) -> Any:
+        made = parsed(body, "V2beta1Experiment")
+        self._require_namespace(made.namespace)
+        self._require_new("experiment", self.experiments, made.display_name, made.namespace, "display_name")
+        made.experiment_id, made.created_at, made.storage_state = _id(), self.now(), "AVAILABLE"
+        self.experiments.append(made)
+        return made
+
+    def make_pipeline(self, body: Any) -> Any:
+        made = parsed(body, "V2beta1Pipeline")
+        self._require_namespace(made.namespace)
+        self._require_new("pipeline", self.pipelines, made.name, made.namespace)
+        made.pipeline_id, made.created_at = _id(), self.now()
+        self.pipelines.append(made)
+        return made
+
+    def upload_version(self, query: dict[str, str], package: bytes) -> Any:
+        documents = [document for document in yaml.safe_load_all(package) if document]
+        if not documents or "pipelineInfo" not in documents[0]:
+            raise Refused(400, "Failed to create a pipeline version")
+        pipeline_id = query.get("pipelineid", "")
+        if all(pipeline.pipeline_id != pipeline_id for pipeline in self.pipelines):
+            raise Refused(400, "Failed to create a pipeline version")
+        mine = [one for one in self.pipeline_versions if one.pipeline_id == pipeline_id]
+        self._require_new("version", mine, query["name"], None)
+        tags = json.loads(query.get("tags", "{}"))
+        if len(tags) > 20 or any(len(text) > 63 for pair in tags.items() for text in pair):
+            raise Refused(400, "tags exceed their limits")
+        both = dict(zip(("pipeline_spec", "platform_spec"), documents, strict=False))
+        spec = both if len(documents) > 1 else documents[0]
+        made = models.V2beta1PipelineVersion(
+            pipeline_id=pipeline_id,
+            pipeline_version_id=_id(),
+            name=query["name"],
+            display_name=query.get("display_name") or query["name"],
+            created_at=self.now(),
+            pipeline_spec=spec,
+            tags=tags,
+        )
+        self.pipeline_versions.append(made)
+        return made
+
+    def make_run(self, body: Any) -> Any:
+        made = parsed(body, "V2beta1Run")
+        if not made.display_name:
+            raise Refused(400, "The run name is empty. Please specify a valid name")
+        if all(one.experiment_id != made.experiment_id for one in self.experiments):
+            raise Refused(400, "Failed to create a run due to invalid experimentId and namespace combination")
+        self._require_version(made)
+        made.run_id, made.created_at, made.finished_at = _id(), self.now(), EPOCH
+        made.state, made.storage_state = "PENDING", "AVAILABLE"
+        self.runs.append(made)
+        self.frames[made.run_id] = list(self.script)
+        return made
+
+    def look(self, run_id: str) -> Any:
+        """Return a run, one frame of its script further on."""
+        run = self.run(run_id)
+        frames = self.frames[run_id]
+        if frames and run.state not in {"CANCELED", "CANCELING"}:
+            frame = frames[0] if len(frames) == 1 else frames.pop(0)
+            run.state, run.run_details = frame.state, self._details(run_id, frame)
+            if frame.state in {"SUCCEEDED", "FAILED", "SKIPPED", "ERROR"}:
+                run.finished_at = run.created_at + datetime.timedelta(seconds=90)
+        elif run.state == "CANCELING":
+            run.state = "CANCELED"
+        return run
+
+    def _details(self, run_id: str, frame: Frame) -> Any:
+        details = [
+            models.V2beta1PipelineTaskDetail(
+                run_id=run_id,
+                task_id=_id(),
+                display_name=name,
+                start_time=self.now(),
+                end_time=EPOCH if state in {"RUNNING", "PENDING"} else self.now(),
+                state=state,
+                child_tasks=[
+                    models.PipelineTaskDetailChildTask(pod_name=pod) for pod in frame.children.get(name, [])
+                ],
+            )
+            for name, state in frame.tasks.items()
+        ]
+        return models.V2beta1RunDetails(task_details=details) if details else None
+
+    def terminate(self, run_id: str) -> dict[str, Any]:
+        run = self.run(run_id)
+        if run.state not in {"PENDING", "RUNNING", "PAUSED", "RUNTIME_STATE_UNSPECIFIED"}:
+            raise Refused(400, f"Failed to terminate a run {run_id}. Row not found")
+        run.state = "CANCELING"
+        return {}
+
+    def retry(self, run_id: str) -> dict[str, Any]:
+        run = self.run(run_id)
+        if run.state not in {"FAILED", "ERROR", "CANCELED"}:
+            raise Refused(400, "Workflow must be Failed/Error to retry")
+        run.state, run.finished_at, run.run_details = "RUNNING", EPOCH, None
+        self.frames[run_id] = list(self.script)
+        return {}
+
+    def make_recurring(self, body: Any) -> Any:
+        made = parsed(body, "V2beta1RecurringRun")
+        if not made.display_name:
+            raise Refused(400, "Recurring run's name cannot be empty")
+        if not 1 <= int(made.max_concurrency or 0) <= 10:
+            raise Refused(400, "Max concurrency of a recurring run must be at least 1 and at most 10.")
+        cron = made.trigger.cron_schedule
+        if cron and not re.fullmatch(r"\S+( \S+){4,5}", cron.cron):
+            raise Refused(400, "Schedule cron is not a supported format")
+        self._require_version(made)
+        made.recurring_run_id, made.created_at = _id(), self.now()
+        made.status = "ENABLED" if made.mode == "ENABLE" else "DISABLED"
+        self.recurring_runs.append(made)
+        return made
+
+    def switch(self, recurring_run_id: str, on: bool) -> dict[str, Any]:
+        one = self.recurring(recurring_run_id)
+        one.status, one.mode = ("ENABLED", "ENABLE") if on else ("DISABLED", "DISABLE")
+        return {}
+
+    def recurring(self, recurring_run_id: str) -> Any:
+        return self.one(self.recurring_runs, "recurring_run_id", recurring_run_id)
+
+    def run(self, run_id: str) -> Any:
+        return self.one(self.runs, "run_id", run_id)
+
+    @staticmethod
+    def one(entries: list[Any], key: str, value: str) -> Any:
+        found = next((entry for entry in entries if getattr(entry, key) == value), None)
+        if found is None:
+            raise Refused(404, f"{key} {value} not found.")
+        return found
+
+    def listed(self, kind: str, query: dict[str, str], **fixed: str) -> dict[str, Any]:
+        """Return one page of a list; the token of the next is how many were given so far."""
+        wanted = {**fixed, **{key: query[key] for key in ("experiment_id",) if query.get(key)}}
+        found = [
+            entry
+            for entry in getattr(self, kind)
+            if all(getattr(entry, key, None) == value for key, value in wanted.items())
+            and _passes(entry, query.get("filter", ""), COLUMNS[kind])
+        ]
+        start, size = int(query.get("page_token") or 0), min(int(query.get("page_size") or 20), 200)
+        more = str(start + size) if len(found) > start + size else ""
+        return {kind: found[start : start + size], "total_size": len(found), "next_page_token": more}
+
+    def _require_namespace(self, namespace: str | None) -> None:
+        if self.multi_user and not namespace:
+            raise Refused(400, "Namespace cannot be empty in multi-user mode")
+
+    @staticmethod
+    def _require_new(
+        kind: str, there: list[Any], name: str, namespace: str | None, key: str = "name"
+    ) -> None:
+        if not name or len(name) > LENGTHS[kind]:
+            raise Refused(400, f"{kind}.Name length cannot exceed {LENGTHS[kind]}")
+        for one in there:
+            if getattr(one, key) == name and getattr(one, "namespace", None) == namespace:
+                raise Refused(409, f"The {kind} {name} already exists")
+
+    def _require_version(self, made: Any) -> None:
+        reference = made.pipeline_version_reference
+        known = {one.pipeline_version_id for one in self.pipeline_versions}
+        if made.pipeline_spec is None and (not reference or reference.pipeline_version_id not in known):
+            raise Refused(404, "pipeline version not found")
+
+
+def _id() -> str:
+    return str(uuid.uuid4())
+
+
+def _passes(entry: Any, text: str, columns: set[str]) -> bool:
+    wanted = parsed(json.loads(text), "V2beta1Filter", "filter") if text else None
+    for predicate in wanted.predicates if wanted else ():
+        if predicate.key not in columns:
+            raise Refused(400, f'no support for filtering on unrecognized field "{predicate.key}"')
+        value = getattr(entry, predicate.key) or ""
+        if predicate.operation == "EQUALS" and value != predicate.string_value:
+            return False
+        if predicate.operation == "IS_SUBSTRING" and predicate.string_value not in value:
+            return False
+    return True

@@ -1,0 +1,119 @@
+"""What the containers of a run see, are started from and may do; no engine is needed for these."""
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainwright import tracking
+from trainwright.authoring import arguments, cli, containers, engines, images, mounts, spec, toolchains
+from trainwright.authoring.catalog import pipeline
+from trainwright.authoring.steps import image_of
+from trainwright.errors import DependencyError
+from trainwright.experiment import Data, Materialize, Validation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_paths_among_the_arguments_are_seen_where_they_stand_and_can_only_be_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.csv").touch()
+    given = {
+        "source": f"{tmp_path}/in/*.csv",
+        "data": json.dumps({"sql": {"password_file": f"{tmp_path}/in/rows.csv"}}),
+        "schema": "feature { name: '/etc/passwd' }",
+        "features": f"file://{tmp_path}/in",
+    }
+    seen = mounts.of(given, tmp_path / "run")
+    assert seen == {tmp_path / "run": True, tmp_path / "in": False, tmp_path / "in" / "rows.csv": False}
+
+
+@pytest.mark.parametrize("name", sorted(mounts.KEPT))
+def test_a_folder_that_steps_keep_things_in_can_be_written_to_and_is_made_by_its_owner(
+    name: str, tmp_path: Path
+) -> None:
+    seen = mounts.of({"section": json.dumps({name: f"{tmp_path}/kept"})}, tmp_path / "run")
+    assert seen[tmp_path / "kept"] is True
+    assert (tmp_path / "kept").stat().st_uid == tmp_path.stat().st_uid
+
+
+def test_the_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/registry/mlflow.db"
+    assert mounts.of({"registry": json.dumps({"tracking_uri": uri})}, tmp_path / "run")[tmp_path / "registry"]
+
+
+@pytest.mark.parametrize(
+    "text", ["/", "/etc", "/nothing-of-that-name/at/all", "gs://bucket/rows", "relative"]
+)
+def test_what_is_no_data_of_this_machine_is_not_mounted(text: str, tmp_path: Path) -> None:
+    assert mounts.of({"source": text}, tmp_path) == {tmp_path: True}
+
+
+def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_known() -> None:
+    fields = {
+        name: field for model in (Data, Validation, Materialize) for name, field in model.model_fields.items()
+    }
+    assert fields.keys() >= mounts.KEPT
+
+
+def test_the_flights_are_read_only_and_nothing_else_of_the_repository_is_seen(tmp_path: Path) -> None:
+    given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
+    seen = mounts.of(given, tmp_path)
+    assert all(path.is_relative_to(ROOT / "examples" / "flights") for path, kept in seen.items() if not kept)
+    assert ROOT not in seen
+
+
+def test_a_step_that_submits_a_job_runs_in_the_image_of_the_job() -> None:
+    steps = {step.name: step for step in spec.read(pipeline("train_and_register")).steps}
+    assert image_of(steps["train"], steps["train"].constants).startswith("trainwright/torch:")
+    assert image_of(steps["ingest"], {"source": "/data"}).startswith("trainwright/ingest:")
+
+
+def test_every_container_is_started_as_strictly_as_a_restricted_namespace_would() -> None:
+    options: dict[str, Any] = dict(containers.OPTIONS)
+    assert options["read_only"] is True
+    assert options["cap_drop"] == ["ALL"]
+    assert options["security_opt"] == ["no-new-privileges"]
+
+
+def test_a_network_without_containers_is_refused() -> None:
+    done = CliRunner().invoke(cli.app, ["run", "train_and_register", "--network", "host"])
+    assert done.exit_code == 10
+    assert "only containers join a network" in done.stderr
+
+
+FRESH = {
+    "trainwright.lock-sha256": toolchains.lock_digest("tabular"),
+    "trainwright.library-sha256": tracking.library_digest(),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"trainwright.lock-sha256": "0"}, "its lock"),
+        ({"trainwright.library-sha256": "0"}, "the library"),
+        ({"trainwright.lock-sha256": "", "trainwright.library-sha256": ""}, "its lock and the library"),
+    ],
+)
+def test_an_image_that_was_built_from_something_else_is_not_used(change: dict[str, str], reason: str) -> None:
+    engines.require_fresh(images.TABULAR, FRESH)
+    with pytest.raises(DependencyError, match=f"not built from {reason} as it is now") as caught:
+        engines.require_fresh(images.TABULAR, FRESH | change)
+    assert caught.value.hint == "Build it again: make images NAME=tabular"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # docker's own open socket
+def test_an_engine_that_does_not_answer_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(DependencyError, match="no container engine answers") as caught:
+        engines.client()
+    assert "nobody.sock" in caught.value.where
+    assert "podman system service" in caught.value.hint
+    del caught
+    gc.collect()

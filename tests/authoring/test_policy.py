@@ -1,0 +1,223 @@
+"""No compiled pipeline and no manifest gets past these rules; each rule is seen to refuse what breaks it."""
+
+import copy
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainwright.authoring import catalog, credentials, images, pages, spec
+from trainwright.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILED = sorted((ROOT / "compiled").glob("*/*.yaml"))
+PIPELINES = sorted((ROOT / "compiled" / "pipelines").glob("*.yaml"))
+MANIFESTS = sorted(path for path in (ROOT / "deploy").rglob("*") if path.suffix in {".yaml", ".json", ".sql"})
+
+SECRETS = {
+    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "a key of Amazon": r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
+    "a key of Google": r"\bAIza[0-9A-Za-z_-]{35}\b",
+    "a service account of Google": r'"private_key_id"\s*:',
+    "a token of GitHub or GitLab": r"\b(gh[pousr]_[0-9A-Za-z]{36}|glpat-[0-9A-Za-z_-]{20})\b",
+    "a JSON web token": r"\beyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.",
+    "a password": r"(?i)\bpassword\s*[:=]\s*['\"]?(?!(\$|\{|<|:|str\b|None\b|null\b))[^\s'\"{<$,)]{6,}",
+}
+"""What a secret looks like, wherever it stands."""
+
+Documents = tuple[dict[str, Any], dict[str, Any]]
+
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@functools.cache
+def documents(path: Path) -> Documents:
+    pipeline, platform = [*yaml.load_all(path.read_text(), LOADER), {}][:2]
+    return pipeline, platform
+
+
+def tasks(pipeline: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Every task that runs a container, with the label of its executor."""
+    for owner in [pipeline["root"], *pipeline["components"].values()]:
+        for name, task in owner.get("dag", {}).get("tasks", {}).items():
+            label = pipeline["components"][task["componentRef"]["name"]].get("executorLabel")
+            if label:
+                yield name, task, label
+
+
+def settings(platform: dict[str, Any], label: str) -> dict[str, Any]:
+    executors = platform.get("platforms", {}).get("kubernetes", {}).get("deploymentSpec", {})
+    found: dict[str, Any] = executors.get("executors", {}).get(label, {})
+    return found
+
+
+def bounded(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """Requests and limits, for cores and memory; a request is at most its limit."""
+    for label, executor in pipeline["deploymentSpec"]["executors"].items():
+        resources = executor["container"].get("resources", {})
+        for kind in ("cpu", "memory"):
+            request, limit = resources.get(f"{kind}Request", 0), resources.get(f"{kind}Limit", 0)
+            if not 0 < request <= limit:
+                yield f"{label}: {kind} {request} of {limit}"
+
+
+def retried(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """Every task is tried again, with time for each attempt, and ends by itself."""
+    for name, task, label in tasks(pipeline):
+        policy = task.get("retryPolicy", {})
+        deadline = float(settings(platform, label).get("activeDeadlineSeconds", 0))
+        if not 1 <= policy.get("maxRetryCount", 0) <= 5:
+            yield f"{name}: {policy.get('maxRetryCount', 0)} retries"
+        if not 0 < deadline <= 7 * 24 * 3600:
+            yield f"{name}: a deadline of {deadline} s"
+        longest = float(str(policy.get("backoffMaxDuration", "0s")).removesuffix("s"))
+        if longest < deadline * (policy.get("maxRetryCount", 0) + 1):
+            yield f"{name}: {longest} s for all attempts, each of up to {deadline} s"
+
+
+def confined(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """No task runs as root; of a security context, that is what KFP lets us say."""
+    for name, _, label in tasks(pipeline):
+        context = settings(platform, label).get("securityContext", {})
+        wanted = {"runAsUser": str(images.USER), "runAsGroup": str(images.USER), "runAsNonRoot": True}
+        if context != wanted:
+            yield f"{name}: {context or 'no security context'}"
+
+
+def still(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """Nothing is installed when a step starts, and no variable carries anything."""
+    for label, executor in pipeline["deploymentSpec"]["executors"].items():
+        container = executor["container"]
+        if re.search(r"\bpip\b.*\binstall\b|apt-get|curl ", " ".join(map(str, container.get("command", [])))):
+            yield f"{label}: installs something"
+        if container.get("env"):
+            yield f"{label}: variables {[entry['name'] for entry in container['env']]}"
+
+
+def discreet(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """A secret is only ever a file that a Secret of the namespace holds, and never a variable."""
+    for name, _, label in tasks(pipeline):
+        kinds = settings(platform, label)
+        if kinds.get("secretAsEnv"):
+            yield f"{name}: a secret in a variable"
+        for volume in kinds.get("secretAsVolume", []):
+            if not volume.get("mountPath", "").startswith("/var/run/secrets/"):
+                yield f"{name}: a secret in {volume.get('mountPath')}"
+
+
+def known(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
+    """Every image is one of ours, with a version or a digest, and never a tag that moves."""
+    for label, executor in pipeline["deploymentSpec"]["executors"].items():
+        image = executor["container"]["image"]
+        if not re.fullmatch(r"(\S+/)?trainwright/[a-z]+(:\d+\.\d+\.\d+|@sha256:[0-9a-f]{64})", image):
+            yield f"{label}: {image}"
+
+
+Rule = Callable[[dict[str, Any], dict[str, Any]], Iterator[str]]
+RULES: tuple[Rule, ...] = (bounded, retried, confined, still, discreet, known)
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_compiled_pipeline_keeps_the_rule(path: Path, rule: Rule) -> None:
+    pipeline, platform = documents(path)
+    assert list(tasks(pipeline))
+    assert list(rule(pipeline, platform)) == []
+
+
+def container(pipeline: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(iter(pipeline["deploymentSpec"]["executors"].values()))["container"]
+    return found
+
+
+def executor(platform: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(
+        iter(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values())
+    )
+    return found
+
+
+BREAKS: dict[Rule, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    bounded: lambda pipeline, _: container(pipeline)["resources"].pop("memoryRequest"),
+    retried: lambda _, platform: executor(platform).pop("activeDeadlineSeconds"),
+    confined: lambda _, platform: executor(platform)["securityContext"].update(runAsUser="0"),
+    still: lambda pipeline, _: container(pipeline)["command"].append("python3 -m pip install kfp"),
+    discreet: lambda _, platform: executor(platform).update(secretAsEnv=[{"secretName": "s"}]),
+    known: lambda pipeline, _: container(pipeline).update(image="trainwright/tabular:latest"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_refuses_what_breaks_it(rule: Rule) -> None:
+    pipeline, platform = copy.deepcopy(documents(ROOT / "compiled" / "pipelines" / "train_and_register.yaml"))
+    BREAKS[rule](pipeline, platform)
+    assert list(rule(pipeline, platform))
+
+
+@pytest.mark.parametrize("path", [*COMPILED, *MANIFESTS], ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_no_secret_stands_in_what_is_compiled_or_applied(path: Path) -> None:
+    text = path.read_text()
+    assert [kind for kind, pattern in SECRETS.items() if re.search(pattern, text)] == []
+    for document in yaml.load_all(text, LOADER) if path.suffix == ".yaml" else ():
+        credentials.require_none(_constants(document), where=str(path), plain=True)
+
+
+def _constants(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [
+            found
+            for key, entry in value.items()
+            for found in ([entry] if key in {"constant", "defaultValue", "value"} else _constants(entry))
+        ]
+    return [found for entry in value for found in _constants(entry)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "key: AKIAABCDEFGHIJKLMNOP",
+        'password: "correct-horse"',
+        "password=hunter2-horse",
+        "token: ghp_" + "a" * 36,
+    ],
+)
+def test_a_secret_is_seen(text: str) -> None:
+    assert any(re.search(pattern, text) for pattern in SECRETS.values())
+
+
+def test_an_address_with_a_password_is_seen() -> None:
+    with pytest.raises(InputError):
+        credentials.require_none(_constants({"a": [{"constant": "s3://AKIA:x@b"}]}), where="x", plain=True)
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_a_step_is_given_what_its_component_says_it_needs(path: Path) -> None:
+    pipeline, _ = documents(path)
+    for step in spec.read(path).steps:
+        verb = step.container["args"][-1]
+        metadata = pages.read(ROOT / "components" / verb / "metadata.yaml")
+        label = next(
+            label
+            for label, entry in pipeline["deploymentSpec"]["executors"].items()
+            if entry["container"]["args"][-1] == verb
+        )
+        given = pipeline["deploymentSpec"]["executors"][label]["container"]["resources"]
+        assert given["cpuLimit"] >= metadata.resources.cpu, verb
+        assert given["memoryLimit"] >= metadata.resources.memory_gib, verb
+        if metadata.caching == "never":
+            assert not step.cacheable, verb
+
+
+def test_only_the_step_that_makes_jobs_needs_the_kubernetes_api() -> None:
+    needs = {
+        name
+        for name in catalog.names()
+        if pages.read(ROOT / "components" / name / "metadata.yaml").access.kubernetes
+    }
+    assert needs == {"train"}

@@ -1,0 +1,331 @@
+"""A submission makes one pipeline, one version, one experiment and one run, whatever happens to answers."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.authoring.api import packages
+from tests.authoring.api.server import Api, serving
+from trainwright.authoring.submission import connection, order, provenance, runs, upload
+from trainwright.authoring.submission.connection import Connection, Place
+from trainwright.authoring.submission.screen import Begun
+from trainwright.authoring.submission.troubles import Patience
+from trainwright.errors import DependencyError, InputError, PermissionRefused
+
+QUICK = Patience(budget_s=5.0, first_s=0.001, longest_s=0.01)
+
+
+@pytest.fixture(autouse=True)
+def outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[Api]:
+    with serving() as api:
+        yield api
+
+
+@pytest.fixture
+def api(server: Api) -> Connection:
+    return connection.connect(Place(host=server.url), QUICK)
+
+
+Submit = Callable[..., Begun]
+
+
+@pytest.fixture
+def submit(api: Connection, tmp_path: Path) -> Submit:
+    def call(params: tuple[str, ...] = ("source=gs://rows/a",), text: str = "", **more: Any) -> Begun:
+        return order.placed(api, ordered(api.place, tmp_path, params, text, **more), print)
+
+    return call
+
+
+def ordered(
+    place: Place, folder: Path, params: tuple[str, ...] = ("source=gs://rows/a",), text: str = "", **more: Any
+) -> order.Order:
+    given: dict[str, Any] = {
+        "registry": "", "labels": (), "key": "", "data_version": "", "experiment": "nightly",
+        "service_account": "",
+    }  # fmt: skip
+    compiled = packages.gated(folder, text)
+    return order.prepared(str(compiled), None, params, "", place=place, **(given | more))
+
+
+def test_what_is_submitted_is_the_package_the_arguments_and_where_they_come_from(
+    server: Api, submit: Submit, tmp_path: Path
+) -> None:
+    begun = submit(("source=gs://rows/a", "rows=7"), labels=("team=ranking",), service_account="trainer")
+    (run,), (version,) = server.store.runs, server.store.pipeline_versions
+    assert (begun.run_id, begun.fresh, begun.uploaded) == (run.run_id, True, True)
+    assert begun.link == f"{server.url}/#/runs/details/{run.run_id}"
+    assert run.runtime_config.parameters == {"source": "gs://rows/a", "rows": 7}
+    assert run.service_account == "trainer"
+    assert run.pipeline_version_reference.pipeline_version_id == version.pipeline_version_id
+    assert server.store.pipelines[0].name == "gated"
+    assert version.name == upload.Package(name="", text=(tmp_path / "gated.yaml").read_text()).digest
+    assert version.tags["team"] == "ranking"
+    told = provenance.read(run.description)
+    assert told["key"] == begun.key
+    assert told["team"] == "ranking"
+    assert server.store.experiments[0].display_name == "nightly"
+
+
+def test_the_same_submission_again_finds_its_run_and_makes_nothing(server: Api, submit: Submit) -> None:
+    first, again = submit(), submit()
+    assert (again.run_id, again.fresh, again.uploaded) == (first.run_id, False, False)
+    assert count(server) == (1, 1, 1, 1)
+    assert server.made("POST", "") == 4
+
+
+def test_other_content_is_another_version_of_the_same_pipeline(server: Api, submit: Submit) -> None:
+    submit()
+    submit(text="changed")
+    assert count(server) == (1, 1, 2, 2)
+    assert len({version.name for version in server.store.pipeline_versions}) == 2
+
+
+def test_other_arguments_are_another_run_unless_a_key_is_named(server: Api, submit: Submit) -> None:
+    assert submit().run_id != submit(("source=gs://rows/b",)).run_id
+    one = submit(("source=gs://rows/c",), key="build-7")
+    assert submit(("source=gs://rows/d",), key="build-7").run_id == one.run_id
+    assert len(server.store.runs) == 3
+
+
+POSTS = ["/experiments", "/pipelines$", "/upload_version", "/runs$"]
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"after": True, "drop": True},
+        {"drop": True},
+        {"status": 500},
+        {"after": True, "status": 502},
+        {"status": 429, "headers": {"Retry-After": "0"}},
+        {"status": 503, "times": 3},
+        {"after": True, "drop": True, "times": 3},
+    ],
+    ids=str,
+)
+def test_a_lost_answer_or_a_passing_failure_never_makes_anything_twice(
+    server: Api, submit: Submit, path: str, how: dict[str, Any]
+) -> None:
+    server.fail("POST", path, **how)
+    assert submit().fresh
+    assert count(server) == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/pipelines/names", "/versions", "/runs"])
+def test_a_look_whose_answer_is_lost_is_repeated(server: Api, submit: Submit, path: str) -> None:
+    server.fail("GET", path, drop=True, times=2)
+    submit()
+    assert count(server) == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("path", POSTS[:3])
+def test_what_somebody_else_makes_at_the_same_moment_is_shared(
+    server: Api, submit: Submit, api: Connection, tmp_path: Path, path: str
+) -> None:
+    other = ordered(api.place, tmp_path, ("source=gs://rows/other",))
+    server.fail("POST", path, meanwhile=lambda: order.placed(api, other, print) and None)
+    submit()
+    assert count(server) == (1, 1, 1, 2)
+
+
+def test_of_two_runs_submitted_at_the_same_moment_the_older_one_stays(
+    server: Api, submit: Submit, api: Connection, tmp_path: Path
+) -> None:
+    same = ordered(api.place, tmp_path)
+    server.fail("POST", "/runs$", meanwhile=lambda: order.placed(api, same, print) and None)
+    begun = submit()
+    older, younger = server.store.runs
+    assert (begun.run_id, begun.fresh) == (older.run_id, False)
+    assert (older.state, younger.state) == ("PENDING", "CANCELED")
+    assert submit().run_id == older.run_id
+
+
+def test_an_outage_longer_than_the_budget_ends_with_21_and_a_later_try_goes_on(
+    server: Api, tmp_path: Path
+) -> None:
+    now = [0.0]
+    clock = Patience(budget_s=60.0, now=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    api = connection.connect(Place(host=server.url), clock)
+    outage = server.fail("GET", "", drop=True, times=10_000)
+    with pytest.raises(DependencyError, match="got no answer") as refused:
+        order.placed(api, ordered(api.place, tmp_path), print)
+    assert (refused.value.code, refused.value.where) == (21, server.url)
+    assert 20 < now[0] <= 60.0
+    outage.times = 0
+    order.placed(api, ordered(api.place, tmp_path), print)
+    assert count(server) == (1, 1, 1, 1)
+
+
+def test_the_server_says_how_long_it_is_to_be_left_alone(server: Api, tmp_path: Path) -> None:
+    waits: list[float] = []
+    patience = Patience(budget_s=60.0, first_s=0.001, now=lambda: sum(waits), sleep=waits.append)
+    api = connection.connect(Place(host=server.url), patience)
+    server.fail("GET", "/experiments", status=429, headers={"Retry-After": "7"})
+    order.placed(api, ordered(api.place, tmp_path), print)
+    assert waits == [7.0]
+
+
+def test_a_refusal_is_not_repeated_and_says_what_the_identity_needs(server: Api, submit: Submit) -> None:
+    server.forbidden = True
+    with pytest.raises(PermissionRefused, match="answered with 403: User 'ci' is not authorized") as refused:
+        submit()
+    assert "docs/submitting.md" in refused.value.hint
+    assert len(server.calls) == 1
+
+
+def test_a_request_that_the_api_does_not_take_is_not_repeated(server: Api, submit: Submit) -> None:
+    server.fail("POST", "/runs$", status=400)
+    with pytest.raises(InputError, match="submitting the run was answered with 400: made to fail"):
+        submit()
+    assert server.made("POST", "/runs$") == 1
+
+
+def test_the_token_is_read_again_at_every_call_and_never_shown(server: Api, tmp_path: Path) -> None:
+    file, tokens = tmp_path / "token", ["first-PLANTED", "second-PLANTED"]
+    file.write_text(tokens[0] + "\n")
+    api = connection.connect(Place(host=server.url, token_file=file), QUICK)
+    for token in tokens:
+        file.write_text(token)
+        server.token = token
+        runs.experiment(api, token[:3])
+    server.token = "".join(tokens)
+    with pytest.raises(PermissionRefused, match="answered with 401") as refused:
+        runs.experiment(api, "three")
+    assert "PLANTED" not in f"{refused.value!r}{refused.value}"
+
+
+def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("PLANTED")
+    with pytest.raises(InputError, match="the token would travel unencrypted"):
+        connection.connect(Place(host="http://kubeflow.example", token_file=tmp_path / "token"))
+    connection.connect(Place(host="http://ml-pipeline.kubeflow.svc:8888", token_file=tmp_path / "token"))
+    with pytest.raises(InputError, match="there is no token"):
+        connection.connect(Place(host="https://kubeflow.example", token_file=tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "host", ["kubeflow.example", "ftp://kubeflow.example", "https://me:secret@kubeflow.example", "https://"]
+)
+def test_an_address_that_is_none_is_refused_without_repeating_it(host: str) -> None:
+    with pytest.raises(InputError, match="--host is no address of an API") as refused:
+        connection.connect(Place(host=host))
+    assert "secret" not in str(refused.value)
+
+
+def test_a_page_to_log_in_is_not_taken_for_the_api(server: Api, api: Connection) -> None:
+    server.fail("GET", "/healthz", status=302, headers={"Location": "https://dex.example/auth"})
+    with pytest.raises(PermissionRefused, match="sent elsewhere"):
+        api.check()
+    server.fail("GET", "/healthz", meanwhile=lambda: setattr(server.store, "multi_user", None))
+    with pytest.raises(PermissionRefused, match="a page to log in"):
+        api.check()
+
+
+def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Connection) -> None:
+    api.check()
+    server.store.multi_user = True
+    with pytest.raises(InputError, match="no namespace is named"):
+        api.check()
+    runs.experiment(connection.connect(Place(host=server.url, namespace="team-a"), QUICK), "nightly")
+    assert server.store.experiments[0].namespace == "team-a"
+
+
+def test_an_archived_experiment_is_refused(server: Api, submit: Submit) -> None:
+    submit()
+    server.store.experiments[0].storage_state = "ARCHIVED"
+    with pytest.raises(InputError, match="'nightly' is archived"):
+        submit(("source=gs://rows/b",))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ((), "  missing: source"),
+        (("source=a", "sauce=b"), "  unknown: sauce"),
+        (("source=s3://AKIA:hunter2@rows/a",), "source: this s3:// address carries a password"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_the_api_is_asked(
+    server: Api, submit: Submit, params: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        submit(params)
+    assert message in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("label", ["team", "Team=a", "key=a", "team=", "team=a b", "team=" + "a" * 64])
+def test_a_label_that_cannot_be_kept_is_refused(submit: Submit, label: str) -> None:
+    with pytest.raises(InputError, match="--label"):
+        submit(labels=(label,))
+
+
+def test_more_labels_than_a_run_has_room_for_are_refused(server: Api, submit: Submit) -> None:
+    with pytest.raises(InputError, match="a run has room for 255"):
+        submit(labels=tuple(f"label-{letter}={'x' * 60}" for letter in "abcd"))
+    assert server.store.runs == []
+
+
+def test_paths_of_this_machine_and_images_without_a_registry_are_doubted(
+    api: Connection, tmp_path: Path
+) -> None:
+    section = json.dumps({"store": str(tmp_path), "uri": "gs://rows/a"})
+    doubts = ordered(api.place, tmp_path, (f"source={section}",)).doubts
+    assert doubts == (
+        "source.store is a path of this machine: a step sees it only where its pod mounts the same",
+    )
+    text = (tmp_path / "gated.yaml").read_text().replace("registry.example/team/trainwright", "trainwright")
+    (tmp_path / "bare.yaml").write_text(text)
+    given = {"labels": (), "key": "", "data_version": "", "experiment": "e", "service_account": ""}
+    bare = order.prepared(
+        str(tmp_path / "bare.yaml"), None, ["source=a"], "", registry="", place=api.place, **given
+    )
+    assert "name no registry" in bare.doubts[0]
+    named = order.prepared(
+        str(tmp_path / "bare.yaml"), None, ["source=a"], "", registry="h.io/t", place=api.place, **given
+    )
+    assert named.doubts == ()
+    assert "image: h.io/t/trainwright/tfdv:0.1.0" in named.package.text
+
+
+def test_the_role_in_the_docs_grants_what_is_called_and_no_more() -> None:
+    """KFP 2.17 asks for a verb on ``pipelines`` for versions as well, and calls recurring runs ``jobs``."""
+    root = Path(__file__).resolve().parents[2]
+    sources = [*(root / "trainwright" / "authoring").glob("s*/*.py")]
+    called = set()
+    for path in sources:
+        for service, method in re.findall(r"(\w+)_service_([a-z_]+)", path.read_text()):
+            verb = method.split("_")[0]
+            resource = {"recurring_run": "jobs"}.get(service, f"{service}s")
+            called |= {(resource, verb)} if resource != "healthzs" else set()
+        called |= {("pipelines", "create")} if "upload_pipeline_version" in path.read_text() else set()
+    (rules,) = re.findall(
+        r"```yaml\n(rules:.*?)```", (root / "docs" / "submitting.md").read_text(), re.DOTALL
+    )
+    granted = {
+        (resource, verb)
+        for rule in yaml.safe_load(rules)["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert called <= granted
+    assert granted - called <= {("experiments", "get")}, "KFP looks a run's experiment up as the caller"
+
+
+def count(server: Api) -> tuple[int, int, int, int]:
+    """Experiments, pipelines, versions and runs that were made."""
+    store = server.store
+    return len(store.experiments), len(store.pipelines), len(store.pipeline_versions), len(store.runs)

@@ -1,0 +1,231 @@
+"""Runs the steps of a run in the built images, through kfp.local's DockerRunner and any engine it can reach.
+
+kfp's function that runs a container has defects (tests/authoring/test_containers_kfp.py shows each), so that
+one is replaced, by :mod:`trainwright.authoring.bridge`. A container is started from an image that the engine
+has, by its digest; it is removed when it has ended and its exit code was read, and ends with its run, however
+that ends.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright.authoring import engines, mounts, warden
+from trainwright.authoring.calls import Invocation
+from trainwright.authoring.processes import Ended
+from trainwright.authoring.steps import Step, image_of
+
+LABEL = "trainwright.run"
+"""What a container is labelled with: the folder of its run."""
+
+KILLED = 137
+"""Exit code of a container that somebody removed: it did not succeed, whatever it had written."""
+
+OPTIONS: Mapping[str, Any] = {
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "tmpfs": {"/tmp": "mode=1777"},  # noqa: S108 - inside the container
+    "shm_size": "1g",  # what the processes of a training pass to each other
+}
+"""How every container is started: as strictly as a namespace with the profile ``restricted`` would."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine that a run's containers are started by, and the images it has.
+
+    Attributes:
+        network: The engine's network that containers join, such as ``host``; empty for its usual one.
+    """
+
+    network: str = ""
+    _found: dict[str, str] = field(default_factory=dict)
+
+    def identity(self, image: str) -> str:
+        """Return the digest by which the engine knows an image, looked up once.
+
+        An image of this library must have been built from the locks and the library as they are now, unless
+        it is named by a digest.
+
+        Raises:
+            DependencyError: The engine does not have it, or it is older.
+        """
+        if image not in self._found:
+            self._found[image] = engines.identity(image)
+        return self._found[image]
+
+    def require(self, steps: Iterable[Step]) -> None:
+        """Refuse a run for which an image is missing.
+
+        Raises:
+            DependencyError: Names the first.
+        """
+        for step in steps:
+            self.identity(image_of(step, step.constants))
+
+    @contextlib.contextmanager
+    def started(
+        self, folder: Path, arguments: Mapping[str, Any], *, grace_s: float, lock: int
+    ) -> Iterator["Containers"]:
+        """Yield what starts the containers of one run; when it is left, none of them is.
+
+        Args:
+            folder: The run's folder.
+            arguments: The pipeline's arguments: what they name on this machine is mounted.
+            grace_s: Seconds that a step has to stop by itself.
+            lock: Descriptor that holds the run's folder; the warden keeps it until no container is left.
+        """
+        own = Containers(self, folder.resolve(), mounts.of(arguments, folder.resolve()), grace_s)
+        with own.watched(lock):
+            yield own
+
+
+class Containers:
+    """Starts the containers of one run, and ends them with it.
+
+    Args:
+        engine: What starts them.
+        folder: The run's folder.
+        seen: What they see of this machine, and whether they may write there.
+        grace_s: Seconds that a step has to stop by itself.
+    """
+
+    def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], grace_s: float) -> None:
+        self._engine, self._folder, self._seen, self._grace_s = engine, folder, seen, grace_s
+        self._live: dict[str, Any] = {}
+        self._cancelled = False
+
+    @property
+    def _label(self) -> str:
+        return f"{LABEL}={self._folder}"
+
+    @contextlib.contextmanager
+    def watched(self, lock: int) -> Iterator[None]:
+        """Start the process that ends what is left when this one is gone; end what one before has left."""
+        with contextlib.closing(engines.client()) as engine:
+            warden.end(engine, self._label, 0.0)
+        command = [sys.executable, "-P", warden.__file__, self._label, str(self._grace_s)]
+        guard = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        try:
+            yield
+        finally:
+            guard.communicate()
+
+    def options(self) -> dict[str, Any]:
+        """Return what kfp's DockerRunner passes on for every container; the caller owns what they write."""
+        with contextlib.closing(engines.client()) as engine:
+            security = engine.info().get("SecurityOptions") or []
+            podman = any(
+                "Podman" in part.get("Name", "") for part in engine.version().get("Components") or []
+            )
+        user = {"user": f"{os.getuid()}:{os.getgid()}"}
+        if any("rootless" in option for option in security):  # the superuser in there is this user out here
+            user = {**user, "userns_mode": "keep-id"} if podman else {"user": "0:0"}
+        network = {"network": self._engine.network} if self._engine.network else {}
+        return {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
+
+    def run(self, call: Invocation, scratch: str) -> Ended:
+        """Run one attempt of a step in a container; what it writes is appended to the step's log.
+
+        Args:
+            call: The step's call.
+            scratch: Folder for its temporary files.
+        """
+        with self._created(call, scratch) as container:
+            late = threading.Event()
+            timer = threading.Timer(call.step.timeout_s, self._expire, [container, late])
+            timer.daemon = True
+            try:
+                with engines.answering(call.name):
+                    output = container.attach(stream=True, logs=True)  # first, so that nothing is missed
+                    container.start()
+                if call.step.timeout_s:
+                    timer.start()
+                if self._cancelled:
+                    self._stop(container)
+                return Ended(_followed(container, output, call.log), late.is_set())
+            finally:
+                timer.cancel()
+
+    def made_from(self, call: Invocation) -> dict[str, str]:
+        """Return the digest of the image that the step's container is started from."""
+        image = image_of(call.step, call.parameters)
+        return {image: self._engine.identity(image)}
+
+    @contextlib.contextmanager
+    def _created(self, call: Invocation, scratch: str) -> Iterator[Any]:
+        """Make a container, not started yet, that a signal to the run reaches; remove it in the end."""
+        given = call.container
+        image = self._engine.identity(image_of(call.step, call.parameters))
+        writable = next(iter(given.volumes.values()), {}).get("mode", "rw")  # kfp knows whether it says z
+        volumes = dict(given.volumes)
+        for path, kept in {**self._seen, Path(scratch): True}.items():
+            mode = writable if kept else writable.replace("rw", "ro")
+            volumes[str(path)] = {"bind": str(path), "mode": mode}
+        more = {"environment": {"TMPDIR": scratch, "HOME": scratch, **call.variables}, "working_dir": scratch}
+        with contextlib.closing(engines.client()) as engine:
+            with engines.answering(call.name):
+                command = list(call.command)
+                container = engine.containers.create(image, command, volumes=volumes, **more, **given.options)
+            self._live[container.id] = container
+            try:
+                yield container
+            finally:
+                self._live.pop(container.id, None)
+                _removed(container)
+
+    def _expire(self, container: Any, late: threading.Event) -> None:
+        late.set()
+        self._stop(container)
+
+    def stop(self, again: bool) -> None:
+        """Ask every container to stop, and kill what is left after the grace; without a grace if asked again.
+
+        Returns at once: a signal's handler calls it.
+        """
+        self._cancelled = True
+        for container in tuple(self._live.values()):
+            threading.Thread(target=self._stop, args=(container, again), daemon=True).start()
+
+    def _stop(self, container: Any, at_once: bool = False) -> None:
+        warden.stop(container, 0.0 if at_once else self._grace_s)
+
+
+def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
+    """Append to the log what a container writes until it ends; return its exit code.
+
+    Podman answers a wait for a container that was removed meanwhile with 0: the engine is asked once more.
+    """
+    from docker import errors
+
+    try:
+        with log.open("ab") as stream:
+            for part in output:
+                stream.write(part)
+                stream.flush()
+        container.wait()
+        container.reload()
+        return int(container.attrs["State"]["ExitCode"])
+    except errors.NotFound:
+        return KILLED
+
+
+def _removed(container: Any) -> None:
+    from docker import errors
+
+    with contextlib.suppress(errors.NotFound):
+        container.remove(force=True, v=True)

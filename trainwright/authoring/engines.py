@@ -1,0 +1,109 @@
+"""The container engine of this machine, docker or any that speaks its API, and the images that it has."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainwright import tracking
+from trainwright.authoring import toolchains
+from trainwright.authoring.steps import toolchain_of
+from trainwright.errors import DependencyError
+
+TIMEOUT_S = 300
+"""Seconds that an engine may take for one answer: while it writes a large image it lets others wait."""
+
+
+@contextlib.contextmanager
+def answering(where: str) -> Iterator[None]:
+    """Turn what an engine refuses, or does not answer in time, into an error of ours.
+
+    Raises:
+        DependencyError: It did.
+    """
+    from docker import errors
+    from requests import RequestException
+
+    try:
+        yield
+    except (errors.APIError, RequestException) as error:
+        said = getattr(error, "explanation", None) or str(error)
+        raise DependencyError(f"the container engine says: {said}", where=where) from None
+
+
+def client() -> Any:
+    """Return a connection to the engine that ``DOCKER_HOST`` names, or to docker's usual one.
+
+    Raises:
+        DependencyError: No engine answers.
+    """
+    try:
+        import docker
+    except ImportError:
+        raise DependencyError(
+            "docker's Python package is not there",
+            hint="Install the library's extra: trainwright[authoring].",
+        ) from None
+    try:
+        # It asks for the engine's version, so it is known to answer.
+        return docker.from_env(timeout=TIMEOUT_S)
+    except docker.errors.DockerException as error:
+        raise DependencyError(
+            f"no container engine answers: {error}",
+            where=os.environ.get("DOCKER_HOST", "docker's usual socket"),
+            hint="Start docker; or `podman system service` and name its socket: DOCKER_HOST=unix:///PATH",
+        ) from None
+
+
+def identity(image: str) -> str:
+    """Return the digest by which the engine knows an image, by the name that a compiled pipeline has for it.
+
+    An image of this library must have been built from the locks and the library as they are now, unless it is
+    named by a digest.
+
+    Raises:
+        DependencyError: The engine does not have it, or it is older.
+    """
+    with contextlib.closing(client()) as engine, answering(image):
+        found = _by_digest(engine, image) if "@" in image else _by_tag(engine, image)
+    if found is None:
+        hint = f"Pull it: docker pull {image}" if "@" in image else "Build it: make images"
+        raise DependencyError("the engine does not have this image", where=image, hint=hint)
+    if "@" not in image:
+        require_fresh(image, found.labels or {})
+    return str(found.id)
+
+
+def _by_tag(engine: Any, image: str) -> Any:
+    from docker import errors
+
+    for name in (image, f"localhost/{image}"):  # podman's name for what it has built
+        with contextlib.suppress(errors.ImageNotFound):
+            return engine.images.get(name)
+    return None
+
+
+def _by_digest(engine: Any, image: str) -> Any:
+    """Look through all of them: podman takes a name with a digest for no name when it is asked for one."""
+    known = engine.images.list()
+    return next((one for one in known if image in (one.attrs.get("RepoDigests") or ())), None)
+
+
+def require_fresh(image: str, labels: Mapping[str, str]) -> None:
+    """Refuse an image of this library that was built from other locks, or another state of the library.
+
+    Raises:
+        DependencyError: It was.
+    """
+    toolchain = toolchain_of(image)
+    if toolchain not in toolchains.TOOLCHAINS:
+        return
+    locks = {toolchains.Place(toolchain, gpu=gpu).digest for gpu in (False, True)}
+    stale = [] if labels.get("trainwright.lock-sha256") in locks else ["its lock"]
+    stale += [] if labels.get("trainwright.library-sha256") == tracking.library_digest() else ["the library"]
+    if stale:
+        raise DependencyError(
+            f"this image was not built from {' and '.join(stale)} as it is now",
+            where=image,
+            hint=f"Build it again: make images NAME={toolchain}",
+        )

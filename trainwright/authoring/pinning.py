@@ -1,0 +1,100 @@
+"""Images by digest: what ``make images`` wrote, put into compiled YAML, and refused where it is missing.
+
+A tag can be moved after a pipeline was reviewed, and Kubeflow's cache takes the tag for the content. A digest
+says which bytes run.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwright import tracking
+from trainwright.authoring.toolchains import Place
+from trainwright.errors import InputError
+
+_OWN = re.compile(r"(?<![\w./:-])(?:[\w.:-]+/)*trainwright/([a-z]+):[\w.-]+(?!@)\b")
+"""An image of this library by its tag, with or without a registry, wherever it stands in compiled YAML."""
+
+_ANY = re.compile(r"(?:\S+/)?trainwright/[a-z]+[:@]\S+")
+_DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+_AGAIN = "Build and push them: make images PUSH=HOST/TEAM"
+
+
+def read(path: Path) -> dict[str, str]:
+    """Return what a cluster pulls for each toolchain: ``HOST/TEAM/NAME@sha256:DIGEST``.
+
+    Args:
+        path: ``images.json``, which ``make images`` wrote.
+
+    Raises:
+        InputError: It is not that file, or an image was not pushed, or not built from what is here now; all
+            are named.
+    """
+    try:
+        images: dict[str, dict[str, str]] = json.loads(path.read_text())["images"]
+        found = {name.rpartition(":")[0].rpartition("/")[2]: image for name, image in images.items()}
+        wrong = [problem for toolchain, image in found.items() for problem in _problems(toolchain, image)]
+        references = {toolchain: image["reference"] for toolchain, image in found.items()}
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path), hint=_AGAIN) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"is not what make images writes: {error!r}", where=str(path), hint=_AGAIN) from None
+    if wrong:
+        raise InputError("\n  ".join(["not every image can be pinned", *wrong]), where=str(path), hint=_AGAIN)
+    return references
+
+
+def _problems(toolchain: str, image: Mapping[str, str]) -> Iterator[str]:
+    if not _DIGEST.fullmatch(image["reference"]):
+        yield f"{toolchain}: was not pushed to a registry, so no cluster knows its digest"
+    if image["lock_sha256"] not in {Place(toolchain, gpu=gpu).digest for gpu in (False, True)}:
+        yield f"{toolchain}: was built from another lock"
+    if image["library_sha256"] != tracking.library_digest():
+        yield f"{toolchain}: was built from another state of the library"
+
+
+def pinned(text: str, references: Mapping[str, str]) -> str:
+    """Put the digests of images where compiled YAML has their tags.
+
+    Raises:
+        InputError: There is no digest for an image.
+    """
+    missing = sorted({found[1] for found in _OWN.finditer(text)} - references.keys())
+    if missing:
+        raise InputError(f"no digest for the image of {', '.join(missing)}", hint=_AGAIN)
+    return _OWN.sub(lambda found: references[found[1]], text)
+
+
+def require_digests(texts: Iterable[str], where: str) -> None:
+    """Refuse compiled YAML in which an image is named by a tag, also one that a parameter passes on.
+
+    Raises:
+        InputError: Names them all.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found = {image for text in texts for image in _images(list(yaml.load_all(text, loader)))}
+    tagged = sorted(image for image in found if not _DIGEST.fullmatch(image))
+    if tagged:
+        raise InputError(
+            f"a release names every image by its digest, and not {', '.join(tagged)}",
+            where=where,
+            hint="Compile with --lock-images build/images/images.json.",
+        )
+
+
+def _images(compiled: Any, key: str = "") -> Iterator[str]:
+    """Yield every image: of an executor, and of this library among constants and defaults."""
+    if isinstance(compiled, dict):
+        for name, value in compiled.items():
+            yield from _images(value, name)
+    elif isinstance(compiled, list):
+        for value in compiled:
+            yield from _images(value, key)
+    elif isinstance(compiled, str) and (
+        key == "image" or (key in {"constant", "defaultValue"} and _ANY.fullmatch(compiled))
+    ):
+        yield compiled

@@ -1,0 +1,87 @@
+"""The commands ``schedules plan`` and ``schedules apply``."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainwright.authoring.ending import reported
+from trainwright.authoring.submission.commands import CaFile, Host, Json, Namespace, TokenFile, connected
+
+if TYPE_CHECKING:
+    from trainwright.authoring.schedules.reconciling import Action
+
+app = typer.Typer(no_args_is_help=True, help="Recurring runs on a cluster, as a reviewed file declares them.")
+File = Annotated[Path, typer.Argument(help="The file of schedules.")]
+
+
+@app.command()
+def plan(
+    file: File,
+    host: Host,
+    namespace: Namespace = "",
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: Json = False,
+) -> None:
+    """Say what apply would do, and when each schedule fires next. Nothing is changed."""
+    apply(file, host, namespace, token_file, ca_file, dry_run=True, as_json=as_json)
+
+
+@app.command()
+def apply(
+    file: File,
+    host: Host,
+    namespace: Namespace = "",
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="As plan: change nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring the cluster's recurring runs to what the file declares; those of others are never touched."""
+    with reported(as_json):
+        from trainwright.authoring.schedules import declared, reconciling
+
+        owner, wanted = declared.wanted(file)
+        api = connected(host, namespace, token_file, ca_file)
+        api.check()
+        now = datetime.now(UTC)
+        found = reconciling.plan(wanted, reconciling.existing(api, owner), now)
+        todo = sum(action.do != "keep" for action in found)
+        if not as_json:
+            typer.echo(f"{file}   owner {owner}   {len(wanted)} declared, {todo or 'nothing'} to do\n")
+        for action in found:
+            _show(action, now, as_json)
+        if dry_run or not todo:
+            return
+        if not as_json:
+            typer.echo("\nApplying.")
+        reconciling.apply(
+            api, owner, wanted, lambda: datetime.now(UTC), lambda action: _done(action, as_json)
+        )
+
+
+def _show(action: "Action", now: datetime, as_json: bool) -> None:
+    from trainwright.authoring.schedules.reconciling import fields
+
+    if as_json:
+        typer.echo(json.dumps({"event": "planned", **fields(action, now)}))
+        return
+    wanted = action.wanted
+    when = f"every {wanted.schedule.interval_s:,} s" if wanted and wanted.schedule.interval_s else ""
+    when = when or (f"{wanted.schedule.cron} {wanted.schedule.zone}" if wanted else "")
+    about = "   ".join(part for part in (when, action.why) if part)
+    typer.echo(f"  {action.do:<8} {action.name}   {about}".rstrip())
+    if wanted and action.do != "disable":
+        for time in wanted.next_after(now):
+            typer.echo(f"             {time:%a %Y-%m-%d %H:%M:%S %Z}")
+
+
+def _done(action: "Action", as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"event": "done", "do": action.do, "name": action.name}))
+    else:
+        words = {"make": "made", "enable": "switched on", "disable": "switched off"}
+        typer.echo(f"  {words[action.do]:<12} {action.name}")

@@ -1,0 +1,218 @@
+"""Follows a run to its end: what changes is told once, and an API that is away for a while is waited for."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.submission import progress, reasons, states
+from trainwright.authoring.submission.connection import Connection
+from trainwright.authoring.submission.progress import StepNow
+from trainwright.authoring.submission.troubles import FAILURES, NOT_FOUND, Patience, Trouble, trouble
+from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, as_record
+
+UNAUTHENTICATED = 401
+OUTAGE_S = 900.0
+"""Seconds for which the API may be away; the run itself goes on meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What came of a run.
+
+    Attributes:
+        run_id: Its id.
+        state: ``done``, ``held`` by a gate, ``failed`` or ``stopped``.
+        exit_code: The documented code for it.
+        seconds: From its submission to its end; 0 if the API does not say.
+        steps: State of every step that began, by name.
+        held_by: The gate that stopped it; empty if none did.
+        failed_step: The step that failed; empty if none did.
+        error: The error, as :func:`trainwright.errors.as_record` has it; empty if none.
+    """
+
+    run_id: str
+    state: str
+    exit_code: int
+    seconds: float
+    steps: Mapping[str, str]
+    held_by: str = ""
+    failed_step: str = ""
+    error: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Told:
+    """Is told what happens to a run; this one keeps it to itself."""
+
+    def step(self, step: StepNow) -> None:
+        """A step has changed its state."""
+
+    def state(self, state: str) -> None:
+        """The run has changed its state, and goes on."""
+
+    def warned(self, text: str) -> None:
+        """Something is not as it should be, and the run is followed on."""
+
+
+@dataclass(kw_only=True)
+class Pace:
+    """How often the API is asked, and how long it may be away.
+
+    Attributes:
+        every_s: Seconds between two questions at first; they get rarer in a long run.
+        rarest_s: Seconds between two questions at most.
+        outage: For how long, and how often, it is asked again when it does not answer.
+        sleep: Waits for seconds.
+    """
+
+    every_s: float = 5.0
+    rarest_s: float = 30.0
+    outage: Patience = field(default_factory=lambda: Patience(budget_s=OUTAGE_S, first_s=2.0))
+    sleep: Callable[[float], None] = time.sleep
+
+    def wait(self, since: float) -> None:
+        """Wait for the next question, a run's seconds after the first."""
+        self.sleep(min(self.every_s * (1 + since / 600), self.rarest_s))
+
+
+def follow(
+    api: Connection, run_id: str, pipeline: Pipeline | None, told: Told, pace: Pace | None = None
+) -> Ending:
+    """Follow a run until it ends, and say what came of it.
+
+    Args:
+        api: The API.
+        run_id: The run.
+        pipeline: What it runs; None if that is not known: its gates are not, either.
+        told: Is told what changes.
+        pace: How often the API is asked.
+
+    Raises:
+        TrainwrightError: The run is gone, the identity is refused, or the API stayed away too long; the run
+            goes on.
+    """
+    follower = _Follower(api, run_id, pipeline, told, pace or Pace())
+    return follower.to_the_end()
+
+
+class _Follower:
+    def __init__(
+        self, api: Connection, run_id: str, pipeline: Pipeline | None, told: Told, pace: Pace
+    ) -> None:
+        self._api, self._run_id, self._pipeline, self._told, self._pace = api, run_id, pipeline, told, pace
+        self._steps: dict[str, str] = {}
+        self._state, self._answered = "", False
+
+    def to_the_end(self) -> Ending:
+        start = self._pace.outage.now()
+        while True:
+            run = self._look()
+            now = progress.steps(run, self._pipeline, datetime.now(UTC))
+            self._tell(run, now)
+            if run.state in states.ENDED:
+                return self._ending(run, now)
+            self._pace.wait(self._pace.outage.now() - start)
+
+    def _look(self) -> Any:
+        """Read the run; wait while the API is away."""
+        outage, host = self._pace.outage, self._api.place.host
+        while True:
+            try:
+                run = self._api.once(self._api.runs.run_service_get_run, self._run_id)
+            except FAILURES as failure:
+                self._wait(trouble(failure, "reading the run", host))
+                continue
+            if outage.failing_s:
+                self._told.warned(f"the API answers again, after {outage.failing_s:.0f} s")
+            outage.renewed()
+            self._answered = True
+            return run
+
+    def _wait(self, met: Trouble) -> None:
+        outage = self._pace.outage
+        if met.status == NOT_FOUND:
+            raise InputError(f"there is no run {self._run_id}", where=self._api.place.host)
+        if met.status == UNAUTHENTICATED and self._answered:  # a token is replaced before long
+            met = dataclasses.replace(met, passing=True)
+        if met.passing and not outage.failing_s:
+            self._told.warned(f"{met.error.what}; asking again for up to {outage.budget_s:.0f} s")
+        try:
+            outage.wait(met)
+        except DependencyError as error:
+            hint = f"The run goes on: trainwright status {self._run_id} --wait, when the API is back."
+            raise DependencyError(error.what, where=error.where, hint=hint) from None
+
+    def _tell(self, run: Any, now: list[StepNow]) -> None:
+        for step in now:
+            if self._steps.get(step.name) != step.state:
+                self._steps[step.name] = step.state
+                self._told.step(step)
+        if run.state != self._state:
+            self._state = run.state
+            if run.state not in states.KNOWN:
+                self._told.warned(f"the API says {run.state!r}, which is new to us; following on")
+            elif run.state not in states.ENDED:
+                self._told.state(run.state)
+
+    def _ending(self, run: Any, now: list[StepNow]) -> Ending:
+        ending = Ending(
+            run_id=self._run_id,
+            state=states.word(run.state),
+            exit_code=states.CODES[run.state],
+            seconds=_seconds(run),
+            steps=dict(self._steps),
+        )
+        if run.state in states.SUCCEEDED:
+            return self._judged(run, ending)
+        if run.state == "CANCELED":
+            stopped = PreemptedUnsaved("the run was stopped from outside", where=self._run_id)
+            return dataclasses.replace(ending, error=as_record(stopped, "run"))
+        step = progress.failed(now)
+        error = reasons.reason(self._api, run) or _unknown(run, step)
+        return dataclasses.replace(
+            ending,
+            failed_step=step.name if step else "",
+            error=error,
+            exit_code=int(error["code"]) or states.CODES["FAILED"],
+        )
+
+    def _judged(self, run: Any, ending: Ending) -> Ending:
+        """Look whether a gate stopped a run that for the API has succeeded. Not to know is no pass."""
+        if self._pipeline is None or not any(progress.gates(self._pipeline)):
+            return ending
+        if not progress.tells_steps(run):
+            unknown = DependencyError(
+                "the run has ended, and the API lists none of its steps: whether a gate held it is not known",
+                where=self._api.place.link(self._run_id),
+                hint="Look at the page of the run.",
+            )
+            return dataclasses.replace(
+                ending, state="unknown", exit_code=unknown.code, error=as_record(unknown, "run")
+            )
+        held = progress.held(run, self._pipeline)
+        if held is None:
+            return ending
+        return dataclasses.replace(ending, state="held", exit_code=held.code, held_by=held.step)
+
+
+def _unknown(run: Any, step: StepNow | None) -> dict[str, Any]:
+    """Say of a failure what the API says, which is little."""
+    said = (run.error.message if run.error else "") or "the API does not say why"
+    where = step.name if step else "the run"
+    return {
+        "error": "Unknown",
+        "code": states.CODES["FAILED"],
+        "component": where,
+        "what": f"{where} failed: {said}",
+        "where": "",
+        "hint": "Look into the step's log, on the page of the run.",
+        "retryable": False,
+    }
+
+
+def _seconds(run: Any) -> float:
+    ends = run.created_at and run.finished_at and run.finished_at.year >= progress.FIRST_YEAR
+    return round((run.finished_at - run.created_at).total_seconds(), 1) if ends else 0.0

@@ -1,0 +1,151 @@
+"""Where the steps of a run stand: what the API says of tasks, read with the compiled pipeline at hand.
+
+The API lists the nodes of an Argo workflow: a step goes by the name of its task, and beside it stand drivers,
+executors and groups. A group that a condition left out is SKIPPED, and nothing inside it is listed.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainwright.authoring import catalog
+from trainwright.authoring.spec import PREFIX, Pipeline, channels
+from trainwright.authoring.steps import Step
+from trainwright.authoring.submission.states import GOING_ON, SUCCEEDED, TRIABLE
+from trainwright.errors import DataRefused, ModelRefused
+
+_INNER = re.compile(
+    r"root|.*-driver|executor(\(\d+\))?|(condition|condition-branches|for-loop|exit-handler)(-\d+)*|.*\(\d+\)"
+)
+"""Names of nodes that are no steps."""
+
+_DECISION = "decision"
+FIRST_YEAR = 2000
+"""The API writes 1970 for a time that it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepNow:
+    """Where one step stands.
+
+    Attributes:
+        name: As ``trainwright run`` calls it.
+        environment: Short name of its image; empty if the pipeline is not known.
+        state: One of the API's.
+        seconds: From its start to its end, or to now; 0 before its start.
+        limit_s: Seconds after which it is stopped; 0 for none, or unknown.
+    """
+
+    name: str
+    environment: str
+    state: str
+    seconds: float
+    limit_s: float
+
+
+def names(pipeline: Pipeline) -> dict[str, Step]:
+    """Return the steps of a pipeline by what the API calls them: the task's name, or the shown one."""
+    by_step = {step.name: step for step in pipeline.steps}
+    found = dict(by_step)
+    for group in pipeline.groups():
+        for name, task in pipeline.tasks(group).items():
+            if step := by_step.get(task["componentRef"]["name"].removeprefix(PREFIX)):
+                found[name] = step
+                found.setdefault(str(task.get("taskInfo", {}).get("name", name)), step)
+    return found
+
+
+def steps(run: Any, pipeline: Pipeline | None, now: datetime) -> list[StepNow]:
+    """Return the steps of a run that have begun, in order of their start."""
+    details = sorted(_details(run), key=lambda detail: str(_time(detail.start_time) or "9"))
+    known = names(pipeline) if pipeline else {}
+    grouped: dict[str, list[Any]] = {}
+    for detail in details:
+        step = known.get(detail.display_name)
+        if step or not (pipeline or _INNER.fullmatch(detail.display_name)):
+            grouped.setdefault(step.name if step else detail.display_name, []).append(detail)
+    shown = {step.name: step for step in known.values()}
+    return [_step(name, found, shown.get(name), now) for name, found in grouped.items()]
+
+
+def _details(run: Any) -> list[Any]:
+    found = (run.run_details.task_details if run.run_details else None) or []
+    return [detail for detail in found if detail.display_name]
+
+
+def _step(name: str, details: Sequence[Any], step: Step | None, now: datetime) -> StepNow:
+    starts = [time for detail in details if (time := _time(detail.start_time))]
+    ends = [_time(detail.end_time) or now for detail in details]
+    return StepNow(
+        name=name,
+        environment=step.toolchain if step else "",
+        state=_together([detail.state or "RUNTIME_STATE_UNSPECIFIED" for detail in details]),
+        seconds=max((max(ends) - min(starts)).total_seconds(), 0.0) if starts else 0.0,
+        limit_s=step.timeout_s if step else 0.0,
+    )
+
+
+def _together(states: Sequence[str]) -> str:
+    """Return the state of a step that a loop does several times: a failure first, then what goes on."""
+    for kind in (TRIABLE, GOING_ON):
+        if found := next((state for state in states if state in kind), ""):
+            return found
+    return next((state for state in states if state not in SUCCEEDED), states[-1])
+
+
+def _time(value: datetime | None) -> datetime | None:
+    return value if value and value.year >= FIRST_YEAR else None
+
+
+def failed(now: Sequence[StepNow]) -> StepNow | None:
+    """Return the step that failed first; None if none did."""
+    return next((step for step in now if step.state in TRIABLE - {"CANCELED"}), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A gate that stopped a run which, for the API, has succeeded, and the documented exit code for it."""
+
+    step: str
+    code: int
+
+
+def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
+    """Yield every condition that stands on the decision of a gate: the group's task, and the gate."""
+    for group, (parent, name) in pipeline.owners.items():
+        task = pipeline.tasks(parent)[name]
+        inputs = task.get("inputs", {}).get("parameters", {})
+        del group
+        for channel in channels(task.get("triggerPolicy", {}).get("condition", "")):
+            for origin in pipeline.origins(parent, inputs.get(channel, {})):
+                step = pipeline.step(origin.step) if origin.step else None
+                if step and (catalog.judged_by(_verb(step)) or origin.name == _DECISION):
+                    yield name, step
+
+
+def held(run: Any, pipeline: Pipeline) -> Held | None:
+    """Return the gate that stopped a run that has succeeded; None if none did.
+
+    A gate has, if it has ended well and the group that stands on its decision was not taken.
+    """
+    states: Mapping[str, str] = {detail.display_name: detail.state or "" for detail in _details(run)}
+    done = {step.name for name, step in names(pipeline).items() if states.get(name) == "SUCCEEDED"}
+    for group, gate in gates(pipeline):
+        if gate.name in done and states.get(group) != "SUCCEEDED":
+            data = catalog.judged_by(_verb(gate)) == "data"
+            return Held(step=gate.name, code=DataRefused.code if data else ModelRefused.code)
+    return None
+
+
+def tells_steps(run: Any) -> bool:
+    """Say whether the API lists any step of a run; without, nothing is known of its gates."""
+    return bool(_details(run))
+
+
+def _verb(step: Step) -> str:
+    """Return the name of the component that a step runs: of its function."""
+    arguments = [str(part) for part in step.container.get("args", [])]
+    flag = "--function_to_execute"
+    return arguments[arguments.index(flag) + 1] if flag in arguments[:-1] else step.name
