@@ -32,7 +32,9 @@ ROOMS = {
     "sources": "ingest",
     "significance": "tabular",
     "launch": "launcher",
+    "cluster": "launcher",
     "tracking": "mlflow",
+    "registry": "mlflow",
 }
 """Which environment runs the tests of which room; a verb's metadata says so, all others run in this one."""
 

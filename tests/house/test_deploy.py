@@ -123,4 +123,5 @@ def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None
 
 def test_every_file_is_explained() -> None:
     explained = set(re.findall(r"\]\(([^)]+)\)", (DEPLOY / "README.md").read_text()))
-    assert explained == {path.name for path in DEPLOY.iterdir()} - {"README.md"}
+    files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
+    assert {name for name in explained if not name.startswith("..")} == files - {"README.md"}

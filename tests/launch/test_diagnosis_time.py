@@ -2,11 +2,11 @@
 
 import copy
 import itertools
+import json
 
 import pytest
 from kubernetes import client as k8s
 
-from tests.launch.cluster import Cluster
 from tests.launch.objects import at, ended, job, pod, seen
 from tests.launch.recordings import Recording, Seen, load, refusals
 from tests.launch.test_diagnosis_recordings import JOBS, observe, told
@@ -14,8 +14,6 @@ from trainwright.errors import TrainwrightError
 from trainwright.launch.cluster.answers import Call, Conflict, Passing, of_refusal
 from trainwright.launch.diagnosis import clock, diagnose, gpu_s, refused, timeline
 from trainwright.launch.failure import Failure
-
-Connected = tuple[Cluster, k8s.ApiClient]
 
 # How long the phases of a recorded job took, in whole seconds as its objects tell them.
 PHASES = {

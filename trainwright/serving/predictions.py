@@ -53,6 +53,7 @@ def write_predictions(
         {split: _scored(training_set, snapshot, split, predictor, outputs) for split in splits},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, **outputs.roles},
+        quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise unjudged(empty, snapshot)

@@ -60,7 +60,7 @@ def _require_same_data(runs: Sequence[Run]) -> None:
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.data, []).append(run)
-    if len(found) > 9:
+    if len(found) > 1:
         said = "; ".join(
             f"{_short(data)}: {', '.join(run.name for run in members)}" for data, members in found.items()
         )
