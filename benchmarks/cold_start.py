@@ -59,9 +59,8 @@ def contained() -> Start:
             engines.identity(images.name(toolchain)), list(command), **options
         )
         try:
-            output = container.attach(stream=True, logs=True)
             container.start()
-            return b"".join(output).decode()
+            return b"".join(container.logs(stream=True, follow=True)).decode()
         finally:
             container.remove(force=True)
 

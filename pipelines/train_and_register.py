@@ -139,6 +139,7 @@ def train_and_register(
             )
             _set(trained, cpu="200m", memory="512M", hours=24)
             kubernetes.mount_pvc(trained, pvc_name=claim, mount_path=SHARED)
+            kubernetes.add_pod_annotation(trained, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
 
             # Not cached: which version is in production may have changed. Beside the training, not after it.
             scored = score(

@@ -53,8 +53,7 @@ def evaluate(
             summary=Path(summary.path),
             baseline=Given(baseline and Path(baseline.path), baseline_version, baseline_registered),
         )
-        for name, value in made.metrics.items():
-            metrics.log_metric(name, value)
+        metrics.metadata.update(made.metrics)
         if made.confusion:
             curve.log_confusion_matrix(made.labels, made.confusion)
         if made.roc:

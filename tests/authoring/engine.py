@@ -1,10 +1,12 @@
 """A container engine for a test: the one that is there, or podman's service, started for the tests alone."""
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,10 +28,14 @@ default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
 
 def answers() -> bool:
     """Say whether the engine that ``DOCKER_HOST`` or docker's default names is there."""
-    with contextlib.suppress(docker.errors.DockerException):
-        docker.from_env().close()
-        return True
-    return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # docker leaves its socket open where nobody answers
+        found = False
+        with contextlib.suppress(docker.errors.DockerException):
+            docker.from_env().close()
+            found = True
+        gc.collect()
+    return found
 
 
 @contextlib.contextmanager

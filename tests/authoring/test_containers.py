@@ -12,7 +12,7 @@ from trainwright import tracking
 from trainwright.authoring import arguments, cli, containers, engines, images, mounts, spec, toolchains
 from trainwright.authoring.catalog import pipeline
 from trainwright.authoring.steps import image_of
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Data, Materialize, Validation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,19 @@ def test_every_container_is_started_as_strictly_as_a_restricted_namespace_would(
 def test_a_network_without_containers_is_refused() -> None:
     done = CliRunner().invoke(cli.app, ["run", "train_and_register", "--network", "host"])
     assert done.exit_code == 10
-    assert "only containers join a network" in done.stderr
+    assert "--network and --mount are for containers" in done.stderr
+
+
+def test_the_folder_of_the_experiment_is_read_only_and_what_is_asked_for_is_as_asked(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    seen = mounts.asked([f"{tmp_path}/store:rw", "/usr"], tmp_path / "flights.yaml")
+    assert seen == {tmp_path: False, tmp_path / "store": True, Path("/usr"): False}
+
+
+def test_a_mount_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not there") as caught:
+        mounts.asked([f"{tmp_path}/nothing:rw"], None)
+    assert caught.value.where == f"--mount {tmp_path}/nothing:rw"
 
 
 FRESH = {

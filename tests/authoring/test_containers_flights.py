@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.authoring import engine as engines
-from trainwright.authoring import arguments, catalog, local
+from trainwright.authoring import arguments, catalog, local, mounts
 from trainwright.authoring.containers import Engine
 from trainwright.authoring.local import Outcome
 from trainwright.authoring.toolchains import TOOLCHAINS
@@ -37,7 +37,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome
             compiled = catalog.pipeline("train_and_register")
             return local.run(compiled, given, runs_folder=folder / "runs", **options)
 
-        yield run("here"), run("containers", engine=Engine())
+        yield run("here"), run("containers", engine=Engine(seen=mounts.asked([], FLIGHTS / "flights.yaml")))
 
 
 def outputs(outcome: Outcome) -> dict[str, Any]:

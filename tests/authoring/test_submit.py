@@ -1,17 +1,15 @@
 """A submission makes one pipeline, one version, one experiment and one run, whatever happens to answers."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.authoring.api import packages
 from tests.authoring.api.server import Api, serving
-from trainwright.authoring.submission import connection, order, provenance, runs, upload
+from trainwright.authoring.submission import connection, order, provenance, upload
 from trainwright.authoring.submission.connection import Connection, Place
 from trainwright.authoring.submission.screen import Begun
 from trainwright.authoring.submission.troubles import Patience
@@ -192,56 +190,6 @@ def test_a_request_that_the_api_does_not_take_is_not_repeated(server: Api, submi
     assert server.made("POST", "/runs$") == 1
 
 
-def test_the_token_is_read_again_at_every_call_and_never_shown(server: Api, tmp_path: Path) -> None:
-    file, tokens = tmp_path / "token", ["first-PLANTED", "second-PLANTED"]
-    file.write_text(tokens[0] + "\n")
-    api = connection.connect(Place(host=server.url, token_file=file), QUICK)
-    for token in tokens:
-        file.write_text(token)
-        server.token = token
-        runs.experiment(api, token[:3])
-    server.token = "".join(tokens)
-    with pytest.raises(PermissionRefused, match="answered with 401") as refused:
-        runs.experiment(api, "three")
-    assert "PLANTED" not in f"{refused.value!r}{refused.value}"
-
-
-def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("PLANTED")
-    with pytest.raises(InputError, match="the token would travel unencrypted"):
-        connection.connect(Place(host="http://kubeflow.example", token_file=tmp_path / "token"))
-    connection.connect(Place(host="http://ml-pipeline.kubeflow.svc:8888", token_file=tmp_path / "token"))
-    with pytest.raises(InputError, match="there is no token"):
-        connection.connect(Place(host="https://kubeflow.example", token_file=tmp_path / "none"))
-
-
-@pytest.mark.parametrize(
-    "host", ["kubeflow.example", "ftp://kubeflow.example", "https://me:secret@kubeflow.example", "https://"]
-)
-def test_an_address_that_is_none_is_refused_without_repeating_it(host: str) -> None:
-    with pytest.raises(InputError, match="--host is no address of an API") as refused:
-        connection.connect(Place(host=host))
-    assert "secret" not in str(refused.value)
-
-
-def test_a_page_to_log_in_is_not_taken_for_the_api(server: Api, api: Connection) -> None:
-    server.fail("GET", "/healthz", status=302, headers={"Location": "https://dex.example/auth"})
-    with pytest.raises(PermissionRefused, match="sent elsewhere"):
-        api.check()
-    server.fail("GET", "/healthz", meanwhile=lambda: setattr(server.store, "multi_user", None))
-    with pytest.raises(PermissionRefused, match="a page to log in"):
-        api.check()
-
-
-def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Connection) -> None:
-    api.check()
-    server.store.multi_user = True
-    with pytest.raises(InputError, match="no namespace is named"):
-        api.check()
-    runs.experiment(connection.connect(Place(host=server.url, namespace="team-a"), QUICK), "nightly")
-    assert server.store.experiments[0].namespace == "team-a"
-
-
 def test_an_archived_experiment_is_refused(server: Api, submit: Submit) -> None:
     submit()
     server.store.experiments[0].storage_state = "ARCHIVED"
@@ -299,30 +247,6 @@ def test_paths_of_this_machine_and_images_without_a_registry_are_doubted(
     )
     assert named.doubts == ()
     assert "image: h.io/t/trainwright/tfdv:0.1.0" in named.package.text
-
-
-def test_the_role_in_the_docs_grants_what_is_called_and_no_more() -> None:
-    """KFP 2.17 asks for a verb on ``pipelines`` for versions as well, and calls recurring runs ``jobs``."""
-    root = Path(__file__).resolve().parents[2]
-    sources = [*(root / "trainwright" / "authoring").glob("s*/*.py")]
-    called = set()
-    for path in sources:
-        for service, method in re.findall(r"(\w+)_service_([a-z_]+)", path.read_text()):
-            verb = method.split("_")[0]
-            resource = {"recurring_run": "jobs"}.get(service, f"{service}s")
-            called |= {(resource, verb)} if resource != "healthzs" else set()
-        called |= {("pipelines", "create")} if "upload_pipeline_version" in path.read_text() else set()
-    (rules,) = re.findall(
-        r"```yaml\n(rules:.*?)```", (root / "docs" / "submitting.md").read_text(), re.DOTALL
-    )
-    granted = {
-        (resource, verb)
-        for rule in yaml.safe_load(rules)["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert called <= granted
-    assert granted - called <= {("experiments", "get")}, "KFP looks a run's experiment up as the caller"
 
 
 def count(server: Api) -> tuple[int, int, int, int]:

@@ -147,8 +147,9 @@ def test_a_gate_of_which_nothing_is_known_is_no_pass(follow: Follow) -> None:
     ending, _ = follow(Frame("SUCCEEDED"))
     assert (ending.state, ending.exit_code) == ("unknown", 21)
     assert "is not known" in ending.error["what"]
-    ending, _ = follow(Frame("SUCCEEDED"), known=False)
-    assert ending.exit_code == 0
+    ending, _ = follow(Frame("SUCCEEDED", PASSED), known=False)
+    assert (ending.state, ending.exit_code) == ("unknown", 21)
+    assert "its pipeline cannot be read" in ending.error["what"]
 
 
 def test_an_outage_is_told_once_and_sat_out(server: Api, follow: Follow) -> None:

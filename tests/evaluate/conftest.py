@@ -54,7 +54,7 @@ class Step:
     def judge(self, baseline: Given | None = None, **asked: object) -> Judgement:
         """Run the step with an evaluation section."""
         out = self.folder
-        evaluation = Evaluation.check(asked, "test")
+        evaluation = Evaluation.check({"resamples": 400} | asked, "test")
         places = {"verdict": out / "verdict", "report": out / "report.html", "summary": out / "summary.md"}
         return judge_predictions(out / "predictions", self.version, evaluation, baseline=baseline, **places)
 

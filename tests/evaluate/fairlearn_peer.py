@@ -1,7 +1,8 @@
 """What Fairlearn's MetricFrame says of a table; runs where Fairlearn is, apart from everything here.
 
 ``python fairlearn_peer.py TABLE.npz`` writes JSON. The table has ``label``, ``chosen``, ``score``, ``weight``
-and columns that begin with ``group_``. ``--boot N SEED`` times ``n_boot`` and writes quantiles by group.
+and columns that begin with ``group_``. ``--boot N SEED LOW HIGH`` times ``n_boot``, and
+writes two quantiles by group.
 """
 
 import json
@@ -53,7 +54,7 @@ def compare(table, names, weighted):
     return found
 
 
-def boot(table, resamples, seed):
+def boot(table, resamples, seed, quantiles):
     metrics = {
         "selection_rate": selection_rate, "recall": recall, "false_positive_rate": false_positive_rate,
         "accuracy": accuracy_score, "precision": partial(precision_score, zero_division=0.0),
@@ -62,7 +63,7 @@ def boot(table, resamples, seed):
     frame = MetricFrame(
         metrics=metrics, y_true=table["label"], y_pred=table["chosen"],
         sensitive_features=pd.Series(table["group_a"], name="group_a"),
-        n_boot=resamples, ci_quantiles=[0.025, 0.975], random_state=seed,
+        n_boot=resamples, ci_quantiles=quantiles, random_state=seed,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     low, high = frame.by_group_ci
@@ -73,7 +74,10 @@ def main():
     table = dict(np.load(sys.argv[1], allow_pickle=False))
     if "--boot" in sys.argv:
         at = sys.argv.index("--boot")
-        json.dump(boot(table, int(sys.argv[at + 1]), int(sys.argv[at + 2])), sys.stdout)
+        json.dump(
+            boot(table, *map(int, sys.argv[at + 1 : at + 3]), [float(x) for x in sys.argv[at + 3 : at + 5]]),
+            sys.stdout,
+        )
         return
     names = [name for name in table if name.startswith("group_")]
     found = {

@@ -96,12 +96,14 @@ def test_the_group_minimum_is_fairlearns(table: dict[str, np.ndarray], peer: dic
 
 
 def test_draws_by_sums_are_fairlearns_draws_of_rows(table: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """Ends of intervals differ by what 100 and 2,000 draws leave open, and no more."""
+    """Ends of intervals differ by what 40 and 2,000 draws leave open, and no more."""
     if not PEER.exists():
         pytest.skip("no environment with Fairlearn: make .environments/emulators/.made")
     np.savez(tmp_path / "table.npz", **table)
     command = [str(PEER), "-W", "ignore", str(HERE / "fairlearn_peer.py"), str(tmp_path / "table.npz")]
-    done = subprocess.run([*command, "--boot", "100", "3"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--boot", "40", "3", "0.25", "0.75"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     peer, (names, place) = json.loads(done.stdout), np.unique(table["group_a"], return_inverse=True)
     columns = features("binary", table["label"], table["score"][:, None], None, 0.5)
@@ -110,8 +112,8 @@ def test_draws_by_sums_are_fairlearns_draws_of_rows(table: dict[str, np.ndarray]
     squares = []
     for name, counts in COUNTS.items():
         drawn = ratio(*counts(sums))
-        error = drawn.std(axis=0) * np.sqrt(0.025 * 0.975 * (1 / 2000 + 1 / 100)) / 0.0584
-        for end, level in (("low", 0.025), ("high", 0.975)):
+        error = drawn.std(axis=0) * np.sqrt(0.25 * 0.75 * (1 / 2000 + 1 / 40)) / 0.3178
+        for end, level in (("low", 0.25), ("high", 0.75)):
             theirs = np.array([peer[end][name][group] for group in names])
             squares += (((np.quantile(drawn, level, axis=0) - theirs) / error) ** 2).tolist()
     assert len(squares) == 20

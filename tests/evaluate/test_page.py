@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,12 @@ def test_the_gate_writes_page_summary_figures_and_card(written: Callable[..., St
     assert {entry.name: entry.value for entry in measured.measures}["auc"] == made_of.metrics["auc"]
     assert (verdict / "card.md").read_text().startswith("# Evaluation of the model of late\n")
     assert (step.folder / "summary.md").read_text().startswith(f"# Evaluate: {made_of.decision}\n")
+
+
+def test_a_rule_that_only_warns_says_that_it_is_open() -> None:
+    findings = made()
+    (first, *rest) = findings.rulings
+    low = replace(first.rules[0], limit=0.75, interval=(0.70, 0.78), unsure="PASS", decision="PASS")
+    (table, *_) = section(page_of(replace(findings, rulings=(replace(first, rules=(low,)), *rest))), "Rules")
+    assert isinstance(table, Table)
+    assert (table.rows[0][4], table.rows[0][-1]) == ("PASS", "open, and only told")

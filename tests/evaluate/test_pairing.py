@@ -97,6 +97,12 @@ def test_a_missing_baseline_decides_what_the_section_says(policy: str, decision:
     assert "AUC against the baseline" in [entry.name for entry in step.verdict.not_judged]
 
 
+def test_a_version_in_production_that_could_not_score_the_rows_is_no_first_model(written: Write) -> None:
+    judged = written(rows_of(FAIR)).judge(Given(registered="7"), rules=RULES, missing_baseline="bootstrap")
+    assert judged.decision == "HOLD"
+    assert "version 7 is in production" in judged.headline
+
+
 def test_a_missing_baseline_holds_unless_the_section_says_more(written: Write) -> None:
     assert written(rows_of(FAIR)).judge(rules=RULES).decision == "HOLD"
     assert written(rows_of(FAIR)).judge(min_auc=0.7).decision == "PASS"

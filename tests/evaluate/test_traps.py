@@ -196,3 +196,13 @@ def test_rows_that_belong_together_count_once(written: Write) -> None:
     for name in ("auc", "accuracy", "recall", "log_loss"):
         wide, narrow = (found[f"{name}_high"] - found[f"{name}_low"] for found in (together, alone))
         assert wide / narrow == pytest.approx(np.sqrt(5), rel=0.12), name
+
+
+def test_a_group_that_is_too_small_to_be_compared_is_listed(written: Write) -> None:
+    rows = rows_of_cells(CROSSED, 400)
+    rows["race"][:60] = ["C"] * 60
+    step = written(rows)
+    step.judge(fairness={"by": ["race"], "limits": {"equal_opportunity": 0.2}})
+    assert [(entry.name, entry.reason) for entry in step.verdict.not_judged] == [
+        ("race = C", "60 of at least 200 rows")
+    ]

@@ -1,4 +1,4 @@
-"""Launchers of the tests: fast ones, against the stand-in for a cluster, and what an operator would do by hand."""
+"""Launchers of the tests: fast ones, against the stand-in for a cluster, and what rank 0 would leave."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.launch.programs import job as program
 from tests.launch.standin import Cluster
+from tests.launch.standin.clusters import ADMIN
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster import ClusterLauncher, Settings
 from trainwright.launch.cluster.api import Api
@@ -22,7 +23,7 @@ from trainwright.launch.manifests.annotations import FOLDER
 Object = dict[str, Any]
 
 
-def api(cluster: Cluster, *, outage_s: float = 10.0, kind: Kind = PYTORCHJOB, token: str = "admin") -> Api:
+def api(cluster: Cluster, *, outage_s: float = 10.0, kind: Kind = PYTORCHJOB, token: str = ADMIN) -> Api:
     """Return the access of a launcher that is patient for a moment only."""
     patience = Patience(outage_s=outage_s, first_s=0.01, longest_s=0.1)
     return Api(cluster.api_client(token), "team", kind, patience)
@@ -40,7 +41,13 @@ def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:
 def cluster_job(root: Path, body: str = "", **changes: Any) -> Job:
     """Describe a job of two nodes whose attempts lie in a home below ``root``."""
     home = root / "home"
-    settings = {"claim": "shared", "mount": str(root), "nodes": 2, "processes": 1, "folder": next_attempt(home)}
+    settings = {
+        "claim": "shared",
+        "mount": str(root),
+        "nodes": 2,
+        "processes": 1,
+        "folder": next_attempt(home),
+    }
     return program(root, body, **settings | changes)
 
 
@@ -73,7 +80,7 @@ def running(start: Callable[[], Result]) -> Iterator["Future[Result]"]:
     def run() -> None:
         try:
             future.set_result(start())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except BaseException as error:
             future.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -117,7 +117,9 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew(there: Cluster,
     assert coming.result(0).folder == job.folder
 
 
-def test_what_has_succeeded_is_harvested_from_its_folder_without_a_call(there: Cluster, tmp_path: Path) -> None:
+def test_what_has_succeeded_is_harvested_from_its_folder_without_a_call(
+    there: Cluster, tmp_path: Path
+) -> None:
     job = cluster_job(tmp_path)
     complete(manifests.make(job, "pytorchjob", None))
     result = launcher(there).run(again(job, tmp_path))
@@ -128,10 +130,11 @@ def test_a_job_that_was_given_up_is_made_anew_when_the_step_is_run_again(
     there: Cluster, tmp_path: Path
 ) -> None:
     job = cluster_job(tmp_path)
-    with pytest.raises(DependencyError), running(lambda: launcher(there, settle_s=0.2).run(job)) as coming:
+    with running(lambda: launcher(there, settle_s=0.2).run(job)) as coming:
         there.wait(lambda: jobs(there))
         there.condition(job.name, "Failed")
-        coming.result(20)
+    with pytest.raises(DependencyError):
+        coming.result(0)
     old = jobs(there)[0]["metadata"]["uid"]
     second = again(job, tmp_path)
     with running(lambda: launcher(there).run(second)) as coming:
@@ -171,9 +174,9 @@ def test_a_right_that_is_missing_while_following_is_told_too(there: Cluster, tmp
 
 
 def test_without_the_operator_the_step_says_what_to_install(tmp_path: Path) -> None:
-    with cluster(tmp_path / "cluster", without=("pytorchjobs",)) as bare:
-        with pytest.raises(DependencyError, match="knows no pytorchjobs") as caught:
-            launcher(bare).run(cluster_job(tmp_path))
+    bare = cluster(tmp_path / "cluster", without=("pytorchjobs",))
+    with bare as there, pytest.raises(DependencyError, match="knows no pytorchjobs") as caught:
+        launcher(there).run(cluster_job(tmp_path))
     assert "training operator v1" in caught.value.hint
 
 
@@ -233,9 +236,9 @@ def test_an_outage_beyond_the_budget_leaves_the_job_alone(there: Cluster, tmp_pa
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there, outage_s=0.5).run(job)) as coming:
         there.wait(lambda: sum(call.verb == "watch" for call in there.calls) == 2)
-        with there.faults.outage():
-            with pytest.raises(TransientError, match="cannot reach the Kubernetes API"):
-                coming.result(20)
+        outage = there.faults.outage()
+        with outage, pytest.raises(TransientError, match="cannot reach the Kubernetes API"):
+            coming.result(20)
     assert len(jobs(there)) == 1
 
 

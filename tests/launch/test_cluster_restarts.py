@@ -1,17 +1,18 @@
-"""Another attempt follows where it may help, as often as the budget of that class allows, and no more often."""
+"""Another attempt follows where it may help, as often as the budget of that class allows."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.launching import cluster_job, complete, folder_of, jobs, launcher, running
+from tests.launch.launching import cluster_job, complete, jobs, launcher, running
 from tests.launch.standin import Cluster, cluster
-from trainwright.errors import DependencyError, InputError, InternalError, PreemptedUnsaved
+from trainwright.errors import InputError, InternalError, PreemptedUnsaved
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster.ledger import Ended, Ledger
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget, Job
+from trainwright.launch.placement import Placement
 
 
 @pytest.fixture
@@ -152,13 +153,9 @@ def test_what_was_given_up_does_not_count_against_the_next_launch(tmp_path: Path
 def test_an_elastic_job_that_loses_pods_more_often_than_its_budget_is_ended(
     there: Cluster, tmp_path: Path
 ) -> None:
-    from trainwright.launch.placement import Placement
-
     job = cluster_job(tmp_path, placement=Placement(min_nodes=1), budget=Budget(preemption=0))
     with running(lambda: launcher(there).run(job)) as coming:
         each_attempt(there, job, 1, lambda name, _: there.nodes.evict(f"{name}-worker-1"))
     with pytest.raises(PreemptedUnsaved):
         coming.result(0)
     there.wait(lambda: there.objects("Pod") == [])
-
-

@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Iterator[StandIn]:
             talks=False,
             pause_s=0.05,
             tick_s=0.05,
-            wait_s=60,
+            wait_s=240,
             nodes=1,
             there=there,
         )

@@ -97,7 +97,7 @@ def test_a_launcher_that_is_told_to_stop_while_the_api_is_silent_leaves_nothing(
 ) -> None:
     there.faults.slow(1.0, verbs=("create",))
     process = started(there, tmp_path)
-    there.wait(lambda: (tmp_path / "home" / "attempts" / "0001").exists())
+    there.wait((tmp_path / "home" / "attempts" / "0001").exists)
     assert process.pid
     os.kill(process.pid, signal.SIGTERM)
     code = ended(process)

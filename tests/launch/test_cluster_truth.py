@@ -89,7 +89,9 @@ def test_when_a_job_is_succeeded_and_failed_the_marker_decides(
     if marked:
         assert ran(there, job, end).completion.outputs == {"model": "abc"}
     else:
-        with pytest.raises(TrainwrightError, match="the job says Succeeded and Failed without its completion"):
+        with pytest.raises(
+            TrainwrightError, match="the job says Succeeded and Failed without its completion"
+        ):
             ran(there, job, end, settle_s=0.3, cleaned_s=0.1)
 
 

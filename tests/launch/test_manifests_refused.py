@@ -172,7 +172,6 @@ def test_everything_is_named_at_once() -> None:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: asked(env={"RANK": "1"}), "env RANK is set by"),
-    (lambda: asked(env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
     (lambda: asked(gpus=-1), "gpus is -1"),
     (lambda: asked(memory_gib=float("nan")), "memory_gib is nan"),
     (lambda: asked(placement=Placement(min_nodes=4)), "min_nodes 4 is above nodes 3"),

@@ -1,5 +1,6 @@
 """What ``deploy/`` grants is what the code calls: no call is refused, and no right is left over."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from tests.launch.test_janitor import LATER, options
 from tests.launch.test_manifests import asked
 from trainwright.errors import PermissionRefused, TrainwrightError
 from trainwright.launch import manifests
+from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.kind import KINDS, Kind
 from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.janitor import __main__ as janitor
@@ -43,6 +45,22 @@ def granted(name: str) -> set[Right]:
     }
 
 
+CALLS = {
+    "create",
+    "job",
+    "delete",
+    "annotate",
+    "select",
+    "watch",
+    "idle",
+    "events",
+    "workflow",
+    "log",
+    "log_lines",
+}
+"""The calls of the launcher's API; what a new one takes has to be called for below, and granted."""
+
+
 def called(there: Cluster, user: str) -> set[Right]:
     """Return the rights that somebody's calls took; every one of them was granted."""
     calls = [call for call in there.calls if call.user == user]
@@ -68,7 +86,7 @@ def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **setti
     start = launcher(there, kind=kind, token=token, workflow="run-1", renew_s=0.05, settle_s=0.1, **settings)
     with running(lambda: start.run(job)) as coming:
         there.wait(lambda: there.find(kind.kind, job.name))
-        there.wait(lambda: any(call.verb == "patch" for call in there.calls))
+        there.wait(lambda: ("patch", job.name) in {(call.verb, call.name) for call in there.calls})
         body = there.find(kind.kind, job.name)
         assert body
         if end == "fails":
@@ -110,6 +128,8 @@ def test_the_role_of_the_train_step_is_what_its_launcher_calls(there: Cluster, t
             follow(there, root, kind, token, end)
         own_workflow(api(there, kind=kind, token=token))
     assert called(there, user) == granted("trainwright-train")
+    methods = {name for name, kind in vars(Api).items() if inspect.isfunction(kind) and name[0] != "_"}
+    assert methods == CALLS, "a new call has to be made above, too"
 
 
 def test_the_role_of_the_janitor_is_what_it_calls(there: Cluster) -> None:

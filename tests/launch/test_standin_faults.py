@@ -88,3 +88,18 @@ def test_an_account_may_do_what_its_role_says_and_nothing_else(running: Cluster)
     assert said in json.loads(error.body)["message"]
     rights = {call.right for call in running.calls if call.code < 300}
     assert rights == {("kubeflow.org", "pytorchjobs", "create"), ("kubeflow.org", "pytorchjobs", "get")}
+
+
+def test_a_right_for_one_name_is_a_right_to_list_that_name(running: Cluster) -> None:
+    rule = {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "resourceNames": ["a"]}
+    api = jobs(running, running.account("somebody", [{**rule, "verbs": ["list"]}], "team"))
+    api.list_namespaced_custom_object(*GROUP, field_selector="metadata.name=a")
+    assert refused(api.list_namespaced_custom_object, *GROUP).status == 403
+    assert refused(api.list_namespaced_custom_object, *GROUP, field_selector="metadata.name=b").status == 403
+
+
+def test_a_token_that_was_taken_back_is_unauthorized(running: Cluster) -> None:
+    token = running.account("system:serviceaccount:team:launcher", None)
+    jobs(running, token).list_namespaced_custom_object(*GROUP)
+    running.revoke(token)
+    assert refused(jobs(running, token).list_namespaced_custom_object, *GROUP).status == 401

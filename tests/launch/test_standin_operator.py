@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from kubernetes import client as k8s
 
+from tests.launch.replaying import pod_seen
 from tests.launch.standin import Cluster, cluster
 from tests.launch.standin.jobs import holding, pytorchjob
+from tests.launch.standin.store import Change
 
 GROUP = ("kubeflow.org", "v1", "team", "pytorchjobs")
 Object = dict[str, Any]
@@ -137,3 +139,28 @@ def test_a_lost_node_keeps_its_pods_until_it_is_removed(running: Cluster) -> Non
     found = running.find("Pod", "a-worker-0")
     assert found is not None
     assert found["spec"]["nodeName"] != node
+
+
+def test_a_preempted_pod_is_made_again_and_one_without_disk_fails_where_it_is(running: Cluster) -> None:
+    running.nodes.plan("*", process=False, on_term=137)
+    running.put(pytorchjob("Worker", "Worker", policy="OnFailure"))
+    running.settle()
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in running.objects("Pod")}
+    seen: list[str] = []
+
+    def see(change: Change) -> None:
+        if change.resource.kind == "Pod":
+            seen.append(pod_seen(change.body, change.type))
+
+    running.store.listen(see)
+    running.nodes.evict("a-worker-0", by="preemption")
+    running.settle()
+    assert uids["a-worker-0"] != running.objects("Pod")[0]["metadata"]["uid"]
+    assert "Failed, terminated 137 Error after 0 restarts, PreemptionByScheduler, deleted" in seen
+    running.operator.stop()
+    running.nodes.starve("a-worker-1")
+    running.settle()
+    pod = running.objects("Pod")[1]
+    assert (pod["metadata"]["uid"], pod["status"]["phase"]) == (uids["a-worker-1"], "Failed")
+    assert pod["status"]["reason"] == "Evicted"
+    assert "TerminationByKubelet" in {entry.get("reason") for entry in pod["status"]["conditions"]}

@@ -107,7 +107,7 @@ def test_the_train_step_shares_a_volume_with_its_job() -> None:
     assert mount["pvcNameParameter"] == {"componentInputParameter": "pipelinechannel--claim"}
     [claim] = [
         body["metadata"]["name"]
-        for body in yaml.safe_load_all((ROOT / "deploy" / "train.yaml").read_text())
+        for body in yaml.safe_load_all((ROOT / "deploy" / "base" / "volume.yaml").read_text())
         if body["kind"] == "PersistentVolumeClaim"
     ]
     assert claim == Resources().claim

@@ -91,7 +91,7 @@ def test_another_that_comes_after_the_kill_finishes_what_was_begun_and_is_then_j
     tmp_path: Path, stocked: Path
 ) -> None:
     decided = []
-    for point in range(1, 8):
+    for point in (2, 3, 5):  # before the intent, after it, and with the alias moved
         shelf = Shelf.copy(stocked, tmp_path / str(point))
         assert killed(lambda shelf=shelf: shelf.ask("production", 1), point)
         bury(shelf)
@@ -99,7 +99,7 @@ def test_another_that_comes_after_the_kill_finishes_what_was_begun_and_is_then_j
         winner = "2" if decided[-1] == "PASS" else "1"
         assert shelf.aliases() == {"production": winner}
         assert [event.production for event in shelf.state().events] == [winner]
-    assert decided == ["PASS", "PASS", "FAIL", "FAIL", "FAIL", "FAIL", "FAIL"]
+    assert decided == ["PASS", "FAIL", "FAIL"]
 
 
 def test_a_rollback_killed_at_any_point_and_repeated_goes_back_once(tmp_path: Path, stocked: Path) -> None:

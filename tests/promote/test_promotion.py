@@ -147,12 +147,16 @@ def test_a_promotion_that_is_asked_for_again_is_done_once(shelf: Shelf) -> None:
 
 def test_an_override_counts_until_it_ends(shelf: Shelf, tmp_path: Path) -> None:
     run = Run(tmp_path / "held" / "run", weights="held", model_decision="HOLD")
-    verdict = Verdict.read(run.root / "model_verdict")
-    ends = datetime.now(UTC) + timedelta(seconds=3)
-    override = Override(verdict=verdict.digest, approver="dora", reason="a known gap", expires=ends)
+    verdict, day = Verdict.read(run.root / "model_verdict"), timedelta(days=1)
+    now = datetime.now(UTC)
+    override = Override(verdict=verdict.digest, approver="dora", reason="a known gap", expires=now + day)
     section = shelf.registry.model_copy(update={"override": override})
     made = register(*run.folders, section, "abc", tmp_path / "held" / "r", tmp_path / "held" / "s.md")
     assert made.override == "dora"
+    ended = override.model_copy(update={"expires": now - day})
+    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", ended.to_json())
+    assert shelf.ask("production", made.version).decision == "FAIL"
+    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", override.to_json())
     assert shelf.ask("production", made.version).decision == "PASS"
     assert shelf.state().events[-1].intent.who["override"] == "dora"
     rule = rules(shelf, "production", made.version)["model verdict"]

@@ -152,6 +152,16 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| probe"]
 
 
+def test_the_card_of_the_version_has_what_training_and_evaluation_say(run: Run, registry: Registry) -> None:
+    (run.root / "model_verdict" / "card.md").write_text("# Evaluation\n\nPASS\n\n## Slices\n\nall well\n")
+    (run.root / "model" / "README.md").write_text("# A model\n\nSmall.\n\n## Use\n\nWith care\n")
+    made = enter(run, registry)
+    client = open_client(registry.tracking_uri)
+    card = Path(client.download_artifacts(made.run, "evidence/card.md")).read_text()
+    headings = ["# A model", "## Evaluation", "## Slices", "## Use"]
+    assert [line for line in card.splitlines() if line.startswith("#")] == headings
+
+
 def test_registering_again_finds_the_version_and_adds_nothing(run: Run, registry: Registry) -> None:
     first, second = enter(run, registry), enter(run, registry, "again")
     assert (first.version, second.version) == ("1", "1")

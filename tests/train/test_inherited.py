@@ -103,6 +103,7 @@ def test_variables_are_handed_on_and_secrets_by_reference_only() -> None:
         ({}, {"env": [{"name": "API_TOKEN", "value": "x"}]}, "API_TOKEN is given by its value"),
         ({}, {"env": [{"name": "DB_PASSWORD", "value": "x"}]}, "DB_PASSWORD is given by its value"),
         ({}, {"env": [{"name": "A", "valueFrom": {"fieldRef": {}}}]}, "refers to fieldRef"),
+        ({}, {"env": [{"name": "WORLD_SIZE", "value": "1"}]}, "WORLD_SIZE is set by the operator"),
         ({}, {"resources": {"limits": {"amd.com/gpu": "1"}}}, "amd.com/gpu cannot be handed on"),
         ({}, {"resources": {"limits": {"cpu": "many"}}}, "'many' is not an amount"),
         (

@@ -1,4 +1,4 @@
-"""The command line: ``trainwright run``, ``compile``, ``list``, ``doctor``, ``setup``, ``schema``, ``new``.
+"""The command line: ``trainwright run``, ``submit``, ``schedules``, ``compile``, ``list``, ``new`` and more.
 
 Exit codes are those of :mod:`trainwright.errors`. Heavy things, kfp above all, are imported by the command
 that needs them, so that help comes at once.
@@ -61,15 +61,19 @@ def run(
         bool, typer.Option("--containers", help="Run each step in a container of its image.")
     ] = False,
     network: Annotated[str, typer.Option(help="With --containers: the engine's network to join.")] = "",
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(help="With --containers: PATH that they see too; PATH:rw to write there."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a compiled pipeline on this machine, each step under the environment of its image."""
     with _reported(as_json):
-        from trainwright.authoring import catalog, given, local, screen
+        from trainwright.authoring import catalog, given, local, mounts, screen
         from trainwright.authoring.containers import Engine
 
-        if network and not containers:
-            raise InputError("only containers join a network", where="--network", hint="Add --containers.")
+        if (network or mount) and not containers:
+            raise InputError("--network and --mount are for containers", hint="Add --containers.")
 
         compiled = catalog.pipeline(pipeline)
         arguments = given.arguments(compiled, config, param or [], date)
@@ -84,7 +88,7 @@ def run(
             again_from=again_from,
             use_cache=use_cache,
             listener=listener,
-            engine=Engine(network) if containers else None,
+            engine=Engine(network, mounts.asked(mount or [], config)) if containers else None,
         )
     raise typer.Exit(outcome.exit_code)
 

@@ -43,9 +43,11 @@ class Engine:
 
     Attributes:
         network: The engine's network that containers join, such as ``host``; empty for its usual one.
+        seen: What they see besides the run and what its arguments name, and whether they may write there.
     """
 
     network: str = ""
+    seen: Mapping[Path, bool] = field(default_factory=dict)
     _found: dict[str, str] = field(default_factory=dict)
 
     def identity(self, image: str) -> str:
@@ -82,7 +84,8 @@ class Engine:
             grace_s: Seconds that a step has to stop by itself.
             lock: Descriptor that holds the run's folder; the warden keeps it until no container is left.
         """
-        own = Containers(self, folder.resolve(), mounts.of(arguments, folder.resolve()), grace_s)
+        seen = {**self.seen, **mounts.of(arguments, folder.resolve())}
+        own = Containers(self, folder.resolve(), seen, grace_s)
         with own.watched(lock):
             yield own
 
@@ -151,8 +154,8 @@ class Containers:
             timer.daemon = True
             try:
                 with engines.answering(call.name):
-                    output = container.attach(stream=True, logs=True)  # first, so that nothing is missed
                     container.start()
+                    output = container.logs(stream=True, follow=True)  # from its first line
                 if call.step.timeout_s:
                     timer.start()
                 if self._cancelled:

@@ -19,7 +19,7 @@ DISK_GB, MEMORY_GB, CORES = 10, 4, 2
 TOOLS = {
     "git": "a run's record names the commit",
     "kubectl": "only to look at runs on a cluster",
-    "docker": "only to build the images",
+    "docker": "only to build the images and to run in them",
 }
 """Programs that a local run does without, and what each is for."""
 

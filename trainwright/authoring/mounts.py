@@ -1,14 +1,17 @@
 """Which folders of this machine the containers of a run see, each where it stands here.
 
 The run's own folder can be written to. Every path among the arguments is there too: read-only, but for what a
-step keeps from one run to the next. Nothing else of this machine is seen.
+step keeps from one run to the next. So is the folder of the experiment file, because what lies there names
+more: a feature repository its registry. Nothing else of this machine is seen unless it is asked for.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from trainwright.errors import InputError
 
 SQLITE = "sqlite:///"
 KEPT = frozenset({"store", "remember", "statistics_store", "state"})
@@ -19,6 +22,27 @@ SYSTEM = frozenset(map(Path, ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/op
 """Folders that an image has itself: an argument that is just such a name is not taken for data."""
 
 _PATTERN = re.compile(r"[*?\[{]")
+
+
+def asked(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
+    """Return what containers see besides the arguments' paths, and whether they may write there.
+
+    Args:
+        texts: ``PATH``, or ``PATH:rw`` for one that can be written to.
+        config: The experiment file, if there is one.
+
+    Raises:
+        InputError: There is no such path.
+    """
+    found = {config.resolve().parent: False} if config else {}
+    for text in texts:
+        path = Path(text.removesuffix(":rw")).resolve()
+        if not path.exists():
+            raise InputError(
+                "is not there", where=f"--mount {text}", hint="Write PATH, or PATH:rw to write there."
+            )
+        found[path] = text.endswith(":rw")
+    return found
 
 
 def of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:

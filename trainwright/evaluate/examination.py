@@ -90,6 +90,7 @@ def examine(pairs: Pairs, evaluation: Evaluation, beside: Beside | None = None) 
         gaps=_gaps(evaluation, groupings, parts),
         overfitting=over,
         fitted_rows=beside.fitted.rows if beside.fitted else 0,
+        unscored="" if subject.baseline else beside.baseline_version,
     )
     baseline = subject.baseline
     shown = set(evaluation.groupings)
@@ -297,4 +298,4 @@ def _group(entry: Slice) -> Group:
         for name, shown in _RATES.items()
         if name in entry.figures and (found := entry.figures[name].candidate)
     }
-    return Group(entry.name, entry.rows, rates)
+    return Group(entry.name, entry.rows, rates, entry.reason)

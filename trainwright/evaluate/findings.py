@@ -4,20 +4,36 @@ Nothing here computes a figure; every one is there, with its interval, when a pa
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trainwright.evaluate.drawn import Bins, Curves, Floats, Histogram, Line
+from trainwright.evaluate.fairness import Disparity, Fairness, Group
 from trainwright.experiment import Evaluation
 from trainwright.significance import Estimate
 from trainwright.verdicts import NotJudged, Rule, worst
 
+__all__ = [
+    "Baseline",
+    "Bins",
+    "Compared",
+    "Curves",
+    "Cut",
+    "Disparity",
+    "Fairness",
+    "Findings",
+    "Floats",
+    "Group",
+    "Histogram",
+    "Kind",
+    "Line",
+    "Ruling",
+    "Sample",
+    "Slice",
+]
+
 Kind = Literal["binary", "multiclass", "regression", "language_model"]
 """What was predicted."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -131,111 +147,6 @@ class Cut:
     def judged(self) -> list[Slice]:
         """The slices that are judged, in order."""
         return [entry for entry in self.slices if not entry.reason]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve, thinned to at most 200 points; arrays of shape (points,).
-
-    Attributes:
-        x: Ascending.
-        y: In [0, 1].
-        threshold: Where a score counts as the class, finite.
-    """
-
-    x: Floats
-    y: Floats
-    threshold: Floats
-
-
-@dataclass(frozen=True)
-class Bins:
-    """Scores against what was observed, in bins of about as many rows; arrays of shape (bins,).
-
-    Attributes:
-        score: Mean score, or mean estimate, ascending.
-        observed: Share of the class, or mean of the label.
-        low: Lower end of the 95 % interval of ``observed``.
-        high: Its upper end.
-        rows: Rows of each bin.
-    """
-
-    score: Floats
-    observed: Floats
-    low: Floats
-    high: Floats
-    rows: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Counts between ``edges``; a series a class, or one of errors; shape (edges - 1,) each."""
-
-    edges: Floats
-    series: dict[str, NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """What is drawn of one model; a part that its kind does not have is None.
-
-    Attributes:
-        roc: By class (one for two classes): true over false positive rate.
-        precision_recall: By class: precision over recall.
-        calibration: By class, or one of a number: scores against what was observed.
-        histogram: Scores by outcome, errors of a number, or losses of a language model.
-    """
-
-    roc: dict[str, Line] = field(default_factory=dict)
-    precision_recall: dict[str, Line] = field(default_factory=dict)
-    calibration: dict[str, Bins] = field(default_factory=dict)
-    histogram: Histogram | None = None
-
-
-@dataclass(frozen=True)
-class Group:
-    """One group in a comparison of fairness: its name, its rows, and the rates that are compared."""
-
-    name: str
-    rows: int
-    rates: dict[str, Estimate]
-
-
-@dataclass(frozen=True)
-class Disparity:
-    """How unequally groups are treated, by one measure.
-
-    Attributes:
-        measure: Such as ``equal_opportunity``.
-        columns: What the groups are made of: one column, or two crossed.
-        against: ``groups``: the largest difference of two; ``overall``: the largest from the whole.
-        value: The candidate's; None where it could not be measured.
-        baseline: The baseline's; None where there is none.
-        worsening: By how much the candidate is worse than the baseline, paired; positive is worse.
-        lowest: Name of the group at the low end, such as ``race = B, sex = F``.
-        highest: Name of the group at the high end.
-        rates: What the two have of the rate that is compared, the lowest first; empty where not measured.
-        reason: Why it could not be measured; empty if it could.
-    """
-
-    measure: str
-    columns: tuple[str, ...]
-    against: str
-    value: Estimate | None
-    baseline: Estimate | None = None
-    worsening: Estimate | None = None
-    lowest: str = ""
-    highest: str = ""
-    rates: tuple[float, ...] = ()
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """The comparison of groups: who they are, and how unequal they are."""
-
-    groups: dict[tuple[str, ...], tuple[Group, ...]]
-    disparities: tuple[Disparity, ...]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from trainwright.evaluate.findings import Floats, Kind
 _CERTAIN = 1e-15
 """Scores are kept this far away from 0 and 1 where their logarithm is taken."""
 
+_HIGHEST = 700.0
+"""The largest loss whose perplexity is a number."""
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -75,7 +78,7 @@ REGRESSION: dict[str, Formula] = {
 
 LANGUAGE: dict[str, Formula] = {
     "loss": lambda s: ratio(s["loss"], s["rows"]),
-    "perplexity": lambda s: np.exp(ratio(s["loss"], s["rows"])),
+    "perplexity": lambda s: np.exp(np.minimum(ratio(s["loss"], s["rows"]), _HIGHEST)),
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_text
 from trainwright.errors import InputError
+from trainwright.evaluate.curves import thin
 from trainwright.evaluate.examination import Beside, examine
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.leakage import suspicious_columns
@@ -173,6 +174,11 @@ def _left_out(findings: Findings) -> list[NotJudged]:
         for entry in cut.slices
         if entry.reason
     ]
+    shown = {cut.columns for cut in findings.cuts}
+    for columns, groups in (findings.fairness.groups if findings.fairness else {}).items():
+        named = " and ".join(columns)
+        small = [group for group in groups if group.reason and columns not in shown]
+        left += [NotJudged(name=f"{named} = {group.name}", reason=group.reason) for group in small]
     sample = findings.sample
     if sample.unlabelled:
         reason = f"{sample.unlabelled:,} of {sample.rows + sample.unlabelled:,} rows of the split"
@@ -186,8 +192,8 @@ def _left_out(findings: Findings) -> list[NotJudged]:
 def _judgement(findings: Findings) -> Judgement:
     roc = None
     if findings.kind == "binary" and (curve := findings.curves.roc.get("")):
-        kept = slice(None, None, max(1, -(-len(curve.x) // CURVE_POINTS)))
-        roc = (curve.x[kept].tolist(), curve.y[kept].tolist(), curve.threshold[kept].tolist())
+        drawn = thin(curve, CURVE_POINTS)
+        roc = (drawn.x.tolist(), drawn.y.tolist(), drawn.threshold.tolist())
     return Judgement(
         decision=findings.decision,
         headline=findings.headline,

@@ -48,6 +48,8 @@ class Figures:
     gaps: dict[str, Disparity]
     overfitting: dict[str, Estimate]
     fitted_rows: int
+    unscored: str = ""
+    """The version in production, if there is one and there are no predictions of it."""
 
     @property
     def confidence(self) -> float:
@@ -90,11 +92,11 @@ def rulings(figures: Figures, rules: Sequence[ModelRule]) -> tuple[Ruling, ...]:
 def _rulings(figures: Figures, rules: Sequence[ModelRule]) -> Iterator[Ruling]:
     compares = [rule for rule in rules if rule.kind != "absolute"]
     limits = figures.evaluation.fairness
-    if not figures.compared and (compares or (limits and limits.worsening)):
-        yield _without_baseline(figures, compares, limits)
     for rule in rules:
         if rule.kind == "absolute" or figures.compared:
             yield _on_slices(figures, rule) if rule.scope == "slice" else _on_whole(figures, rule)
+    if not figures.compared and (compares or (limits and limits.worsening)):
+        yield _without_baseline(figures, compares, limits)
     yield from _short_limits(figures)
     if limits and figures.fairness:
         yield from _fairness(figures, limits, figures.fairness)
@@ -107,10 +109,13 @@ def _rulings(figures: Figures, rules: Sequence[ModelRule]) -> Iterator[Ruling]:
 def _without_baseline(figures: Figures, rules: Sequence[ModelRule], limits: Limits | None) -> Ruling:
     """Say what follows where rules need a baseline and there is none: what the section says."""
     policy = figures.evaluation.missing_baseline
+    told = "there is no baseline to compare with"
+    if figures.unscored:
+        told = f"version {figures.unscored} is in production, and could not score these rows"
+        policy = "hold" if policy == "bootstrap" else policy  # this is not the first model
     decision = {"fail": "FAIL", "hold": "HOLD", "bootstrap": "PASS"}[policy]
     asked = [f"{spoken(rule.metric)} against the baseline" for rule in rules]
     asked += [f"worsening of {name.replace('_', ' ')}" for name in (limits.worsening if limits else ())]
-    told = "there is no baseline to compare with"
     if policy == "bootstrap":
         told = "no baseline: the first model, as missing_baseline says"
     rule = Rule(

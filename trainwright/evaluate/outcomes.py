@@ -1,7 +1,7 @@
 """A number, its interval and its limit: what follows, and how many rows would tell where nothing does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainwright.evaluate.findings import Ruling
 from trainwright.significance import Estimate, beyond, rows_needed
@@ -75,14 +75,12 @@ def judge(
     decision = drawn.outcome()
     left = _undecided(drawn, found, rows, terms)
     told = f"{decision}; {terms.confidence:.0%} interval {found.low:.4f} to {found.high:.4f}"
-    rule = Rule(
-        **{
-            **vars(drawn),
-            "decision": decision,
-            "passed": decision == "PASS",
-            "detail": "; ".join(part for part in (told, detail) if part),
-            "needed": left[0].needed if left else 0,
-        }
+    rule = replace(
+        drawn,
+        decision=decision,
+        passed=decision == "PASS",
+        detail="; ".join(part for part in (told, detail) if part),
+        needed=left[0].needed if left else 0,
     )
     return rule, left
 
@@ -95,7 +93,7 @@ def tail(found: Estimate, terms: Terms) -> float:
 
 
 def _undecided(rule: Rule, found: Estimate, rows: int, terms: Terms) -> tuple[NotJudged, ...]:
-    holds = Rule(**{**vars(rule), "unsure": "INCONCLUSIVE"}).outcome()
+    holds = replace(rule, unsure="INCONCLUSIVE").outcome()
     if holds != "INCONCLUSIVE":
         return ()
     if terms.test in (SIZE, RATIO):
@@ -111,12 +109,12 @@ def _undecided(rule: Rule, found: Estimate, rows: int, terms: Terms) -> tuple[No
     if needed > rows:
         reason += f"; about {needed:,} rows like these {rows:,} would tell"
     decision = "" if terms.unsure == "PASS" else terms.unsure
-    return (NotJudged(name=rule.name, reason=reason, decision=decision, needed=max(needed, 0)),)
+    return (NotJudged(name=rule.name, reason=reason, decision=decision, needed=needed),)
 
 
 def fact(name: str, rule: Rule, ends: str = "") -> str:
     """Say a number and its limit in a few words."""
-    outcome = Rule(**{**vars(rule), "broken": "FAIL", "unsure": "INCONCLUSIVE"}).outcome()
+    outcome = replace(rule, broken="FAIL", unsure="INCONCLUSIVE").outcome()
     if rule.test in (SIZE, RATIO):
         sign = _SIGNS[rule.test][outcome != "PASS"]
         beside = f": {ends}" if ends and outcome != "PASS" else ""

@@ -118,7 +118,7 @@ def _judged(verdict: Verdict) -> Section:
 
 def _method(findings: Findings) -> list[str]:
     asked = findings.evaluation
-    alpha = f"{100 * (1 - asked.confidence):g} %"
+    alpha = f"{50 * (1 - asked.confidence):.3g} %"
     texts = [
         "A rule holds where its whole interval lies on the good side of the limit, is broken where the whole "
         "interval lies on the bad side, and is inconclusive between: then the rows cannot tell, and the rows "
@@ -126,7 +126,7 @@ def _method(findings: Findings) -> list[str]:
         "slices, hold up to their limit and are broken where their interval lies beyond it.",
         "Not worse than production: the paired gain lies above minus the margin. Better than production: it "
         "lies above the smallest gain that was asked for.",
-        f"Rules on slices: the chance of any false alarm among all slices of a rule is {alpha} (Holm 1979).",
+        f"Rules on slices: the chance that any slice is called broken that is not is {alpha} (Holm 1979).",
         "The decision is the worst of all rules: FAIL, then HOLD, then INCONCLUSIVE. Only PASS is a pass.",
     ]
     texts += interval_methods(findings)

@@ -1,6 +1,7 @@
 """The rules on the evaluation's page: each number against its limit, and what every slice's rule said."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainwright.evaluate import page_words as words
 from trainwright.evaluate.findings import Findings, Ruling
@@ -79,7 +80,9 @@ def _about(ruling: Ruling, rule: Rule, broken: int) -> str:
 def _beside(rule: Rule) -> list[str]:
     """Return what a rule's detail tells beyond its decision and its interval, which have columns."""
     parts = rule.detail.split("; ") if rule.detail else []
-    return [part for part in parts if part != rule.decision and " interval " not in part]
+    told = [part for part in parts if part != rule.decision and " interval " not in part]
+    openly = rule.outcome() == "PASS" and replace(rule, unsure="INCONCLUSIVE").outcome() != "PASS"
+    return [*(["open, and only told"] if openly else []), *told]
 
 
 def _unjudged(ruling: Ruling) -> list[object]:

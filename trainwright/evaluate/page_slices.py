@@ -20,7 +20,7 @@ MAX_DRAWN = 200
 DRAWN_OF_ONE = 24
 """Rows of one figure."""
 
-TABLE_BYTES = 9_100_000
+TABLE_BYTES = 1_100_000
 """What all tables of slices may take: the page stays below its limit whatever their number."""
 
 _FIGURES, _COLUMNS = 2, 3

@@ -162,19 +162,13 @@ def calibrated(subject: Subject) -> Compared:
         each.append(error)
         values.append(error.value)
         draws.append(_error(drawn))
-    found = (
-        _drawn(subject, "calibration_error", LOWER, values, draws, len(subject.candidate.predictions.label))
-        if (len(each) > 1)
-        else None
-    )
-    return Compared(
-        metric="calibration_error",
-        better=LOWER,
-        candidate=each[0],
-        baseline=each[1] if len(each) > 1 else None,
-        gain=found.gain if found else None,
-        method="normal, of every bin at once; gain bootstrap" if found else "normal, of every bin at once",
-    )
+    gain, method = None, "normal, of every bin at once"
+    if len(each) > 1:
+        rows = len(subject.candidate.predictions.label)
+        gain = _drawn(subject, "calibration_error", LOWER, values, draws, rows).gain
+        method = f"{method}; gain bootstrap"
+    other = each[1] if len(each) > 1 else None
+    return Compared("calibration_error", LOWER, each[0], other, gain, method)
 
 
 def _claims(label: NDArray[np.int64], scores: Floats) -> tuple[Floats, Floats]:

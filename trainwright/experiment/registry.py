@@ -102,12 +102,12 @@ class PromotionRequest(Section):
     by: Name = Field(description="Who asks for it.")
     reason: Name = Field(description="Why; it goes into the audit.")
     version: str = Field(
-        "", pattern=r"^\d*$", description="The version; empty: the one that stands in the stage before."
+        "", pattern=r"^([1-9]\d*)?$", description="The version; empty: the one that stands in the stage before."
     )
     approver: str = Field("", description="Who approved it; empty: nobody.")
     expected: str = Field(
         "evaluated",
-        pattern=r"^(evaluated|\d*)$",
+        pattern=r"^(evaluated|([1-9]\d*)?)$",
         description="Version that must still be in production, '' for none; `evaluated`: the one that it was "
         "compared with.",
     )

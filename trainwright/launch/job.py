@@ -154,8 +154,8 @@ class Job:
         for name in sorted(self.env):
             if not words.is_variable(name):
                 wrong.append(f"env {name!r} is not the name of a variable")
-            elif words.RESERVED.fullmatch(name):
-                wrong.append(f"env {name} is set by the operator, torchrun or the launcher")
+            elif words.OPERATOR.fullmatch(name):
+                wrong.append(f"env {name} is set by the operator or by torchrun")
         given = {variable.name for variable in self.placement.env_from_secrets}
         wrong += [
             f"env {name} is also in placement.env_from_secrets" for name in sorted(given & self.env.keys())

@@ -9,17 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Never
 
-from trainwright.errors import InputError, ModelRefused, reported
+from trainwright.command import Parser
+from trainwright.errors import ModelRefused, reported
 from trainwright.experiment import Promotion, PromotionRequest, Registry
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other wrong input is reported."""
-
-    def error(self, message: str) -> Never:
-        raise InputError(message, where="command line", hint=self.format_usage().strip())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -35,9 +28,9 @@ def main(arguments: Sequence[str]) -> None:
         _COMMANDS[asked.command](registry, asked)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m trainwright.promote", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m trainwright.promote", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     made = {name: commands.add_parser(name) for name in _COMMANDS}
     for command in made.values():
         command.add_argument("registry", help="section registry, as JSON")

@@ -8,25 +8,39 @@ from typing import Any
 from trainwright.documents import canonical
 from trainwright.lineage import outputs_named, rows
 from trainwright.register.candidate import Candidate
+from trainwright.report import card
 
 _LONGEST_PARAM = 6000
+_LONGEST_DESCRIPTION = 5000
+"""What PostgreSQL keeps of a version's description for MLflow."""
 
 
 def description(candidate: Candidate) -> str:
     """Say in a few lines which steps the model came through."""
     lines = "\n".join(f"{step}: {headline}" for step, *_, headline in rows(candidate.records))
-    return f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
+    text = f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
+    return text[:_LONGEST_DESCRIPTION]
 
 
 def lay_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
-    """Lay verdicts, trial and records together, as they are uploaded."""
+    """Lay verdicts, trial, records and the model card together, as they are uploaded."""
     for name, place in zip(("data", "model"), verdicts, strict=True):
         (folder / name).mkdir(parents=True)
         for path in sorted(place.glob("*.json")):
             (folder / name / path.name).write_bytes(path.read_bytes())
     candidate.trial.write(folder)
+    _lay_card(folder / card.FILE, candidate.folder / "README.md", verdicts[1] / card.FILE)
     for number, record in enumerate(candidate.records):
         record.write(folder / f"{number:02d}-{record.step}.json")
+
+
+def _lay_card(place: Path, trained: Path, judged: Path) -> None:
+    """Put what the training and the evaluation say of the model into one card, as far as they are there."""
+    told = judged.read_text() if judged.is_file() else ""
+    if trained.is_file():
+        place.write_text(card.complete(trained.read_text(), told))
+    elif told:
+        place.write_text(told)
 
 
 def tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:

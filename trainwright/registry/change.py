@@ -272,8 +272,8 @@ def require_end(state: State, head: str, chain: Chain) -> None:
     there = state.entries[int(number) - 1 : int(number)] if number else ()
     if head and not (there and there[0].digest == digest):
         raise Broken(
-            f"the audit of {chain.model!r} ends at entry {len(state.entries)}, MLflow knows of entry {number}, "
-            f"digest {digest[:12]}: that is not there",
+            f"the audit of {chain.model!r} ends at entry {len(state.entries)}, "
+            f"MLflow knows of entry {number} with digest {digest[:12]}, which is not there",
             where=chain.place,
             hint="Its end was cut off, or registry.audit names another place than before.",
         )

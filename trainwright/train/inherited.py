@@ -154,6 +154,9 @@ def _variables(
         name, source = entry["name"], entry.get("valueFrom") or {}
         if _OF_THE_PLATFORM.fullmatch(name):
             continue
+        if words.RESERVED.fullmatch(name):
+            wrong.append(f"variable {name} is set by the operator, torchrun or the launcher")
+            continue
         if reference := source.get("secretKeyRef"):
             made = {
                 "name": name,

@@ -13,7 +13,6 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import Document, canonical
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel, Network
-from trainwright.serving.outputs import SCORE
 
 _KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
     (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
@@ -21,6 +20,9 @@ _KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
     (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
 )
 _LABELS = r"bool|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)"
+_SCORE = "score"
+"""``trainwright.serving.outputs.SCORE``, whose room needs numpy, which the launcher has not."""
+
 _TOKENS = r"(large_)?list<\w+: u?int(8|16|32|64)( not null)?>"
 
 
@@ -157,7 +159,7 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network |
             f"label {label!r} is of type {types[label]}; a label is a number or a bool",
             where="training set",
         )
-    if taken := [name for name in types if re.fullmatch(rf"{SCORE}(_\d+)?", name)]:
+    if taken := [name for name in types if re.fullmatch(rf"{_SCORE}(_\d+)?", name)]:
         raise InputError(
             f"the training set has a column {taken[0]!r}, which is the name that the predictions' scores get",
             where="training set",

@@ -116,21 +116,30 @@ def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | Non
     """Return the headline of a record which shows that a model went on from this very verdict."""
     if promoted is not None:
         record = Record.read(promoted)
-        if record.step not in _PROVES or not _leads_to(record, verdict):
+        if not (_proves(record) and _leads_to(record, verdict)):
             raise InputError(
-                f"this record of {record.step} does not lead back to verdict {verdict.digest[:12]}",
+                f"this record of {record.step} does not show that a model which came from verdict "
+                f"{verdict.digest[:12]} went on",
                 where=str(promoted),
                 hint=f"Name the record of {' or '.join(_PROVES)} of a model that learned from this data.",
             )
         return f"{record.step} {record.digest[:12]}: {record.headline}"
     found = _records(source.glob("*/*/" + Record.FILE)) if source != folder else []
-    fitting = [record for record in found if record.step in _PROVES and _leads_to(record, verdict)]
+    fitting = [record for record in found if _proves(record) and _leads_to(record, verdict)]
     best = min(fitting, key=lambda record: _PROVES.index(record.step), default=None)
     return f"{best.step} {best.digest[:12]}: {best.headline}" if best else ""
 
 
 def _records(paths: Iterable[Path]) -> list[Record]:
     return [Record.read(path) for path in sorted(paths)]
+
+
+def _proves(record: Record) -> bool:
+    """Tell whether a record is of a model that went on: it was registered, or it is in production."""
+    if record.step != "promote":
+        return record.step in _PROVES
+    asked = record.config.get("request", {})
+    return record.decision == "PASS" and asked.get("to") == "production"
 
 
 def _leads_to(record: Record, verdict: Verdict) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 import kfp_server_api
 
 ENUMS = {
-    name: frozenset(value for key, value in vars(model).items() if key.isupper())
+    name: tuple(value for key, value in vars(model).items() if key.isupper() and isinstance(value, str))
     for name, model in vars(kfp_server_api.models).items()
     if isinstance(model, type) and not getattr(model, "openapi_types", True)
 }
-"""Allowed texts of each enumeration of the description."""
+"""Allowed texts of each enumeration of the description, in the order of their numbers."""
 
 PLAIN: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool, "object": object}
 
@@ -30,9 +30,7 @@ class Refused(Exception):
 def parsed(data: Any, model: str, place: str = "body") -> Any:
     """Read a body as a model of the description; whatever is not in it is refused, as protojson does."""
     if model in ENUMS:
-        if data not in ENUMS[model]:
-            raise Refused(400, f"{place}: {data!r} is no {model}")
-        return data
+        return _enum(data, model, place)
     if match := re.fullmatch(r"list\[(.+)\]", model):
         return [parsed(entry, match[1], f"{place}[{number}]") for number, entry in enumerate(data)]
     if match := re.fullmatch(r"dict\(str, (.+)\)", model):
@@ -47,10 +45,20 @@ def parsed(data: Any, model: str, place: str = "body") -> Any:
     return _object(data, getattr(kfp_server_api.models, model), place)
 
 
+def _enum(data: Any, model: str, place: str) -> str:
+    """Read a text of an enumeration, or its number."""
+    known = ENUMS[model]
+    found = known[data] if isinstance(data, int) and 0 <= data < len(known) else data
+    if found not in known:
+        raise Refused(400, f"{place}: {data!r} is no {model}")
+    return str(found)
+
+
 def _object(data: Any, kind: Any, place: str) -> Any:
     if not isinstance(data, dict):
         raise Refused(400, f"{place}: {data!r} is no {kind.__name__}")
     by_json = {json_name: name for name, json_name in kind.attribute_map.items()}
+    by_json |= {_camel(json_name): name for json_name, name in by_json.items()}
     if unknown := data.keys() - by_json.keys():
         raise Refused(400, f'{place}: unknown field "{min(unknown)}"')
     fields = {
@@ -59,6 +67,12 @@ def _object(data: Any, kind: Any, place: str) -> Any:
         if value is not None
     }
     return kind(**fields)
+
+
+def _camel(name: str) -> str:
+    """The other spelling of a field that protojson takes; kfp's own client writes its filters so."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def written(model: Any) -> Any:

@@ -20,9 +20,10 @@ from tests.launch.standin.nodes import Nodes
 from tests.launch.standin.plans import Plan, Plans
 from tests.launch.standin.pytorchjobs import TrainingOperator
 from tests.launch.standin.resources import BY_KIND, BY_PLURAL, RESOURCES, Object, Resource
+from tests.launch.standin.runtimes import RUNTIME
 from tests.launch.standin.server import Server, Service
 from tests.launch.standin.store import Store
-from tests.launch.standin.trainjobs import RUNTIME, Trainer
+from tests.launch.standin.trainjobs import Trainer
 from tests.launch.standin.verbs import Verbs
 
 ADMIN = "admin"
@@ -87,6 +88,10 @@ class Cluster:
             namespace: Where they hold; empty: everywhere.
         """
         return self._service.accounts.add(Account(user, rules, namespace))
+
+    def revoke(self, token: str) -> None:
+        """Let an account in no more: its calls are answered with 401."""
+        self._service.accounts.by_token.pop(token, None)
 
     def kubeconfig(self, path: Path, token: str = ADMIN, namespace: str = "team") -> Path:
         """Write a configuration file for clients."""
@@ -160,7 +165,7 @@ class Cluster:
         while True:
             number = self.store.number
             self._garbage.flush()
-            for _ in range(2):
+            for _ in range(3):
                 self._loop.now(lambda: None)
             if self.store.number == number:
                 return
@@ -222,37 +227,24 @@ def cluster(
         seed: Of everything that happens by chance.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    folder = folder.resolve()
+    host = Host(folder.resolve(), python or Path(sys.executable), env or {})
+    absent = {*without} | {entry.plural for entry in RESOURCES if "kueue" in entry.group and not kueue}
+    known = tuple(entry for entry in RESOURCES if entry.plural not in absent)
     with ExitStack() as stack:
-        store, loop = Store(), Loop()
-        absent = {*without} | (
-            {entry.plural for entry in RESOURCES if "kueue" in entry.group} if not kueue else set()
-        )
-        known = tuple(resource for resource in RESOURCES if resource.plural not in absent)
-        verbs, accounts = Verbs(store), Accounts({ADMIN: Account("admin")})
-        host = Host(folder, python or Path(sys.executable), env or {})
-        machines = Nodes(store, loop, Kubelet(store, loop, host, Plans(Plan(process=processes)), backoff_s))
-        trains = TrainingOperator(verbs, loop, seed)
-        service = Service(verbs, accounts, Faults(seed, store.cut_watches), known, machines.log)
-        if not operator:
-            trains.absent()
-        trainer = Trainer(store, loop) if operator else None
-        queues = Kueue(store, loop) if kueue else None
-        verbs.before += [
-            part for part in (trainer and trainer.require_runtime, queues and queues.hold) if part
-        ]
+        loop = Loop()
         stack.callback(loop.close)
+        verbs = Verbs(Store())
+        machines = _machines(verbs.store, loop, host, Plan(process=processes), backoff_s)
         stack.callback(loop.now, machines.close)
-        garbage = Garbage(store)
+        faults = Faults(seed, verbs.store.cut_watches)
+        service = Service(verbs, Accounts({ADMIN: Account("admin")}), faults, known, machines.log)
+        trains, garbage = TrainingOperator(verbs, loop, seed), Garbage(verbs.store)
         stack.callback(garbage.close)
-        server = stack.enter_context(Server(service))
-        running = Cluster(folder, server, service, trains, machines, (loop, garbage))
-        running.trainer, running.kueue = trainer, queues
-        running.put(RUNTIME)
-        for name in namespaces:
-            running.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}})
-        for index in range(nodes):
-            machines.add(f"node-{index}", gpus=gpus)
+        running = Cluster(
+            host.folder, stack.enter_context(Server(service)), service, trains, machines, (loop, garbage)
+        )
+        _add_controllers(running, loop, operator=operator, kueue=kueue)
+        _furnish(running, namespaces, nodes, gpus)
         try:
             yield running
         except BaseException as error:
@@ -261,3 +253,28 @@ def cluster(
             raise
     problems = [*service.problems, *loop.problems]
     assert not problems, "\n".join(problems)
+
+
+def _machines(store: Store, loop: Loop, host: Host, default: Plan, backoff_s: float) -> Nodes:
+    return Nodes(store, loop, Kubelet(store, loop, host, Plans(default), backoff_s))
+
+
+def _add_controllers(running: Cluster, loop: Loop, *, operator: bool, kueue: bool) -> None:
+    """Add the controllers beside the training operator, with their webhooks."""
+    if operator:
+        running.trainer = Trainer(running.store, loop)
+        running.verbs.before.append(running.trainer.require_runtime)
+    else:
+        running.operator.absent()
+    if kueue:
+        running.kueue = Kueue(running.store, loop)
+        running.verbs.before.append(running.kueue.hold)
+
+
+def _furnish(running: Cluster, namespaces: Sequence[str], nodes: int, gpus: int) -> None:
+    """Add what a cluster has before anybody uses it."""
+    running.put(RUNTIME)
+    for name in namespaces:
+        running.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}})
+    for index in range(nodes):
+        running.nodes.add(f"node-{index}", gpus=gpus)

@@ -89,6 +89,8 @@ def _looked_up(store: Store, pod: Object, source: Object) -> str:
         group, name = path.split("[")[0].split(".")[1], path.split("'")[1]
         return str((pod["metadata"].get(group) or {}).get(name, ""))
     group, _, name = path.partition(".")
+    if name in ("podIP", "hostIP"):
+        return "127.0.0.1"
     return str(pod.get(group, {}).get(name, ""))
 
 
@@ -215,6 +217,8 @@ class Process:
         self._end()
 
     def _read(self) -> None:
+        if not self._reads:
+            return  # it has ended meanwhile
         try:
             data = os.read(self._output, 1 << 16)
         except BlockingIOError:

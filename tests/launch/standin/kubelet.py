@@ -2,58 +2,16 @@
 
 import re
 import signal
-from dataclasses import dataclass, field
 
 from tests.launch.standin import containers, podstates
 from tests.launch.standin.deletion import delete
 from tests.launch.standin.events import Recorder
-from tests.launch.standin.logs import Logs
 from tests.launch.standin.loop import Loop
-from tests.launch.standin.plans import Plan, Plans
+from tests.launch.standin.plans import Plans
 from tests.launch.standin.podstates import Told, waiting
 from tests.launch.standin.resources import POD, Object
+from tests.launch.standin.runs import Run
 from tests.launch.standin.store import Store, now
-
-
-@dataclass
-class Run:
-    """A pod on a node.
-
-    Attributes:
-        pod: The pod as it was when it came.
-        main: Its container.
-        init: The container that waits for the master, if any.
-        logs: What its starts wrote.
-        started: When its node took it.
-        phase: Its phase.
-        process: Its process, while one runs.
-        plan: What becomes of its present start.
-        oom: Whether its memory was used up.
-        ending: Whether it was told to end.
-        number: Counts its starts, so that a late timer is known as such.
-    """
-
-    pod: Object
-    main: Told
-    init: Told | None
-    logs: Logs = field(default_factory=Logs)
-    started: str = field(default_factory=now)
-    phase: str = "Pending"
-    process: containers.Process | None = None
-    plan: Plan = field(default_factory=Plan)
-    oom: bool = False
-    ending: bool = False
-    number: int = 0
-
-    @property
-    def uid(self) -> str:
-        """Identity of the pod."""
-        return str(self.pod["metadata"]["uid"])
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """Namespace and name of the pod."""
-        return self.pod["metadata"]["namespace"], self.pod["metadata"]["name"]
 
 
 class Kubelet:

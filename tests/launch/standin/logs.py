@@ -96,14 +96,14 @@ def answer(pod: Object, container: str, logs: Logs | None, query: dict[str, str]
         raise bad(f"container {asked} is not valid for pod {name}")
     if logs is None or asked in inits:
         return Answer(200, "")
-    starts, previous = logs.starts, query.get("previous") == "true"
+    starts, previous = logs.starts, _yes(query, "previous")
     if previous and len(starts) < 2:
         raise bad(f'previous terminated container "{asked}" in pod "{name}" not found')
     if not starts:
         raise bad(f'container "{asked}" in pod "{name}" is waiting to start: {_why(pod)}')
     log = starts[-2] if previous else starts[-1]
     lines = _chosen(log.lines[:], query)
-    if query.get("follow") == "true":
+    if _yes(query, "follow"):
         return _followed(log, lines, len(log.lines), query)
     text = "".join(_written(line, query) for line in lines)
     limit = int(query.get("limitBytes") or 0)
@@ -115,6 +115,10 @@ def out_of_reach(node: str) -> Refused:
     return Refused(
         500, "InternalError", f'Get "https://{node}:10250/containerLogs": dial tcp: connect: no route to host'
     )
+
+
+def _yes(query: dict[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("1", "t", "true")
 
 
 def _why(pod: Object) -> str:
@@ -137,7 +141,7 @@ def _written(line: Line, query: dict[str, str]) -> str:
     """Write a line. Its time has its last zeros left out."""
     second, nano, text = line
     stamp = f"{second:%Y-%m-%dT%H:%M:%S}.{nano:09}".rstrip("0").rstrip(".")
-    return f"{stamp}Z {text}\n" if query.get("timestamps") == "true" else f"{text}\n"
+    return f"{stamp}Z {text}\n" if _yes(query, "timestamps") else f"{text}\n"
 
 
 def _followed(log: Log, lines: list[Line], count: int, query: dict[str, str]) -> Iterator[bytes]:

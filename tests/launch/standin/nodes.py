@@ -8,10 +8,11 @@ from tests.launch.standin import logs, podstates, scheduling
 from tests.launch.standin.answers import Refused
 from tests.launch.standin.deletion import delete, disrupt
 from tests.launch.standin.events import Recorder
-from tests.launch.standin.kubelet import Kubelet, Run
+from tests.launch.standin.kubelet import Kubelet
 from tests.launch.standin.loop import Loop
 from tests.launch.standin.plans import Plan, Plans
 from tests.launch.standin.resources import BY_KIND, POD, Address, Object
+from tests.launch.standin.runs import Run
 from tests.launch.standin.store import Change, Store, now
 from tests.launch.standin.verbs import Answer
 

@@ -71,7 +71,7 @@ class TrainingOperator:
         try:
             self.reconcile(namespace, name)
         except Refused:
-            self._enqueue(namespace, name)  # Something moved meanwhile.
+            self._loop.after(0.05, lambda: self._enqueue(namespace, name))  # Something moved meanwhile.
 
     def reconcile(self, namespace: str, name: str) -> None:
         """Look at a job and its pods, and do what is to be done now."""

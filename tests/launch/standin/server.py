@@ -1,13 +1,14 @@
 """HTTP: reads calls, lets the script of faults befall them, and writes answers and streams."""
 
 import json
+import re
 import socket
 import struct
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty
 from typing import Any
@@ -140,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             if address is None:
                 answer: Answer | Iterator[bytes] = Answer(200, _discovery(path, self.service.known))
             else:
-                allow(account, verb, address)
+                allow(account, verb, _named(address, query))
                 answer = self._do(Request(verb, address, query, _body(raw), self._form()))
             if fault and fault.how == COMMIT_THEN_CUT:
                 raise _Cut
@@ -216,6 +217,12 @@ def _verb(method: str, address: Address | None, query: dict[str, str]) -> str:
     if verb == "get" and not named:
         return "watch" if query.get("watch", "").lower() in ("1", "true") else "list"
     return "deletecollection" if verb == "delete" and not named else verb
+
+
+def _named(address: Address, query: dict[str, str]) -> Address:
+    """Return what a call is about for its caller's rights: a list may be of one name only."""
+    found = re.search(r"(?:^|,)metadata\.name==?([^,]+)", query.get("fieldSelector", ""))
+    return replace(address, name=found[1]) if found and not address.name else address
 
 
 def _body(raw: bytes) -> Any:

@@ -125,7 +125,8 @@ class Store:
         """Return the objects of a kind, by name."""
         with self.lock:
             found = self._objects.get(resource, {})
-            return [found[key] for key in sorted(found) if namespace in ("", key[0]) and selects(found[key])]
+            chosen = [key for key, body in found.items() if namespace in ("", key[0]) and selects(body)]
+            return [found[key] for key in sorted(chosen)]
 
     def add(self, resource: Resource, namespace: str, body: Object) -> Object:
         """Store a new object.

@@ -2,52 +2,19 @@
 
 import copy
 import secrets
-import string
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tests.launch.standin import replicas
+from tests.launch.standin import runtimes
 from tests.launch.standin.answers import Refused
 from tests.launch.standin.deletion import delete
 from tests.launch.standin.events import Recorder
 from tests.launch.standin.loop import Loop
-from tests.launch.standin.patches import strategic
 from tests.launch.standin.resources import BY_KIND, POD, Object, Resource
 from tests.launch.standin.store import Change, Store, now
 
 TRAINJOB = BY_KIND["TrainJob"]
-NODE, PORT = "node", 29500
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_SET = "jobset.sigs.k8s.io/jobset-uid"
 _RESTARTS = 6
-RUNTIME: Object = {
-    "apiVersion": "trainer.kubeflow.org/v1alpha1",
-    "kind": "ClusterTrainingRuntime",
-    "metadata": {"name": "torch-distributed", "labels": {"trainer.kubeflow.org/framework": "torch"}},
-    "spec": {
-        "mlPolicy": {"numNodes": 1, "torch": {}},
-        "template": {
-            "spec": {
-                "replicatedJobs": [
-                    {
-                        "name": NODE,
-                        "template": {
-                            "metadata": {
-                                "labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-                            },
-                            "spec": {
-                                "template": {
-                                    "spec": {"containers": [{"name": NODE, "image": "pytorch/pytorch"}]}
-                                }
-                            },
-                        },
-                    }
-                ]
-            }
-        },
-    },
-}
-"""The runtime that every cluster has."""
 
 
 @dataclass
@@ -126,7 +93,7 @@ class Trainer:
         if (
             held
             and not held.ended
-            and held.uid == pod["metadata"]["labels"].get(_SET)
+            and held.uid == runtimes.jobset_of(pod)
             and pod["status"].get("phase") != "Succeeded"
         ):
             held.failures += 1
@@ -176,10 +143,8 @@ class Trainer:
 
     def _run(self, job: Object, status: Object, held: JobSet) -> None:
         """Make the pods that are missing, and tell how they stand."""
-        nodes, pods = (
-            self._nodes(job),
-            {_index(pod): pod for pod in self._pods(job) if pod["metadata"]["labels"].get(_SET) == held.uid},
-        )
+        nodes, name = self._nodes(job), job["metadata"]["name"]
+        pods = {runtimes.index_of(pod): pod for pod in self._pods(job) if runtimes.jobset_of(pod) == held.uid}
         held.done |= {index for index, pod in pods.items() if pod["status"].get("phase") == "Succeeded"}
         failed = [pod for pod in pods.values() if pod["status"].get("phase") == "Failed"]
         restarts = sum(
@@ -187,9 +152,10 @@ class Trainer:
             for pod in pods.values()
             for entry in pod["status"].get("containerStatuses") or []
         )
-        name = job["metadata"]["name"]
         if not held.ended and held.failures + len(failed) + restarts > self._limit(job):
-            said = f"jobset failed due to one or more job failures (first failed job: {name}-{NODE}-0)"
+            said = (
+                f"jobset failed due to one or more job failures (first failed job: {name}-{runtimes.NODE}-0)"
+            )
             held.ended = {"kind": "Failed", "reason": "FailedJobs", "message": said}
             for pod in pods.values():
                 if pod["status"].get("phase") not in ("Succeeded", "Failed"):
@@ -205,7 +171,11 @@ class Trainer:
         for pod in failed:
             delete(self._store, pod, {})
         for index in set(range(nodes)) - set(pods) - held.done:
-            self._store.add(POD, job["metadata"]["namespace"], self._pod(job, index, held))
+            self._store.add(
+                POD,
+                job["metadata"]["namespace"],
+                runtimes.pod(job, self._runtime(job), index, nodes, held.uid),
+            )
         ready = sum(pod["status"].get("phase") == "Running" for pod in pods.values()) == nodes
         status["jobsStatus"] = [_counts(active=1, ready=int(ready))]
 
@@ -221,53 +191,6 @@ class Trainer:
         wanted = job["spec"]["runtimeRef"]
         kind = BY_KIND[wanted.get("kind", "ClusterTrainingRuntime")]
         return self._store.get(kind, job["metadata"]["namespace"] if kind.namespaced else "", wanted["name"])
-
-    def _pod(self, job: Object, index: int, held: JobSet) -> Object:
-        """Make a pod out of the runtime, the trainer's part of the job and the patches, in that order."""
-        name, trainer = job["metadata"]["name"], job["spec"].get("trainer") or {}
-        part = copy.deepcopy(self._runtime(job)["spec"]["template"]["spec"]["replicatedJobs"][0]["template"])
-        template = part["spec"]["template"]
-        container = next(entry for entry in template["spec"]["containers"] if entry["name"] == NODE)
-        container |= {key: trainer[key] for key in ("image", "command", "args") if key in trainer}
-        if "resourcesPerNode" in trainer:
-            container["resources"] = trainer["resourcesPerNode"]
-        container["env"] = [
-            *(container.get("env") or []),
-            *(trainer.get("env") or []),
-            *_environment(job, self._nodes(job)),
-        ]
-        for patch in job["spec"].get("runtimePatches") or []:
-            jobs = (
-                patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs")
-                or []
-            )
-            for entry in jobs:
-                template = strategic(
-                    template, entry.get("template", {}).get("spec", {}).get("template") or {}
-                )
-        template["spec"].setdefault("restartPolicy", "OnFailure")
-        ending = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))
-        labels = {"jobset.sigs.k8s.io/jobset-name": name, "jobset.sigs.k8s.io/replicatedjob-name": NODE}
-        labels |= {"batch.kubernetes.io/job-name": f"{name}-{NODE}-0", _INDEX: str(index), _SET: held.uid}
-        given = template.get("metadata") or {}
-        metadata = {
-            "name": f"{name}-{NODE}-0-{index}-{ending}",
-            "labels": {
-                **(part.get("metadata", {}).get("labels") or {}),
-                **(given.get("labels") or {}),
-                **labels,
-            },
-            "annotations": {**(given.get("annotations") or {}), _INDEX: str(index)},
-            "ownerReferences": [replicas.owner(job)],
-        }
-        pending = {"phase": "Pending"}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
-            "spec": template["spec"],
-            "status": pending,
-        }
 
     def _end_at_deadline(self, job: Object, status: Object) -> None:
         """Fail a job that takes too long: unlike a PyTorchJob's, this deadline wakes its operator."""
@@ -285,25 +208,16 @@ class Trainer:
             delete(self._store, pod, {})
 
 
-def _index(pod: Object) -> int:
-    return int(pod["metadata"]["labels"][_INDEX])
-
-
-def _environment(job: Object, nodes: int) -> list[Object]:
-    name = job["metadata"]["name"]
-    each = (job["spec"].get("trainer") or {}).get("numProcPerNode", "auto")
-    path = f"metadata.annotations['{_INDEX}']"
-    return [
-        {"name": "PET_NNODES", "value": str(nodes)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(each)},
-        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": path}}},
-        {"name": "PET_MASTER_ADDR", "value": f"{name}-{NODE}-0-0.{name}"},
-        {"name": "PET_MASTER_PORT", "value": str(PORT)},
-    ]
-
-
 def _counts(**some: int) -> Object:
-    return {"name": NODE, "active": 0, "failed": 0, "ready": 0, "succeeded": 0, "suspended": 0, **some}
+    return {
+        "name": runtimes.NODE,
+        "active": 0,
+        "failed": 0,
+        "ready": 0,
+        "succeeded": 0,
+        "suspended": 0,
+        **some,
+    }
 
 
 def _condition(status: Object, kind: str) -> Object | None:

@@ -181,21 +181,25 @@ class _Follower:
 
     def _judged(self, run: Any, ending: Ending) -> Ending:
         """Look whether a gate stopped a run that for the API has succeeded. Not to know is no pass."""
-        if self._pipeline is None or not any(progress.gates(self._pipeline)):
+        if self._pipeline is None:
+            return self._unjudged(ending, "its pipeline cannot be read")
+        if not any(progress.gates(self._pipeline)):
             return ending
         if not progress.tells_steps(run):
-            unknown = DependencyError(
-                "the run has ended, and the API lists none of its steps: whether a gate held it is not known",
-                where=self._api.place.link(self._run_id),
-                hint="Look at the page of the run.",
-            )
-            return dataclasses.replace(
-                ending, state="unknown", exit_code=unknown.code, error=as_record(unknown, "run")
-            )
+            return self._unjudged(ending, "the API lists none of its steps")
         held = progress.held(run, self._pipeline)
         if held is None:
             return ending
         return dataclasses.replace(ending, state="held", exit_code=held.code, held_by=held.step)
+
+    def _unjudged(self, ending: Ending, why: str) -> Ending:
+        unknown = DependencyError(
+            f"the run has ended well, and {why}: whether a gate held it is not known",
+            where=self._api.place.link(self._run_id),
+            hint="Look at the page of the run.",
+        )
+        error = as_record(unknown, "run")
+        return dataclasses.replace(ending, state="unknown", exit_code=unknown.code, error=error)
 
 
 def _unknown(run: Any, step: StepNow | None) -> dict[str, Any]:

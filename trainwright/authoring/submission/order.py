@@ -161,7 +161,8 @@ def here(value: Any, name: str = "") -> Iterator[str]:
         yield from here(inside, name)
     elif isinstance(value, str) and value.startswith(("/", "sqlite:////")) and "\n" not in value:
         path = value.removeprefix("sqlite:///")
-        if os.path.exists(path) or os.path.exists(os.path.dirname(path)):
+        parent = os.path.dirname(path)
+        if os.path.exists(path) or (parent != "/" and os.path.exists(parent)):
             yield name
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.troubles import FAILURES, trouble
-from trainwright.errors import InternalError
 
 DIGITS = 12
 
@@ -98,12 +96,11 @@ def _pipeline(api: Connection, name: str) -> str:
 
 
 def spec_of(api: Connection, pipeline_id: str, version_id: str) -> Mapping[str, Any]:
-    """Return the compiled documents of a version, as the API has them; empty if it does not give them."""
+    """Return the compiled documents of a version, as the API has them; empty if it has them no more.
+
+    Raises:
+        TrainwrightError: It was refused, or the API did not answer in time.
+    """
     call = api.pipelines.pipeline_service_get_pipeline_version
-    try:
-        found = api.once(call, pipeline_id, version_id).pipeline_spec
-    except FAILURES as failure:
-        if not trouble(failure, "reading the pipeline", api.place.host).status:
-            raise InternalError("unreachable") from failure
-        return {}
-    return found if isinstance(found, dict) else {}
+    found = api.read_if_there("reading the pipeline", call, pipeline_id, version_id)
+    return found.pipeline_spec if found and isinstance(found.pipeline_spec, dict) else {}

@@ -8,9 +8,9 @@ from typing import Any
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
-from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
 
-from trainwright.launch.cluster.answers import Absent, Call, Conflict, Expired, of_refusal, of_transport
+from trainwright.launch.cluster import streams
+from trainwright.launch.cluster.answers import Absent, Call, Conflict, of_refusal, of_transport
 from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.owner import Owner
@@ -22,7 +22,6 @@ _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _SILENT_S = 300.0
 """Seconds without a line after which a log that is followed is opened anew: connections die silently."""
 
-_GONE = 410
 _STEPS = "application/json-patch+json"
 
 
@@ -148,7 +147,7 @@ class Api:
         call = self._of(selection, "watch")
         response = self._open("GET", call, self._place(selection), query, answer_s=seconds + 15)
         try:
-            yield response, _changes(response, call)
+            yield response, streams.changes(response, call)
         finally:
             response.close()
 
@@ -199,7 +198,7 @@ class Api:
         silent_s = _SILENT_S if "follow" in query else _ANSWER_S
         response = self._open("GET", call, f"{self._pods}/{pod}/log", told, answer_s=silent_s)
         try:
-            yield response, (_stamped(line) for line in _lines(response))
+            yield response, (streams.stamped(line) for line in streams.lines(response))
         finally:
             response.close()
 
@@ -281,34 +280,3 @@ def _pointer(annotation: str) -> str:
 def _query(selection: Selection) -> dict[str, str]:
     pairs = {"fieldSelector": selection.fields, "labelSelector": selection.labels}
     return {name: value for name, value in pairs.items() if value}
-
-
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
-    """Give the lines of an open answer as they come, until it ends or breaks."""
-    try:
-        for line in iter_resp_lines(response):
-            if line:
-                yield line
-    except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-        # The last two are what a response gives that was closed by another thread.
-        raise of_transport(error) from error
-
-
-def _stamped(line: str) -> tuple[str, str]:
-    stamp, _, text = line.partition(" ")
-    return stamp, text
-
-
-def _changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:
-    for line in _lines(response):
-        try:
-            change: Object = json.loads(line)
-        except ValueError as error:
-            raise of_transport(error) from error
-        if change["type"] == "ERROR":
-            status = change["object"]
-            if status.get("code") == _GONE:
-                raise Expired(status.get("message", ""))
-            told = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
-            raise of_refusal(told, call)
-        yield change

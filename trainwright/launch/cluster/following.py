@@ -187,9 +187,10 @@ class Follower:
             return True
         job = self._sight.observed.job
         says_success = job is not None and job.holds("Succeeded") and not job.holds("Failed")
-        if outcome.kind in _OPEN or says_success:
+        if says_success or (outcome.kind in _OPEN and not outcome.pod):
             return False
-        return bool(outcome.pod) or waited_s > _PODS_S
+        # An end that nothing explains so far may yet be explained by the rest of a log, or by an event.
+        return (bool(outcome.pod) and outcome.kind not in _OPEN) or waited_s > _PODS_S
 
     def _followed(self, outcome: Outcome) -> Followed:
         observed = self._sight.observed

@@ -11,9 +11,9 @@ from typing import Any
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
 
-from trainwright.errors import DependencyError, Preempted, PreemptedUnsaved, TrainwrightError, TransientError
-from trainwright.launch import attempt, manifests, progress, signals
-from trainwright.launch.cluster import joining, ledger, telling
+from trainwright.errors import DependencyError, Preempted, TrainwrightError, TransientError
+from trainwright.launch import attempt, manifests, signals
+from trainwright.launch.cluster import ends, joining, ledger, telling
 from trainwright.launch.cluster.answers import Conflict
 from trainwright.launch.cluster.api import Api, Selection
 from trainwright.launch.cluster.following import Followed, Follower, Pace, tries_again
@@ -22,14 +22,12 @@ from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.lease import Outdone, holder_of, new_holder
 from trainwright.launch.cluster.limits import Limits
 from trainwright.launch.cluster.patience import Patience
-from trainwright.launch.cluster.saved import saved_s
 from trainwright.launch.diagnosis import Observed, Success, incidents, refused, spent
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.owner import Owner, find_owner
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_NEVER_UNCHANGED = frozenset({"HOST_OOM", "CUDA_OOM"})
 _STOP_S, _STOP_ANSWER_S = 20.0, 5.0
 """Seconds that the deletion of a job is tried for once we are told to stop, and that each try is given."""
 
@@ -120,16 +118,16 @@ class ClusterLauncher:
             TransientError: The API was out of reach for too long; the job was left alone.
             TrainwrightError: What the first failing process reported.
         """
-        if found := _finished(job):
+        if found := ends.finished(job):
             return self._result(*found)
-        _require_changed(job)
+        ends.require_changed(job)
         telling.forget(job.folder)
         with signals.raised():
             try:
                 return self._run(job)
             except signals.Stopped as stopped:
                 self._stop()
-                raise _stopped(stopped.name, job, self._asked) from None
+                raise ends.stopped(stopped.name, job, self._asked) from None
             except Outdone as outdone:
                 raise Preempted(
                     f"launcher {outdone} has taken over job {job.name}; this one stops",
@@ -147,7 +145,7 @@ class ClusterLauncher:
                 return self._succeeded(followed, folder)
             self._again_or_raise(asked, followed, folder)
             # A folder in which nothing has run yet is good for the next attempt, if it is the newest.
-            if folder != asked.folder and asked.folder == _newest(asked):
+            if folder != asked.folder and asked.folder == ends.newest(asked):
                 continue
             asked = dataclasses.replace(asked, folder=attempt.again(job.folder, prepared))
 
@@ -215,10 +213,10 @@ class ClusterLauncher:
         told = telling.told(failure, followed.observed, api.kind, api.namespace, past.told)
         telling.leave(told, folder)
         telling.show(told, followed=followed.logged)
-        _note(dataclasses.replace(entry, final=not again), folder)
+        ends.note(dataclasses.replace(entry, final=not again), folder)
         if not again:
             self._leave_nothing_running(followed, failure)
-            raise _final(told.failure, now)
+            raise ends.final(told.failure, now)
         count, limit = now.spent[failure.budget], getattr(job.budget, failure.budget)
         sys.stderr.write(
             f"Restarting ({count} of {limit} for {failure.budget}) after {failure.kind}: {failure.what}; "
@@ -291,57 +289,3 @@ def own_workflow(api: Api) -> str:
         sys.stderr.write(f"the job goes with no workflow: {why}\n")
         return ""
     return owner.name
-
-
-def _finished(job: Job) -> tuple[Path, Completion] | None:
-    """Return an attempt at this very job that has completed, whatever became of the object."""
-    home = attempt.home_of(job.folder)
-    for folder in reversed(attempt.folders(home) if home else [job.folder]):
-        if completion := completed(folder, folder.name):
-            return folder, completion
-    return None
-
-
-def _require_changed(job: Job) -> None:
-    """Refuse to run a job once more, unchanged, that ran out of memory.
-
-    Raises:
-        TrainwrightError: What its last attempt failed of.
-    """
-    found = ledger.last(job.folder)
-    if found and found[1].final and found[1].job == job.digest and found[1].kind in _NEVER_UNCHANGED:
-        failure = Failure.read(found[0])
-        what = f"{failure.what} (attempt {found[0].name}; it is not run once more unchanged)"
-        raise dataclasses.replace(failure, what=what).to_error()
-
-
-def _newest(job: Job) -> Path | None:
-    home = attempt.home_of(job.folder)
-    return attempt.newest_attempt(home) if home else None
-
-
-def _note(entry: ledger.Ended, folder: Path) -> None:
-    try:
-        entry.write(folder / entry.FILE)
-    except OSError as error:
-        sys.stderr.write(f"what became of attempt {folder.name} could not be noted: {error}\n")
-
-
-def _final(failure: Failure, past: ledger.Ledger) -> TrainwrightError:
-    """Return the error of the last attempt; says how many there were, and what they cost."""
-    if len(past.entries) == 1:
-        return failure.to_error()
-    more = f" (attempt {len(past.entries)}; {past.lost_gpu_s:,.0f} GPU seconds lost over all)"
-    return dataclasses.replace(failure, what=failure.what + more).to_error()
-
-
-def _stopped(name: str, job: Job, asked: str) -> TrainwrightError:
-    """Return what a step ends with that was told to stop: by whether there is a state to go on from."""
-    home = attempt.home_of(job.folder)
-    saved = saved_s(home) if home else 0.0
-    done = progress.read(job.folder)
-    state = f"; {progress.line(done)}" if done else ""
-    what = f"stopped by {name}; job {asked or job.name} was deleted{state}"
-    if saved:
-        return Preempted(what, hint="Run the step again: it goes on from its last checkpoint.")
-    return PreemptedUnsaved(what)

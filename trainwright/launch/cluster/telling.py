@@ -92,7 +92,7 @@ def _tail(failure: Failure, observed: Observed) -> tuple[str, ...]:
 
 def _elsewhere(failure: Failure, observed: Observed, kind: Kind, namespace: str) -> str:
     """Write the commands that show what the job and its other pods wrote."""
-    names = [pod.name for pod in observed.pods if pod.gone is None]
+    names = [pod.name for pod in observed.pods]
     first = [name for name in names if name == failure.pod]
     others = [name for name in dict.fromkeys(names) if name != failure.pod]
     shown = [

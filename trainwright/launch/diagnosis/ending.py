@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainwright.launch.diagnosis import log
 from trainwright.launch.diagnosis.finding import Finding
@@ -163,7 +163,9 @@ def _by_signal(case: _Case) -> Finding | None:
     if number in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
         seen = "; no eviction, no deletion and no sign of a lack of memory was seen"
         advice = _KILLED if number == signal.SIGKILL else ""
-        return case.finding("UNKNOWN", what + seen, reason=name, advice=advice)
+        found = case.finding("UNKNOWN", what + seen, reason=name, advice=advice)
+        # Whoever did it from outside may well not do it again: worth some tries, but not without end.
+        return replace(found, retryable=True, charged="infrastructure")
     advice = _SHARED_MEMORY if number == signal.SIGBUS else ""
     crashed = f"{what}: it crashed{_without_log(case)}"
     return case.finding("USER_EXCEPTION", crashed, reason=name, advice=advice)

@@ -10,7 +10,7 @@ from trainwright.launch.diagnosis.finding import Finding
 from trainwright.launch.diagnosis.job_story import JobStory
 from trainwright.launch.diagnosis.log import LogStory
 from trainwright.launch.diagnosis.observed import Observed
-from trainwright.launch.diagnosis.pod_story import Ending, PodStory
+from trainwright.launch.diagnosis.pod_story import MAIN, Ending, PodStory
 
 _SKEW_S = 5
 """By how much the clocks of a cluster's machines may differ, in seconds."""
@@ -69,7 +69,8 @@ def _of_pod(observed: Observed, pod: PodStory) -> list[Incident]:
             finding=ending.judge(pod, end, story, events),
             at_s=_when(end, story),
             order=end.order,
-            began_s=end.started_s,
+            # What runs before the training container is overcome as soon as that runs.
+            began_s=end.started_s if end.container in MAIN else 0.0,
         )
         for end in pod.endings
         if end.exit_code and end.started_s is not None and not _killed_by_deletion(pod, end)

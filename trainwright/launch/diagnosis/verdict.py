@@ -130,6 +130,10 @@ def _settled(observed: Observed, chosen: Incident | None, report: Report | None)
         return found
     told = report.failure
     fact = chosen is not None and not chosen.finding.weak and found.kind in _FACTS
+    # An agent that was told to stop only shows that the operator cleaned up after the pod that failed.
+    alone = chosen is not None and not chosen.finding.weak and chosen.pod.deletion is None
+    if alone and told.kind == "PREEMPTED" and found.kind != "PREEMPTED":
+        return replace(found, evidence=(*found.evidence, *told.evidence))
     final = found.kind in {"DEADLINE", "DELETED"} and told.kind in _SYMPTOMS
     if final or (fact and (told.kind in _SYMPTOMS or not report.named)):
         code = told.code if told.kind == found.kind else found.code

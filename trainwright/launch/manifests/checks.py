@@ -14,6 +14,7 @@ from trainwright.launch.manifests.pod_checks import at, entries
 
 _KINDS = {"PyTorchJob": "KubeflowOrgV1PyTorchJob", "TrainJob": "TrainJob"}
 _RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
+_RESTARTING = ("Always", "OnFailure", "ExitCode")
 _CLEAN = ("None", "Running", "All")
 _BACKENDS = ("c10d", "etcd", "etcd-v2")
 _MANAGERS = ("kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue")
@@ -54,7 +55,7 @@ def _metadata(body: dict[str, Any]) -> Iterator[str]:
 
 def _pytorchjob(body: dict[str, Any]) -> Iterator[str]:
     spec, replicas = at(body, "spec"), at(body, "spec", "pytorchReplicaSpecs")
-    restarts = any(at(replica, "restartPolicy") != "Never" for replica in replicas.values())
+    restarts = any(at(replica, "restartPolicy") in _RESTARTING for replica in replicas.values())
     yield from _policy(at(spec, "runPolicy"), restarts=restarts)
     yield from _roles(replicas, bool(at(spec, "elasticPolicy")))
     processes = at(spec, "nprocPerNode") or "auto"

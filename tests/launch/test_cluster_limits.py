@@ -1,0 +1,120 @@
+"""The limits that a launcher holds a job to, by a clock of the test's own."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.objects import at, ended, job, pod, seen
+from trainwright.artifacts import Progress
+from trainwright.launch.cluster.limits import Limits, Reached, Watchdog, worked_s
+from trainwright.launch.diagnosis import Observed, clock, standing
+
+START = clock.seconds(at(0)) or 0.0
+WAITS = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+IDLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+
+
+def looks(dog: Watchdog, observed: Observed, *times: float) -> list[Reached | None]:
+    return [dog.look(observed, standing(observed), START + second) for second in times]
+
+
+def limits(**changes: Any) -> Limits:
+    return dataclasses.replace(Limits(timeout_s=3600), **changes)
+
+
+def suspended(*spans: tuple[str, int]) -> dict[str, Any]:
+    entries = [
+        {"type": "Suspended", "status": status, "reason": "x", "lastTransitionTime": at(second)}
+        for status, second in spans
+    ]
+    body = job()
+    body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    body["status"] = {"conditions": entries}
+    return body
+
+
+def test_the_deadline_counts_the_time_of_earlier_attempts_too(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    assert looks(Watchdog(limits(timeout_s=100), tmp_path), observed, 99, 101)[0] is None
+    (reached,) = looks(Watchdog(limits(timeout_s=100, earlier_s=60), tmp_path), observed, 50)
+    assert reached is not None
+    assert reached.kind == "DEADLINE"
+    assert "within 100 s, over all attempts" in reached.what
+
+
+def test_time_in_a_queue_counts_for_no_limit(tmp_path: Path) -> None:
+    queued = seen(suspended(("True", 0)))
+    assert looks(Watchdog(limits(timeout_s=100, pending_s=50), tmp_path), queued, 10_000) == [None]
+    queued.see_job(suspended(("False", 3000)))
+    assert worked_s(queued.job, START + 3040) == 40
+    late = looks(Watchdog(limits(timeout_s=100, pending_s=50), tmp_path), queued, 3049, 3051)
+    assert late[0] is None
+    assert late[1] is not None
+
+
+def test_an_image_that_does_not_come_is_waited_for_two_minutes(tmp_path: Path) -> None:
+    observed = seen(job(), pod("tw-master-0"), pod(state=WAITS))
+    reached = looks(Watchdog(limits(), tmp_path), observed, 5, 124, 126)
+    assert reached[:2] == [None, None]
+    assert reached[2] is not None
+    assert (reached[2].kind, "manifest unknown" in reached[2].what) == ("IMAGE_PULL", True)
+
+
+def test_an_image_that_comes_in_time_after_all_is_no_failure(tmp_path: Path) -> None:
+    dog, observed = Watchdog(limits(), tmp_path), seen(job(), pod("tw-master-0"), pod(state=WAITS))
+    assert looks(dog, observed, 5, 100) == [None, None]
+    observed.see_pod(pod())
+    assert looks(dog, observed, 126) == [None]
+
+
+def test_pods_without_a_node_are_waited_for_half_an_hour(tmp_path: Path) -> None:
+    observed = seen(job(), pod("tw-master-0"), pod(state={}, scheduled=IDLE))
+    reached = looks(Watchdog(limits(), tmp_path), observed, 1799, 1801)
+    assert reached[0] is None
+    assert reached[1] is not None
+    assert (reached[1].kind, "0/3 nodes" in reached[1].what) == ("UNSCHEDULABLE", True)
+
+
+def test_a_job_that_runs_is_not_pending_however_long(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    assert looks(Watchdog(limits(timeout_s=1e9), tmp_path), observed, 1e6) == [None]
+
+
+def progress(folder: Path, step: int) -> None:
+    Progress(
+        step=step, total=10, epoch=0, loss=1.0, samples_per_s=5.0, eta_s=3.0, time="2026-11-20T08:00:00+00:00"
+    ).write(folder)
+
+
+@pytest.mark.parametrize("phase", ["steps", "evaluation"])
+def test_silence_is_a_stall_only_while_steps_are_to_be_expected(tmp_path: Path, phase: str) -> None:
+    (tmp_path / "pulse").mkdir()
+    (tmp_path / "pulse" / "rank-0").write_text(f"{phase} 3\n")
+    progress(tmp_path, 3)
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    dog = Watchdog(limits(stall_s=60), tmp_path)
+    reached = looks(dog, observed, 20, 109, 111)
+    assert reached[:2] == [None, None]
+    assert (reached[2] is not None) == (phase == "steps")
+    if reached[2]:
+        assert reached[2].kind == "STUCK"
+        assert "made no progress for 90 s and was ended: step 3 of 10 (30%)" in reached[2].what
+
+
+def test_whoever_gets_on_does_not_stall(tmp_path: Path) -> None:
+    observed, dog = seen(job("Running"), pod("tw-master-0"), pod()), Watchdog(limits(stall_s=60), tmp_path)
+    for number in range(5):
+        progress(tmp_path, number)
+        assert looks(dog, observed, 100 * number, 100 * number + 85) == [None, None]
+
+
+def test_before_the_first_step_nothing_stalls(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    assert looks(Watchdog(limits(stall_s=1), tmp_path), observed, 10, 3000) == [None, None]
+
+
+def test_a_pod_that_failed_once_is_not_taken_for_a_pending_one(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod(state=ended(1)))
+    assert looks(Watchdog(limits(pending_s=10), tmp_path), observed, 3000) == [None]

@@ -1,0 +1,62 @@
+"""The audit in a bucket, as on a cluster."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.registry.test_chain import entry, move
+from tests.storage.stores import Bucket
+from trainwright.registry.chain import Chain
+from trainwright.registry.entries import INTENT, Broken
+from trainwright.storage import AlreadyThere, create, list_files, remove
+from trainwright.storage.lease import held
+
+
+def test_an_audit_in_a_bucket_is_written_once_read_back_and_found_out(bucket: Bucket) -> None:
+    chain = Chain(f"{bucket.uri}/audit", "m")
+    assert chain.read().entries == ()
+    move(chain, "1")
+    move(chain, "2", "1")
+    again = Chain(f"{bucket.uri}/audit", "m")
+    assert again.read().succession == ["1", "2"]
+    with pytest.raises(AlreadyThere):
+        create(f"{chain.place}/00000003.json", b"{}")
+    remove([f"{chain.place}/00000002.json"])
+    with pytest.raises(Broken, match="entry 2 is missing"):
+        Chain(f"{bucket.uri}/audit", "m").read()
+
+
+def test_of_many_that_write_the_same_number_into_a_bucket_one_does(bucket: Bucket) -> None:
+    won, lost, barrier = [], [], threading.Barrier(4)
+
+    def work(number: int) -> None:
+        chain = Chain(f"{bucket.uri}/audit", "m")
+        chain.read()
+        barrier.wait()
+        try:
+            won.append(chain.append(entry(INTENT, str(number))).change)
+        except AlreadyThere:
+            lost.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 3)
+
+
+def test_the_lease_lies_beside_the_entries_and_is_none(bucket: Bucket, tmp_path: Path) -> None:
+    chain = Chain(f"{bucket.uri}/audit", "m")
+    with held(chain.leases, lease_s=30, wait_s=0) as lease:
+        move(chain, "1")
+        assert lease.number == 1
+    assert len(chain.read().entries) == 2
+    names = {file.uri.removeprefix(f"{chain.place}/") for file in list_files(chain.place)}
+    assert names == {
+        "00000001.json",
+        "00000002.json",
+        "lease/lease.00000001.json",
+        "lease/lease.00000001.done.json",
+    }

@@ -1,0 +1,52 @@
+"""Answers of the API that come line by line, for as long as somebody reads: watches, and logs."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import urllib3
+from kubernetes import client as k8s  # type: ignore[import-untyped]
+from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
+
+from trainwright.launch.cluster.answers import Call, Expired, of_refusal, of_transport
+
+Object = dict[str, Any]
+_GONE = 410
+
+
+def lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
+    """Give the lines of an open answer as they come, until it ends or breaks."""
+    try:
+        for line in iter_resp_lines(response):
+            if line:
+                yield line
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+        # The last two are what a response gives that was closed by another thread.
+        raise of_transport(error) from error
+
+
+def stamped(line: str) -> tuple[str, str]:
+    """Part a line of a log from its time."""
+    stamp, _, text = line.partition(" ")
+    return stamp, text
+
+
+def changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:
+    """Give the events of a watch.
+
+    Raises:
+        Expired: The version it began with is too old.
+        Passing: It broke.
+    """
+    for line in lines(response):
+        try:
+            change: Object = json.loads(line)
+        except ValueError as error:
+            raise of_transport(error) from error
+        if change["type"] == "ERROR":
+            status = change["object"]
+            if status.get("code") == _GONE:
+                raise Expired(status.get("message", ""))
+            told = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
+            raise of_refusal(told, call)
+        yield change
