@@ -5,6 +5,7 @@ from kfp import dsl, kubernetes
 from components.evaluate.component import evaluate
 from components.ingest.component import ingest
 from components.join.component import join
+from components.locate.component import locate
 from components.probe.component import probe
 from components.register.component import register
 from components.resolve.component import resolve
@@ -88,7 +89,7 @@ def train_and_register(
     finish = summarize()
     _set(finish, cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
-        # What is outside may have changed since the last run, so these three always look. Only their strings
+        # What is outside may have changed since the last run, so these four always look. Only their strings
         # are passed on: on a cluster, a step that took an artifact of theirs would never be reused.
         source_now = resolve(source=source, data=data, date=date)
         _set(source_now, cpu="1", memory="1G", cached=False)
@@ -97,6 +98,8 @@ def train_and_register(
         _set(features_now, cpu="1", memory="1G", cached=False)
         baseline_now = resolve(source=baseline).set_display_name("resolve-baseline")
         _set(baseline_now, cpu="1", memory="1G", cached=False)
+        production_now = locate(registry=registry)
+        _set(production_now, cpu="1", memory="1G", cached=False)
 
         ingested = ingest(
             source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
@@ -141,22 +144,24 @@ def train_and_register(
             kubernetes.mount_pvc(trained, pvc_name=claim, mount_path=SHARED)
             kubernetes.add_pod_annotation(trained, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
 
-            # Not cached: which version is in production may have changed. Beside the training, not after it.
+            # Beside the training, not after it.
             scored = score(
                 training_set=joined.outputs["training_set"],
                 data_version=joined.outputs["Output"],
                 evaluation=evaluation,
                 registry=registry,
+                model_version=production_now.outputs["model_version"],
+                source=production_now.outputs["source"],
             )
-            _set(scored, cpu="2", memory="8G", hours=4, cached=False)
+            _set(scored, cpu="2", memory="8G", hours=4)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],
                 predictions_version=trained.outputs["predictions_version"],
                 evaluation=evaluation,
                 baseline=scored.outputs["predictions"],
-                baseline_version=scored.outputs["predictions_version"],
-                baseline_registered=scored.outputs["registered"],
+                baseline_version=scored.outputs["Output"],
+                baseline_registered=production_now.outputs["registered"],
             )
             _set(evaluated, cpu="2", memory="4G")
 

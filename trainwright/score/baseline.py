@@ -8,13 +8,27 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Evaluation, LanguageModel, Registry
 from trainwright.report import markdown
-from trainwright.score.production import Production, bring, find
+from trainwright.score.production import bring
 from trainwright.serving import load, load_language_model
 from trainwright.serving.losses import write_losses
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_predictions
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.server import open_client, persist
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which model is to score.
+
+    Attributes:
+        model: Digest of its manifest; empty for none.
+        source: Where its files are.
+        registry: Where it is registered.
+    """
+
+    model: str
+    source: str
+    registry: Registry
 
 
 @dataclass(frozen=True)
@@ -23,60 +37,55 @@ class Scored:
 
     Attributes:
         predictions_version: Digest of the predictions' manifest; empty where there are none.
-        registered: The version that is in production; empty where there is none.
         headline: What happened, in one line.
     """
 
     predictions_version: str
-    registered: str
     headline: str
 
 
-def score_production(
+def score_rows(
     training_set: Path,
     data_version: str,
     evaluation: Evaluation,
-    registry: Registry,
+    asked: Asked,
     *,
     predictions: Path,
     summary: Path,
 ) -> Scored:
-    """Score the split that is judged with the model in production, if there is one.
+    """Score the split that is judged with a registered model, if there is one.
 
     A model that cannot score these rows, for they lack a column that it reads, is no reason to stop: there
-    are then no predictions of it, and the gate is told of which version they are missing.
+    are then no predictions of it, and the gate, which is told the version, holds the candidate.
 
     Args:
         training_set: Folder of the snapshot that the candidate was made from.
         data_version: The digest it must have.
         evaluation: Names the split.
-        registry: The registered model, and where.
-        predictions: Folder for the snapshot of the predictions; stays empty where there are none.
+        asked: The model.
+        predictions: Folder for the snapshot of the predictions; has no manifest where there are none.
         summary: Markdown file: what was scored.
 
     Raises:
-        InputError: The snapshot is gone or changed, or the files in the registry are not what was registered.
-        DependencyError: The registry was away for ``registry.retry_s``.
-        PermissionRefused: It refuses this identity.
+        InputError: The snapshot is gone or changed, or the files are not what was registered.
+        DependencyError: The files could not be had for ``registry.retry_s``.
+        PermissionRefused: The registry refuses this identity.
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(training_set, data_version)
-    uri, patience = registry.tracking_uri, registry.retry_s
-    client = persist(lambda: open_client(uri), uri, patience)
-    found = persist(lambda: find(client, registry.model), uri, patience)
     predictions.mkdir(parents=True, exist_ok=True)
-    scored = Scored("", "", f"no version of {registry.model} is in production")
-    if found:
+    scored = Scored("", "no model is in production, so none is scored")
+    if asked.model:
         with tempfile.TemporaryDirectory() as scratch:
-            folder, model = persist(lambda: bring(found, uri, Path(scratch)), uri, patience)
-            scored = _score(found, folder, model, (training_set, snapshot, evaluation.split), predictions)
+            folder, model = bring(asked.source, asked.model, asked.registry, Path(scratch))
+            scored = _score(folder, model, (training_set, snapshot, evaluation.split), predictions)
     watch.record(
         predictions,
         "score",
         scored.headline,
-        config={"registry": registry.model_dump(mode="json"), "split": evaluation.split},
-        inputs={"training_set": data_version},
-        outputs={"predictions": scored.predictions_version},
+        config={"split": evaluation.split, "source": asked.source},
+        inputs={"training_set": data_version} | ({"model": asked.model} if asked.model else {}),
+        outputs={"predictions": scored.predictions_version} if scored.predictions_version else {},
         parents=[training_set],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
@@ -84,17 +93,13 @@ def score_production(
     return scored
 
 
-def _score(
-    found: Production, folder: Path, model: Model, rows: tuple[Path, Snapshot, str], predictions: Path
-) -> Scored:
+def _score(folder: Path, model: Model, rows: tuple[Path, Snapshot, str], predictions: Path) -> Scored:
     training_set, snapshot, split = rows
     try:
         written = write(folder, model, training_set, snapshot, [split], predictions)
     except (InputError, DataRefused, Diverged) as error:
-        headline = f"version {found.version} in production cannot score these rows: {error.what}"
-        return Scored("", found.version, headline)
-    counted = written.splits[split]
-    return Scored(written.digest, found.version, f"{counted:,} rows scored by version {found.version}")
+        return Scored("", f"model {model.digest[:6]} in production cannot score these rows: {error.what}")
+    return Scored(written.digest, f"{written.splits[split]:,} rows scored by model {model.digest[:6]}")
 
 
 def write(

@@ -1,85 +1,36 @@
-"""The version that is in production, brought here from the registry and checked."""
+"""The files of a registered version, brought here and checked."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainwright.artifacts import Model
-from trainwright.errors import DependencyError, InputError
-from trainwright.registry.names import PRODUCTION
+from trainwright.experiment import Registry
 from trainwright.serving import verified
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
-
-DIGEST = "trainwright.model_digest"
-"""Tag of a version: digest of its model's manifest."""
+from trainwright.tracking.server import persist
 
 
-@dataclass(frozen=True)
-class Production:
-    """A version that an alias points at.
-
-    Attributes:
-        version: Its number in the registry.
-        model: Digest of its model's manifest.
-        source: Where its files are.
-    """
-
-    version: str
-    model: str
-    source: str
-
-
-def find(client: "MlflowClient", name: str) -> Production | None:
-    """Return the version in production; None where there is none, or no such model yet.
-
-    Raises:
-        InputError: A version without the digest of its model is in production: it was not registered here.
-    """
-    found = _pointed_at(client, name)
-    if found is None:
-        return None
-    if not found.tags.get(DIGEST):
-        raise InputError(
-            f"version {found.version} of {name} is in production and has no tag {DIGEST}",
-            where=f"alias {PRODUCTION}",
-            hint="Promote a version that the register step made.",
-        )
-    return Production(str(found.version), found.tags[DIGEST], str(found.source))
-
-
-def _pointed_at(client: "MlflowClient", name: str) -> "ModelVersion | None":
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version_by_alias(name, PRODUCTION)
-    except MlflowException as error:
-        # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE.
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST" or "alias" in str(error).lower():
-            return None
-        raise
-
-
-def bring(found: Production, tracking_uri: str, folder: Path) -> tuple[Path, Model]:
+def bring(source: str, digest: str, registry: Registry, folder: Path) -> tuple[Path, Model]:
     """Download a version's files, and check that they are what was registered.
+
+    Args:
+        source: Where they are, as the registry has it.
+        digest: Digest of the model's manifest.
+        registry: MLflow's address, which may hand them out, and how long it is waited for.
+        folder: Where they are put.
 
     Returns:
         Their folder, and the model's manifest.
 
     Raises:
-        DependencyError: They could not be had.
-        InputError: They are another model, or were changed.
+        DependencyError: They could not be had for ``registry.retry_s``.
+        InputError: They are gone, are another model, or were changed.
+        PermissionRefused: The store refuses this identity.
     """
-    from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
+    uri = registry.tracking_uri
+    place = Path(persist(lambda: _download(source, uri, folder), uri, registry.retry_s))
+    return place, verified(place, digest)
 
-    try:
-        place = download_artifacts(artifact_uri=found.source, dst_path=str(folder), tracking_uri=tracking_uri)
-    except (MlflowException, OSError) as error:
-        raise DependencyError(
-            f"the files of version {found.version} could not be had: {str(error).splitlines()[0][:200]}",
-            where=found.source,
-        ) from error
-    return Path(place), verified(Path(place), found.model)
+
+def _download(source: str, uri: str, folder: Path) -> str:
+    from mlflow.artifacts import download_artifacts
+
+    return str(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=uri))

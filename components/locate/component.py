@@ -1,0 +1,36 @@
+"""The ``locate`` component: which version of a model is in production now."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
+def locate(registry: str, record: dsl.Output[dsl.Artifact], summary: dsl.Output[dsl.Markdown]) -> NamedTuple(
+    "Located", [("model_version", str), ("source", str), ("registered", str)]
+):  # type: ignore[valid-type]
+    """Ask the registry what is in production, so that everything after it can be cached on the answer.
+
+    Never cache this step itself: what is in production is nothing that the cache's key could know.
+
+    Args:
+        registry: JSON: name of the registered model, MLflow's address (the section ``registry``).
+        record: What was asked and found.
+        summary: The version, in one line.
+
+    Returns:
+        model_version: Digest of the model's manifest. source: Where its files are. registered: Number of the
+        version. All are '' if no version is in production.
+    """
+    from pathlib import Path
+
+    from trainwright.errors import reported
+    from trainwright.experiment import Registry
+    from trainwright.locate.registered import locate as ask
+
+    with reported("locate"):
+        section = Registry.parse(registry, "parameter registry")
+        found = ask(section, Path(record.path), Path(summary.path))
+    return (found.model, found.source, found.version)

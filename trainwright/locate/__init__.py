@@ -1,0 +1,1 @@
+"""Finds the version of a model that is in production."""

@@ -1,0 +1,47 @@
+"""What is in production now, as strings that everything after it can be cached on."""
+
+from pathlib import Path
+
+from trainwright.experiment import Registry
+from trainwright.registry.production import Production, find
+from trainwright.report import markdown
+from trainwright.tracking import Stopwatch
+from trainwright.tracking.server import open_client, persist
+
+NONE = Production("", "", "")
+"""No version is in production."""
+
+
+def locate(registry: Registry, record: Path, summary: Path) -> Production:
+    """Ask the registry which version is in production.
+
+    Args:
+        registry: The registered model, and where.
+        record: Folder for the step's record.
+        summary: Markdown file: what was found.
+
+    Returns:
+        The version; all its fields are empty where there is none.
+
+    Raises:
+        InputError: The version has no digest of its model, or the address is of no known kind.
+        DependencyError: The registry was away for ``registry.retry_s``.
+        PermissionRefused: It refuses this identity.
+    """
+    watch, uri = Stopwatch(), registry.tracking_uri
+    client = persist(lambda: open_client(uri), uri, registry.retry_s)
+    found = persist(lambda: find(client, registry.model), uri, registry.retry_s) or NONE
+    headline = f"no version of {registry.model} is in production"
+    if found.version:
+        headline = f"{registry.model} version {found.version} is in production, model {found.model[:6]}"
+    record.mkdir(parents=True, exist_ok=True)
+    watch.record(
+        record,
+        "locate",
+        headline,
+        config=registry.model_dump(mode="json"),
+        outputs={"model": found.model} if found.model else {},
+    )
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(f"**{markdown.escape(headline)}**\n")
+    return found
