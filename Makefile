@@ -9,8 +9,9 @@ FLIGHTS := examples/flights
 PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
+DOCS := .environments/docs/.made
 
-.PHONY: help demo data test check lint types format compile compile-check lock lock-check environments images bench clean
+.PHONY: help demo data test check docs lint types format compile compile-check lock lock-check environments images bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -25,7 +26,7 @@ data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature
 test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
 
-check: lint types compile-check lock-check test  ## all that CI runs
+check: lint types compile-check lock-check docs test  ## all that CI runs
 
 lint: .venv/.tools  ## style, security, and which room may import which
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache --no-logo
@@ -55,6 +56,9 @@ images: .venv/.made  ## build the images (NAME=tabular ENGINE=podman BASE= TORCH
 	@$(BIN)/python images/build.py $(filter-out *,$(NAME)) --engine $(ENGINE) $(if $(BASE),--base $(BASE)) \
 		$(if $(TORCH_BASE),--torch-base $(TORCH_BASE)) $(if $(GPU),--gpu) $(if $(PUSH),--push $(PUSH)) -- $(ARGS)
 
+docs: $(DOCS)  ## build the site of the documentation into build/site: offline, and strict
+	@$(<D)/bin/python docs/site/build.py
+
 bench: environments .venv/.tools $(EMULATORS)  ## run the benchmarks, or one (NAME=images)
 	@failed=0; for file in benchmarks/$(NAME).py; do $(BIN)/python $$file $(ARGS) || failed=1; done; exit $$failed
 
@@ -75,6 +79,12 @@ $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 $(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .venv/.made
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@touch $@
+
+# What builds the site: it imports the library as an author has it.
+$(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/.made
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.

@@ -53,7 +53,7 @@ def requirements(path: Path) -> str:
 
 
 def locks() -> list[Lock]:
-    """List every lock: the builder's tools, kfp alone, each toolchain (GPUs apart), examples, tests."""
+    """List every lock: the builder's tools, kfp alone, each toolchain (GPUs apart), examples, tests, docs."""
     found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom")]
     found.append(Lock(IMAGES / "kfp.lock", (IMAGES / "kfp.in",), dependencies=False))
     for path in sorted(IMAGES.glob("*/requirements.in")):
@@ -69,8 +69,10 @@ def locks() -> list[Lock]:
     for path in sorted(ROOT.glob("tests/*/requirements.in")):
         constraint = feast if path.parent.name == "engines" else None
         found.append(Lock(path.with_suffix(".lock"), (path,), constraint=constraint))
-    tests, authoring = ROOT / "tests" / "requirements.in", IMAGES / "authoring" / "requirements.lock"
-    return [*found, Lock(tests.with_suffix(".lock"), (tests,), constraint=authoring)]
+    authoring = IMAGES / "authoring" / "requirements.lock"  # the tools of tests and docs go on top of it
+    for path in (ROOT / "tests" / "requirements.in", ROOT / "docs" / "site" / "requirements.in"):
+        found.append(Lock(path.with_suffix(".lock"), (path,), constraint=authoring))
+    return found
 
 
 def resolve(lock: Lock, *, upgrade: bool) -> None:

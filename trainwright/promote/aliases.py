@@ -1,6 +1,6 @@
 """Where aliases point and versions stand after a promotion or a rollback; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trainwright.errors import InputError
@@ -30,8 +30,13 @@ def promoted(aliases: Mapping[str, str], version: str, to: str) -> Standing:
     return Standing(after, stages)
 
 
-def rolled_back(aliases: Mapping[str, str], state: State) -> Standing:
+def rolled_back(aliases: Mapping[str, str], state: State, gone: Collection[str] = ()) -> Standing:
     """Bring back what was in production before; the one before that is then the next to fall back on.
+
+    Args:
+        aliases: Version by alias.
+        state: What the audit says.
+        gone: Versions that were deleted in MLflow: they are passed over.
 
     Raises:
         InputError: Nothing was in production before.
@@ -39,16 +44,20 @@ def rolled_back(aliases: Mapping[str, str], state: State) -> Standing:
     line = state.succession
     if not line:  # aliases that were there before the audit began
         line = [aliases[alias] for alias in (PREVIOUS, PRODUCTION) if alias in aliases]
-    if len(line) < 2 or line[-1] != aliases.get(PRODUCTION):  # noqa: PLR2004 - the present one and another
+    out = aliases.get(PRODUCTION)
+    earlier = line[:-1] if out and line[-1:] == [out] else line if not out else []
+    earlier = [version for version in earlier if version not in gone]
+    if not earlier:
         raise InputError(
-            f"nothing was in production before version {aliases.get(PRODUCTION) or 'none'}",
+            f"nothing was in production before version {out or 'none'}",
             where="rollback",
             hint="Promote another version instead.",
         )
-    *_, back, out = line
-    after = {alias: number for alias, number in aliases.items() if number != back or alias == PREVIOUS}
+    *before, back = earlier
+    after = {alias: number for alias, number in aliases.items() if number != back and number not in gone}
     after |= {PRODUCTION: back}
     after.pop(PREVIOUS, None)
-    if len(line) > 2:  # noqa: PLR2004
-        after[PREVIOUS] = line[-3]
-    return Standing(after, {back: PRODUCTION, out: ARCHIVED})
+    if before:
+        after[PREVIOUS] = before[-1]
+    archived = {out: ARCHIVED} if out and out not in gone else {}
+    return Standing(after, {back: PRODUCTION} | archived)

@@ -16,7 +16,7 @@ from trainwright.promote.evidence import (
     read_signature,
 )
 from trainwright.promote.place import opened
-from trainwright.promote.requirements import Case, before, judge
+from trainwright.promote.requirements import Case, agrees, before, judge
 from trainwright.promote.summary import headline, summarize
 from trainwright.registry.change import Change, Place, Present, changed
 from trainwright.registry.entries import PROMOTE, Event
@@ -156,7 +156,8 @@ def _decide(case: Case, read: str, outcome: _Outcome) -> Change | None:
         )
     if outcome.done_before:
         said = f"version {version} is {request.to} since entry {last.commit.seq}" if last else ""
-        rules = [Rule(name="done before", value=1.0, limit=1.0, passed=True, detail=said, decision="PASS")]
+        done = Rule(name="done before", value=1.0, limit=1.0, passed=True, detail=said, decision="PASS")
+        rules = [done, agrees(case)]
     outcome.verdict = _verdict(case, rules, unjudged)
     if outcome.done_before or outcome.verdict.decision != "PASS":
         return None

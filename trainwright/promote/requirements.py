@@ -56,8 +56,8 @@ def before(policy: Promotion, to: str) -> str:
 def judge(case: Case) -> tuple[list[Rule], list[NotJudged]]:
     """Hold a version against what its next stage demands."""
     if case.request.to == ARCHIVED:
-        return [_agrees(case), _is_at_rest(case)], []
-    rules = [_agrees(case), _counts(case), _comes_from(case), _passed(case), _tried(case)]
+        return [agrees(case), _is_at_rest(case)], []
+    rules = [agrees(case), _counts(case), _comes_from(case), _passed(case), _tried(case)]
     unjudged: list[NotJudged] = []
     if case.production is None:
         unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
@@ -81,7 +81,8 @@ def _yes(name: str, holds: bool, detail: str, otherwise: str = "FAIL") -> Rule:
     )
 
 
-def _agrees(case: Case) -> Rule:
+def agrees(case: Case) -> Rule:
+    """Hold everything while MLflow's aliases are not where the audit has them."""
     told = case.present.disagreement
     advice = f"{told}. Somebody moved it by hand: trainwright model restore"
     return _yes("aliases are as the audit says", not told, advice if told else "", "HOLD")

@@ -5,7 +5,7 @@ from trainwright.experiment import Registry
 from trainwright.promote.aliases import rolled_back
 from trainwright.promote.place import opened
 from trainwright.registry.change import Change, Present, changed, restored
-from trainwright.registry.entries import ROLLBACK, Event
+from trainwright.registry.entries import ROLLBACK, Entry, Event
 from trainwright.registry.names import PRODUCTION
 
 
@@ -29,7 +29,7 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> Event:
     carried: list[Event] = []
 
     def decide(present: Present) -> Change | None:
-        if present.finished and present.finished.intent.action == ROLLBACK:
+        if present.finished and _is_asked_for(present.finished.intent, out):
             carried.append(present.finished)
             return None
         there = present.aliases.get(PRODUCTION, "")
@@ -38,7 +38,8 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> Event:
                 f"version {there or 'none'} is in production, not {out}: nothing was done",
                 where="rollback",
             )
-        standing = rolled_back(present.aliases, present.state)
+        gone = present.missing({*present.state.succession, *present.aliases.values()})
+        standing = rolled_back(present.aliases, present.state, gone)
         return Change(
             action=ROLLBACK,
             version=standing.aliases[PRODUCTION],
@@ -49,11 +50,18 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> Event:
             stages=standing.stages,
             who={"by": by},
             reason=reason,
-            facts={"out": there} | ({"found": present.disagreement} if present.disagreement else {}),
+            facts={"out": there}
+            | ({"found": present.disagreement} if present.disagreement else {})
+            | ({"gone": ", ".join(sorted(gone))} if gone else {}),
         )
 
     event = changed(opened(registry), decide)
     return event or carried[0]
+
+
+def _is_asked_for(done: Entry, out: str) -> bool:
+    """Whether what another had begun is this very request: a rollback of the version that is to go."""
+    return done.action == ROLLBACK and out in ("", done.expected)
 
 
 def restore(registry: Registry, by: str, reason: str) -> Event | None:

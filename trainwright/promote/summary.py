@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def headline(made: "Promoted", verdict: Verdict) -> str:
     """Say in one line what came of it, with the first reason if it was refused."""
     name = f"{made.model} version {made.version}"
-    if made.done_before:
+    if made.done_before and made.decision == "PASS":
         return f"{name} was {made.to} before, entry {made.entry}"
     if made.decision == "PASS":
         was = f", was {verdict.baseline_version or 'none'}" if made.to == "production" else ""

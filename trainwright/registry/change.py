@@ -7,7 +7,7 @@ it looks at anything. Aliases can always be set again from the audit; never the 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from trainwright.registry.account import account
 from trainwright.registry.chain import Chain
 from trainwright.registry.entries import ABORT, COMMIT, INTENT, RESTORE, Broken, Entry, Event, State
 from trainwright.registry.names import HEAD, PRODUCTION
-from trainwright.registry.versions import point, read_aliases, read_head
+from trainwright.registry.versions import missing, point, read_aliases, read_head
 from trainwright.storage import AlreadyThere
 from trainwright.storage.lease import Lease, held
 from trainwright.tracking.server import persist
@@ -109,6 +109,11 @@ class Present:
         """Say where MLflow's aliases differ from the audit; empty if they do not."""
         return disagreement(self.found, self.aliases)
 
+    def missing(self, versions: Iterable[str]) -> set[str]:
+        """Return those of some versions that were deleted in MLflow: no alias can point at them again."""
+        place = self._place
+        return _asked(place, lambda: missing(place.client, place.chain.model, versions))
+
     def perform(self, change: Change) -> Event:
         """Carry a change through.
 
@@ -152,7 +157,8 @@ class Present:
         try:
             self._follow(intent.after, intent.stages)
         except InputError as refused:
-            self._follow(intent.before, {})
+            gone = self.missing(intent.before.values())
+            self._follow({alias: it for alias, it in intent.before.items() if it not in gone}, {})
             return self._append(self._last(intent, ABORT, refused.what))
         commit = self._append(self._last(intent, COMMIT))
         self._anchor(commit)
@@ -241,7 +247,7 @@ def changed(place: Place, decide: Callable[[Present], Change | None]) -> Event |
 def restored(place: Place, who: Mapping[str, str], reason: str) -> Event | None:
     """Set the aliases to what the audit says, if they are not; return what was done.
 
-    A process that is paused right before it moves an alias moves it when it goes on, though another has taken
+    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that is paused right before it moves an alias moves it when it goes on, though another has taken
     over: nothing in MLflow can stop it. It comes here then, and so may a person.
     """
     with held(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
@@ -249,12 +255,13 @@ def restored(place: Place, who: Mapping[str, str], reason: str) -> Event | None:
         if not present.disagreement:
             return None
         version = present.aliases.get(PRODUCTION, "")
-        facts = {"found": present.disagreement}
+        gone = present.missing(present.aliases.values())
+        facts = {"found": present.disagreement} | ({"gone": ", ".join(sorted(gone))} if gone else {})
         change = Change(
             action=RESTORE,
             version=version,
             target="",
-            after=present.aliases,
+            after={alias: number for alias, number in present.aliases.items() if number not in gone},
             who=who,
             reason=reason,
             facts=facts,
@@ -269,7 +276,7 @@ def require_end(state: State, head: str, chain: Chain) -> None:
         Broken: It has not: its end was cut off, or this is not the folder that was used before.
     """
     number, _, digest = head.partition(" ")
-    there = state.entries[int(number) - 1 : int(number)] if number else ()
+    there = state.entries[int(number) - 1 : int(number)] if number.isdecimal() else ()
     if head and not (there and there[0].digest == digest):
         raise Broken(
             f"the audit of {chain.model!r} ends at entry {len(state.entries)}, "

@@ -176,7 +176,7 @@ class State:
             if not line and (found := event.intent.before.get(PRODUCTION)):
                 line.append(found)
             if event.intent.action == ROLLBACK:
-                line = line[:-1]
+                line = _back_to(event.production, line)
             elif event.production and line[-1:] != [event.production]:
                 line.append(event.production)
         return line
@@ -189,3 +189,9 @@ class State:
         """Return where a version stands; None if the audit has not met it."""
         event = self.last_move(version)
         return event.intent.stages[version] if event else None
+
+
+def _back_to(version: str, line: list[str]) -> list[str]:
+    """Cut a succession at the version that is back; one that was deleted in between may have been passed."""
+    places = [place for place, earlier in enumerate(line[:-1]) if earlier == version]
+    return line[: places[-1] + 1] if places else [version]

@@ -1,7 +1,7 @@
 """Versions and aliases as MLflow has them: read, pointed, and read back. Every call may be repeated."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,21 @@ def version_of(client: "MlflowClient", name: str, version: str) -> "ModelVersion
             where="promotion.version",
             hint="Versions and their stages are listed by: trainwright model history",
         ) from None
+
+
+def missing(client: "MlflowClient", name: str, versions: Iterable[str]) -> set[str]:
+    """Return those of some versions that MLflow has not: somebody deleted them there."""
+    from mlflow.exceptions import MlflowException
+
+    gone = set()
+    for version in set(versions):
+        try:
+            client.get_model_version(name, version)
+        except MlflowException as error:
+            if error.error_code != _ABSENT:
+                raise
+            gone.add(version)
+    return gone
 
 
 def registered(client: "MlflowClient", name: str) -> "RegisteredModel":

@@ -22,6 +22,9 @@ _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _SILENT_S = 300.0
 """Seconds without a line after which a log that is followed is opened anew: connections die silently."""
 
+_LOG_BYTES = 4_194_304
+"""The API counts from the first of the lines on: too few of them, and the last words are cut off."""
+
 _STEPS = "application/json-patch+json"
 
 
@@ -76,19 +79,23 @@ class Api:
             return self.patience(lambda: self._ask("GET", call, f"{self._jobs}/{name}"))
         return None
 
-    def delete(self, name: str, uid: str = "", *, answer_s: float = _ANSWER_S) -> None:
+    def delete(self, name: str, uid: str = "", version: str = "", *, answer_s: float = _ANSWER_S) -> None:
         """Delete a job and then all that belongs to it; it may be gone already, or be another one by now.
 
         Args:
             name: Its name.
             uid: Its identity; another job of that name is left alone.
+            version: Its version (``resourceVersion``); empty: any.
             answer_s: Seconds that the API is given for its answer.
+
+        Raises:
+            Conflict: The job has another version by now; with ``version`` only.
         """
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if same := {key: said for key, said in (("uid", uid), ("resourceVersion", version)) if said}:
+            options["preconditions"] = same
         call = self._job_call("delete", name)
-        with contextlib.suppress(Absent, Conflict):
+        with contextlib.suppress(*((Absent,) if version else (Absent, Conflict))):
             self.patience(
                 lambda: self._ask("DELETE", call, f"{self._jobs}/{name}", body=options, answer_s=answer_s)
             )
@@ -178,7 +185,7 @@ class Api:
 
     def log(self, pod: str, *, lines: int = 400) -> str:
         """Return the end of a pod's log; empty if there is none. Made once."""
-        query = {"tailLines": str(lines), "limitBytes": "262144"}
+        query = {"tailLines": str(lines), "limitBytes": str(_LOG_BYTES)}
         with self.log_lines(pod, query) as (_, found):
             return "\n".join(text for _, text in found)
 

@@ -35,6 +35,11 @@ class Held:
     body: Object
     found: bool
 
+    @property
+    def version(self) -> str:
+        """The version of ``body``."""
+        return str(self.body["metadata"].get("resourceVersion", ""))
+
 
 def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: float) -> Held:
     """Create a job, or take over the one of that name that is there already, if it is the same one.

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from trainwright.errors import TrainwrightError, TransientError
 from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
-from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.patience import Outage, Patience
 from trainwright.launch.manifests.annotations import LEASE_UNTIL
 
@@ -45,6 +45,51 @@ def annotations(holder: str) -> dict[str, str]:
 def holder_of(job: Mapping[str, Any]) -> str:
     """Return who looks after a job; empty if nobody says so."""
     return str((job["metadata"].get("annotations") or {}).get(HOLDER, ""))
+
+
+def require_mine(api: Api, name: str, uid: str, holder: str) -> Object | None:
+    """Return the job as it is now; nothing if it is gone, or another one has its name.
+
+    Raises:
+        Outdone: Another launcher looks after it by now.
+    """
+    found = api.job(name)
+    if found is None or found["metadata"].get("uid") != uid:
+        return None
+    if holder_of(found) not in ("", holder):
+        raise Outdone(holder_of(found))
+    return found
+
+
+def delete_mine(api: Api, name: str, uid: str, holder: str, version: str = "", **how: float) -> None:
+    """Delete a job, unless another launcher looks after it: one who comes back late must not end its work.
+
+    The deletion itself says which version of the job it means. It is asked for at once, and only if the job
+    has changed since then, it is looked at who holds it.
+
+    Args:
+        api: Access to the cluster.
+        name: The job.
+        uid: Its identity.
+        holder: Who deletes.
+        version: The version in which it was last seen to be held by us; empty if none was.
+        how: What :meth:`.Api.delete` takes beside these.
+
+    Raises:
+        Outdone: Another launcher looks after it.
+    """
+    while True:
+        if not version:
+            found = require_mine(api, name, uid, holder)
+            if found is None or found["metadata"].get("deletionTimestamp"):
+                return
+            version = found["metadata"]["resourceVersion"]
+        try:
+            api.delete(name, uid, version, **how)
+        except Conflict:
+            version = ""
+        else:
+            return
 
 
 class Lease:
@@ -96,9 +141,10 @@ class Lease:
             except Outdone as outdone:
                 self._tell(outdone)
                 return
-            except TrainwrightError as error:
+            except Exception as error:  # whatever it is: the next renewal may succeed
                 if not self._stopped.is_set():
-                    sys.stderr.write(f"the lease of {self._name} could not be renewed: {error.what}\n")
+                    told = error.what if isinstance(error, TrainwrightError) else type(error).__name__
+                    sys.stderr.write(f"the lease of {self._name} could not be renewed: {told}\n")
             outage.over()
 
     def _renewed(self) -> bool:

@@ -105,6 +105,8 @@ class Watchdog:
         ):
             return None
         waited_s = worked_s(job, now_s)
+        if job.suspensions:  # every time that it leaves the queue, its pods begin anew
+            waited_s = min(waited_s, now_s - (job.suspensions[-1][1] or now_s))
         if waited_s <= self._limits.pending_s:
             return None
         why = f": {held}" if held else f": {stands}"
@@ -131,9 +133,14 @@ class Watchdog:
 
 
 def worked_s(job: JobStory | None, now_s: float) -> float:
-    """Return how long a job is there, in seconds, without the time in which it was suspended in a queue."""
+    """Return how long a job is there, in seconds, without the time in which it was suspended in a queue.
+
+    One that has ended takes no longer, however late somebody comes to look at it.
+    """
     if job is None or job.created_s is None:
         return 0.0
+    if job.said and job.ended_s is not None:
+        now_s = min(now_s, job.ended_s)
     waited_s = sum(
         max(0.0, (until if until is not None else now_s) - since) for since, until in job.suspensions
     )

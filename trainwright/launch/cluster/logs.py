@@ -106,6 +106,9 @@ class LogFollower:
                 if self._stopped.is_set():
                     return
                 self.flows = True
+                if not stamp:  # "failed to create fsnotify watcher", for one
+                    sys.stderr.write(f"{text}\n")
+                    continue
                 if _time(stamp) <= _time(last):
                     continue
                 sys.stderr.write(f"{text}\n")

@@ -32,6 +32,7 @@ class Sight:
 
     Attributes:
         observed: All that was seen.
+        listed: Whether the pods were seen. Before, that there are none of them means nothing.
     """
 
     def __init__(self, api: Api, held: Held, holder: str, *, every_s: float = lease.RENEW_S) -> None:
@@ -39,7 +40,7 @@ class Sight:
         self._inbox: queue.SimpleQueue[News | Exception] = queue.SimpleQueue()
         self._logged: set[tuple[str, int]] = set()
         self._asked_s, self._events_allowed = 0.0, True
-        self._stack = ExitStack()
+        self._stack, self.listed = ExitStack(), False
         self.observed = Observed(held.name, held.uid)
         self.observed.see_job(held.body)
 
@@ -104,6 +105,7 @@ class Sight:
     def _take(self, news: News) -> None:
         if news.kind == "pods":
             if news.change == LISTED:
+                self.listed = True
                 self.observed.see_pods(news.bodies)
             else:
                 self.observed.see_pod(news.bodies[0], gone=news.change == "DELETED")

@@ -1,6 +1,7 @@
 """Answers of the API that come line by line, for as long as somebody reads: watches, and logs."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from trainwright.launch.cluster.answers import Call, Expired, of_refusal, of_tra
 
 Object = dict[str, Any]
 _GONE = 410
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
@@ -26,9 +28,9 @@ def lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
 
 
 def stamped(line: str) -> tuple[str, str]:
-    """Part a line of a log from its time."""
+    """Part a line of a log from its time; that is empty where the node itself says something in between."""
     stamp, _, text = line.partition(" ")
-    return stamp, text
+    return (stamp, text) if _STAMP.fullmatch(stamp) else ("", line)
 
 
 def changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:

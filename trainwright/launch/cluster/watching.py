@@ -25,6 +25,10 @@ _WATCH_S, _RELIST_S = 60, 600.0
 """Seconds after which the API ends a watch, so that a dead connection is noticed, and between two lists."""
 
 
+_SHORT_S = 5.0
+"""A watch that ends sooner and without a change is worth nothing; the longest pause after such a one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class News:
     """Something that a watcher saw.
@@ -54,6 +58,7 @@ class Watcher:
         self._stopped = threading.Event()
         self._outage = Outage(api.patience, self._stopped)
         self._version, self._listed_s, self._known = "", 0.0, False
+        self._empty = 0
         self._open: urllib3.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch-{selection.kind}", daemon=True)
 
@@ -78,6 +83,9 @@ class Watcher:
             except Passing as passing:
                 if not self._sat_out(passing):
                     return
+            except Expired as expired:  # a list, too, can be told so
+                if not self._sat_out(Passing(TransientError(f"the Kubernetes API says: {expired}"))):
+                    return
             except (PermissionRefused, DependencyError, Invalid, Absent) as error:
                 # What was allowed a minute ago mostly is so again in a moment: an API that restarts says so.
                 told = TransientError(str(error))
@@ -97,6 +105,7 @@ class Watcher:
             self._listed_s, self._known = time.monotonic(), True
             self._outage.over()
             self._say(News(kind=self._selection.kind, change=LISTED, bodies=tuple(items)))
+        began_s, seen = time.monotonic(), False
         try:
             with self._api.watch(self._selection, self._version, _WATCH_S) as (response, changes):
                 self._open = response
@@ -104,11 +113,18 @@ class Watcher:
                 for change in changes:
                     if self._stopped.is_set():
                         return
+                    seen = True
                     self._see(change)
         except Expired:
             self._version = ""
         finally:
             self._open = None
+        if not seen and time.monotonic() - began_s < _SHORT_S:
+            # Proxies cut streams off, and an API that starts calls every version too old: no storm of calls.
+            self._empty += 1
+            self._stopped.wait(min(self._api.patience.first_s * 2 ** min(self._empty, 10), _SHORT_S))
+        else:
+            self._empty = 0
 
     def _see(self, change: Object) -> None:
         body = change["object"]

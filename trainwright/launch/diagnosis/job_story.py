@@ -145,16 +145,19 @@ def grown(story: JobStory, job: Object, *, gone: bool = False) -> JobStory:
         taken_up=story.taken_up or bool(entries or status.get("jobsStatus")),
         refusal=next(iter(refusals), ""),
         conditions=conditions | kept,
-        suspensions=_suspended(story.suspensions, conditions.get("Suspended")),
+        suspensions=_suspended(story, conditions.get("Suspended")),
         deletion_s=story.deletion_s or seconds(metadata.get("deletionTimestamp")),
         gone=story.gone or gone,
     )
 
 
-def _suspended(
-    known: tuple[tuple[float, float | None], ...], condition: Condition | None
-) -> tuple[tuple[float, float | None], ...]:
-    """Note that the job is suspended, or was resumed."""
+def _suspended(story: JobStory, condition: Condition | None) -> tuple[tuple[float, float | None], ...]:
+    """Note that the job is suspended, or was resumed.
+
+    One that was resumed before anybody looked counts as suspended from its creation on. That may be too long
+    if it ran in between; a limit that is reached too early would cost all of it.
+    """
+    known = story.suspensions
     open_since = known[-1][0] if known and known[-1][1] is None else None
     if condition is None or condition.since_s is None:
         return known
@@ -162,6 +165,8 @@ def _suspended(
         return (*known, (condition.since_s, None))
     if not condition.holds and open_since is not None:
         return (*known[:-1], (open_since, condition.since_s))
+    if not condition.holds and not known and story.created_s is not None:
+        return ((story.created_s, max(story.created_s, condition.since_s)),)
     return known
 
 
