@@ -23,6 +23,7 @@ ENVIRONMENTS = ROOT / ".environments"
 AUTHORING = "authoring"
 ROOMS = {
     "transforms": "torch",
+    "serving": "torch",
     "featurestore": "feast",
     "engines": "feast",
     "examples": "feast",

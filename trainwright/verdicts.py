@@ -148,5 +148,5 @@ class Verdict(Document):
 
     def recomputed(self) -> str:
         """Return the decision that follows from the numbers; a reader refuses a verdict that says another."""
-        said = [entry.decision for entry in self.not_judged if entry.decision]
+        said = [entry.decision for entry in self.not_judged if entry.decision and entry.decision != "PASS"]
         return worst([*(rule.outcome() for rule in self.rules), *said])

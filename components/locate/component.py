@@ -8,9 +8,11 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
-def locate(registry: str, record: dsl.Output[dsl.Artifact], summary: dsl.Output[dsl.Markdown]) -> NamedTuple(
-    "Located", [("model_version", str), ("source", str), ("registered", str)]
-):  # type: ignore[valid-type]
+def locate(
+    registry: str,
+    record: dsl.Output[dsl.Artifact],
+    summary: dsl.Output[dsl.Markdown],
+) -> NamedTuple("Located", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
     """Ask the registry what is in production, so that everything after it can be cached on the answer.
 
     Never cache this step itself: what is in production is nothing that the cache's key could know.

@@ -13,7 +13,7 @@ from trainwright.authoring import arguments, cli, containers, engines, images, m
 from trainwright.authoring.catalog import pipeline
 from trainwright.authoring.steps import image_of
 from trainwright.errors import DependencyError, InputError
-from trainwright.experiment import Data, Materialize, Validation
+from trainwright.experiment import Data, Materialize, Registry, Validation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,9 @@ def test_what_is_no_data_of_this_machine_is_not_mounted(text: str, tmp_path: Pat
 
 def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_known() -> None:
     fields = {
-        name: field for model in (Data, Validation, Materialize) for name, field in model.model_fields.items()
+        name: field
+        for model in (Data, Validation, Materialize, Registry)
+        for name, field in model.model_fields.items()
     }
     assert fields.keys() >= mounts.KEPT
 

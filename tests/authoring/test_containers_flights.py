@@ -1,4 +1,4 @@
-"""The flights in containers and in local environments: the same data, the same model, the same verdicts.
+"""The flights in containers and in local environments: the same data, the same models, the same decisions.
 
 Skipped where no engine can run or the seven images were not built; it takes some minutes where they were.
 """
@@ -11,33 +11,58 @@ from typing import Any
 import pytest
 
 from tests.authoring import engine as engines
-from trainwright.authoring import arguments, catalog, local, mounts
+from trainwright.authoring import arguments, catalog, given, local, mounts
 from trainwright.authoring.containers import Engine
 from trainwright.authoring.local import Outcome
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.verdicts import Verdict
 
-FLIGHTS = Path(__file__).resolve().parents[2] / "examples" / "flights"
-VERSIONS = {"ingest": "Output", "join": "Output", "train": "model_version"}
+CONFIG = Path(__file__).resolve().parents[2] / "examples" / "flights" / "flights.yaml"
+VERSIONS = {
+    "ingest": "Output",
+    "join": "Output",
+    "train": "model_version",
+    "locate": "model_version",
+    "score": "Output",
+    "register": "version",
+}
+Runs = dict[str, Outcome]
+"""The first run, the two promotions of what it registered, and the second run."""
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Outcome]]:
-    """The pipeline on this machine and in containers, each with folders and a registry of its own."""
-    if not (FLIGHTS / "data" / "flights.parquet").exists():
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runs, Runs]]:
+    """The pipelines on this machine and in containers, each with folders and a registry of its own."""
+    if not (CONFIG.parent / "data" / "flights.parquet").exists():
         pytest.skip("the flights are not here: make data")
     with engines.running(tmp_path_factory.mktemp("engine")):
         engines.require(*TOOLCHAINS)
+        here = pipelines(tmp_path_factory.mktemp("here"))
+        engine = Engine(seen=mounts.asked([], CONFIG))
+        yield here, pipelines(tmp_path_factory.mktemp("containers"), engine=engine)
 
-        def run(name: str, **options: Any) -> Outcome:
-            folder = tmp_path_factory.mktemp(name)
-            given = arguments.read(FLIGHTS / "flights.yaml")
-            registry = json.loads(given["registry"]) | {"tracking_uri": f"sqlite:///{folder}/mlflow.db"}
-            given["registry"] = json.dumps(registry)
-            compiled = catalog.pipeline("train_and_register")
-            return local.run(compiled, given, runs_folder=folder / "runs", **options)
 
-        yield run("here"), run("containers", engine=Engine(seen=mounts.asked([], FLIGHTS / "flights.yaml")))
+def pipelines(folder: Path, **options: Any) -> Runs:
+    """Train and register, bring that into production, train again: the second is compared with the first."""
+    registry = arguments.load(CONFIG).registry
+    registry = registry.model_copy(update={"tracking_uri": f"sqlite:///{folder}/mlflow.db"})
+
+    def run(name: str, **values: str) -> Outcome:
+        compiled = catalog.pipeline(name)
+        params = [f"{key}={value}" for key, value in {"registry": registry.to_json(), **values}.items()]
+        return local.run(
+            compiled, given.arguments(compiled, CONFIG, params), runs_folder=folder / "runs", **options
+        )
+
+    def promoted(stage: str) -> Outcome:
+        return run("promote_model", request=json.dumps({"to": stage, "by": "anna", "reason": "a test"}))
+
+    return {
+        "first": run("train_and_register"),
+        "staging": promoted("staging"),
+        "production": promoted("production"),
+        "second": run("train_and_register"),
+    }
 
 
 def outputs(outcome: Outcome) -> dict[str, Any]:
@@ -49,8 +74,9 @@ def verdict(outcome: Outcome, step: str) -> Verdict:
     return Verdict.read(Path(task.outputs["verdict"].uri))
 
 
-def test_both_end_the_same_way(outcomes: tuple[Outcome, Outcome]) -> None:
-    here, contained = outcomes
+@pytest.mark.parametrize("run", ["first", "staging", "production", "second"])
+def test_both_end_the_same_way(runs: tuple[Runs, Runs], run: str) -> None:
+    here, contained = (side[run] for side in runs)
     assert here.state == "done", here.error
     assert contained.state == "done", contained.error
     assert {task.step: task.state for task in here.tasks} == {
@@ -59,14 +85,20 @@ def test_both_end_the_same_way(outcomes: tuple[Outcome, Outcome]) -> None:
 
 
 @pytest.mark.parametrize(("step", "output"), VERSIONS.items())
-def test_the_version_is_the_same(outcomes: tuple[Outcome, Outcome], step: str, output: str) -> None:
-    here, contained = (outputs(outcome)[step][output] for outcome in outcomes)
-    assert len(here) == 64
+def test_the_version_is_the_same(runs: tuple[Runs, Runs], step: str, output: str) -> None:
+    here, contained = (outputs(side["second"])[step][output] for side in runs)
+    assert here
     assert contained == here
 
 
+@pytest.mark.parametrize("run", ["first", "second"])
 @pytest.mark.parametrize("step", ["validate", "evaluate"])
-def test_the_verdict_is_the_same_to_the_last_number(outcomes: tuple[Outcome, Outcome], step: str) -> None:
-    here, contained = (verdict(outcome, step) for outcome in outcomes)
+def test_the_verdict_is_the_same_to_the_last_number(runs: tuple[Runs, Runs], run: str, step: str) -> None:
+    here, contained = (verdict(side[run], step) for side in runs)
     assert here.decision in {"PASS", "HOLD"}
     assert contained == here
+
+
+@pytest.mark.parametrize("stage", ["staging", "production"])
+def test_the_promotion_is_decided_the_same_way(runs: tuple[Runs, Runs], stage: str) -> None:
+    assert [outputs(side[stage])["promote"]["Output"] for side in runs] == ["PASS", "PASS"]

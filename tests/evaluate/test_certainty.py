@@ -12,7 +12,7 @@ from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.pairing import pair
 from trainwright.evaluate.predictions import Predictions
-from trainwright.significance import wilson
+from trainwright.significance import intervals, wilson
 
 
 def binary(selected: np.ndarray, label: np.ndarray, **more: Any) -> Predictions:
@@ -38,7 +38,7 @@ def test_a_precision_of_five_weighted_rows_is_that_of_five_rows() -> None:
 def test_a_class_of_eight_rows_that_are_all_right_is_not_known_to_be_right_always() -> None:
     label = np.repeat([0, 1, 2], [500, 492, 8])
     scores = np.eye(3)[label] * 0.6 + 0.4 / 3
-    asked = {"rules": [{"metric": "recall/2", "at_least": 0.9}]}
+    asked: dict[str, Any] = {"rules": [{"metric": "recall/2", "at_least": 0.9}]}
     found = examined(predictions("multiclass", label, scores), **asked)
     assert interval(found, "recall/2")[0] == pytest.approx(wilson(8, 8).low, abs=0.03)
     assert found.decision == "INCONCLUSIVE"
@@ -57,7 +57,7 @@ def in_clusters(count: int, size: int) -> Predictions:
 
 @pytest.mark.parametrize(("count", "decision"), [(4, "INCONCLUSIVE"), (40, "PASS")])
 def test_a_few_customers_are_not_many_rows(count: int, decision: str) -> None:
-    asked = {"cluster": "customer", "rules": [{"metric": "auc", "at_least": 0.8}]}
+    asked: dict[str, Any] = {"cluster": "customer", "rules": [{"metric": "auc", "at_least": 0.8}]}
     assert examined(in_clusters(count, 200), **asked).decision == decision
 
 
@@ -69,22 +69,30 @@ def test_a_slice_of_a_few_customers_is_listed_and_not_judged() -> None:
     held = replace(rows, columns={"customer": few, "part": part})
     found = examined(held, cluster="customer", slices=["part"],
                      rules=[{"metric": "accuracy", "at_least": 0.5, "scope": "slice"}])  # fmt: skip
-    assert [(entry.name, bool(entry.reason)) for entry in found.cuts[0].slices] == [("few", True), ("many", True)]
+    assert [(entry.name, bool(entry.reason)) for entry in found.cuts[0].slices] == [
+        ("few", True),
+        ("many", True),
+    ]
     assert found.cuts[0].slices[0].reason == "3 of at least 30 values of customer"
 
 
-def test_a_group_in_which_nobody_is_selected_counts_its_customers_and_not_its_weight() -> None:
-    label = np.tile([0, 1], 400)
-    group = np.repeat(["A", "B"], 400)
-    selected = (group == "A") & (np.arange(800) % 3 > 0)
-    rows = binary(selected, label, weight=np.full(800, 500.0))
-    held = replace(rows, columns={"group": pa.chunked_array([group.tolist()])})
-    fairness = {"by": ["group"], "limits": {"selection_rate_difference": 1.0}}
-    alone = replace(held, weight=None)
-    with_weight, without = (examined(entry, fairness=fairness) for entry in (held, alone))
-    gaps = [found.fairness.disparities[0].value for found in (with_weight, without) if found.fairness]
-    assert gaps[0].value == gaps[1].value
-    assert gaps[0].low == pytest.approx(gaps[1].low, abs=0.01)
+def test_a_group_in_which_nobody_is_selected_counts_its_rows_and_not_their_weight() -> None:
+    label = np.tile([0, 1], 60)
+    group = np.repeat(["A", "B"], 60)
+    selected = (group == "A") & (np.arange(120) % 3 > 0)
+    plain = binary(selected, label)
+    plain = replace(plain, columns={"group": pa.chunked_array([group.tolist()])})
+    heavy = replace(plain, weight=np.full(120, 500.0))
+    fairness: dict[str, Any] = {"by": ["group"], "limits": {"selection_rate_difference": 1.0}}
+    small: dict[str, Any] = {"min_rows": 20, "min_positives": 10, "min_negatives": 10}
+    lows = []
+    for rows in (plain, heavy):
+        found = examined(rows, fairness=fairness, **small).fairness
+        assert found is not None
+        gap = found.disparities[0].value
+        assert gap is not None
+        lows.append(gap.low)
+    assert lows[1] == pytest.approx(lows[0], abs=0.01)
 
 
 def test_a_group_whose_metric_is_not_defined_is_told_and_no_pass() -> None:
@@ -100,7 +108,7 @@ def test_a_group_whose_metric_is_not_defined_is_told_and_no_pass() -> None:
 def test_a_limit_that_no_figure_answers_to_is_an_error_and_not_left_out() -> None:
     label = np.random.default_rng(0).normal(0, 1, 100)
     numbers = predictions("regression", label, label[:, None] + 0.1)
-    asked = {"rules": [{"metric": "mae", "at_most": 1.0}], "max_calibration_error": 0.1}
+    asked: dict[str, Any] = {"rules": [{"metric": "mae", "at_most": 1.0}], "max_calibration_error": 0.1}
     with pytest.raises(InputError, match="max_calibration_error"):
         examined(numbers, **asked)
     with pytest.raises(InputError, match="max_recall_gap"):
@@ -120,18 +128,27 @@ def test_both_models_have_the_weights_of_the_rows() -> None:
     found = examined(*(entry for entry in (pairs.candidate, pairs.baseline) if entry)).overall["recall"]
     assert found.baseline is not None
     assert found.baseline.value == pytest.approx(0.9)
-    tokens = {"label": np.zeros(200), "scores": np.full((200, 1), 2.0)}
+    tokens: dict[str, Any] = {"label": np.zeros(200), "scores": np.full((200, 1), 2.0)}
     one = replace(predictions("language_model", **tokens, weight=heavy), key=key)
     with pytest.raises(InputError, match="numbers of tokens"):
         pair(one, replace(one, weight=None))
 
 
 def test_the_ends_of_a_bootstrap_interval_leave_out_as_much_as_they_say() -> None:
-    from trainwright.significance import intervals
-
     draw = np.random.default_rng(3)
     drawn = draw.normal(0, 1, (199, 2000))
     low, high = intervals(np.zeros(2000), drawn)
     beyond = draw.normal(0, 1, (50, 2000))
     outside = float(((beyond < low) | (beyond > high)).mean())
     assert outside == pytest.approx(0.05, abs=0.002)
+
+
+def test_a_group_of_a_few_customers_is_not_compared() -> None:
+    rows = in_clusters(40, 20)
+    group = pa.chunked_array([["few"] * 400 + ["many"] * 400])
+    few = [f"f{index % 3}" for index in range(400)] + rows.columns["customer"].to_pylist()[400:]
+    held = replace(rows, columns={"customer": pa.chunked_array([few]), "group": group})
+    fairness: dict[str, Any] = {"by": ["group"], "limits": {"equal_opportunity": 0.5}}
+    found = examined(held, cluster="customer", fairness=fairness)
+    assert found.decision == "INCONCLUSIVE"
+    assert found.rulings[-1].undecided[0].reason == "0 of 2 groups are large enough; two are needed"

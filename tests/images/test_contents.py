@@ -25,6 +25,7 @@ MODULES = {
     "xgboost-cpu": "xgboost",
     "google-cloud-storage": "google.cloud.storage",
 }
+EMBEDDED_STORE = dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store")
 NEEDED_BY_ANOTHER = {
     "tfdv": {
         "tensorflow-cpu": "tensorflow-data-validation",
@@ -34,8 +35,9 @@ NEEDED_BY_ANOTHER = {
     },
     "torch": dict.fromkeys(
         ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"), "torch"
-    ),
-    "mlflow": {"sqlalchemy": "mlflow's SQLite store", "alembic": "mlflow's SQLite store"},
+    )
+    | EMBEDDED_STORE,
+    "mlflow": EMBEDDED_STORE,
     "ingest": {"psycopg": "sqlalchemy, for postgresql://"},
 }
 """Requirements that no step imports itself, and what does."""

@@ -67,3 +67,14 @@ def test_the_environment_can_be_made_from_what_was_copied_before(toolchain: str,
     from trainwright.authoring.environments import lock_digest
 
     assert done.stdout.strip() == lock_digest(toolchain)
+
+
+def test_an_edit_of_a_step_makes_no_environment_again(tmp_path: Path) -> None:
+    copied("launcher", tmp_path)
+    code = "import json, sys, trainwright.authoring.environments; print(json.dumps(sorted(sys.modules)))"
+    said = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, check=True)
+    imported = {name for name in json.loads(said.stdout) if name.startswith("trainwright")}
+    making = {"trainwright", "trainwright.errors", "trainwright.authoring"}
+    assert imported == making | {"trainwright.authoring.environments", "trainwright.authoring.toolchains"}
+    files = list((tmp_path / "trainwright").rglob("*.py"))
+    assert len(files) == len(imported), "more is copied than what makes an environment"

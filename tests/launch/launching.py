@@ -72,6 +72,13 @@ def jobs(cluster: Cluster) -> list[Object]:
     return cluster.objects("PyTorchJob")
 
 
+def watches(cluster: Cluster) -> bool:
+    """Tell whether a launcher watches the pods of the newest job: what goes before, nobody can see."""
+    calls = list(cluster.calls)
+    made = max((at for at, call in enumerate(calls) if (call.verb, call.code) == ("create", 201)), default=0)
+    return any((call.verb, call.resource) == ("watch", "pods") for call in calls[made:])
+
+
 @contextmanager
 def running(start: Callable[[], Result]) -> Iterator["Future[Result]"]:
     """Run a launcher in a thread, and give its result to come; wait for it at the end."""

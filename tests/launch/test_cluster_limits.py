@@ -54,6 +54,27 @@ def test_time_in_a_queue_counts_for_no_limit(tmp_path: Path) -> None:
     assert late[1] is not None
 
 
+def test_a_job_that_was_resumed_before_anybody_looked_has_its_time_before_it(tmp_path: Path) -> None:
+    found = seen(suspended(("False", 3000)))
+    assert worked_s(found.job, START + 3040) == 40
+    dog = Watchdog(limits(timeout_s=10_000, pending_s=50), tmp_path)
+    assert [bool(reached) for reached in looks(dog, found, 3049, 3051)] == [False, True]
+
+
+def test_a_job_that_comes_out_of_the_queue_again_waits_for_its_pods_anew(tmp_path: Path) -> None:
+    found = seen(suspended(("True", 0)))
+    for status, second in (("False", 10), ("True", 2000), ("False", 3000)):
+        found.see_job(suspended((status, second)))
+    dog = Watchdog(limits(timeout_s=10_000, pending_s=50), tmp_path)
+    assert [bool(reached) for reached in looks(dog, found, 3049, 3051)] == [False, True]
+
+
+def test_the_time_after_the_end_of_a_job_is_not_time_that_it_took() -> None:
+    body = suspended()
+    body["status"]["conditions"] = [{"type": "Failed", "status": "True", "lastTransitionTime": at(600)}]
+    assert worked_s(seen(body).job, START + 72_000) == 600
+
+
 def test_an_image_that_does_not_come_is_waited_for_two_minutes(tmp_path: Path) -> None:
     observed = seen(job(), pod("tw-master-0"), pod(state=WAITS))
     reached = looks(Watchdog(limits(), tmp_path), observed, 5, 124, 126)

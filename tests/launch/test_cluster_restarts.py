@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.launching import cluster_job, complete, jobs, launcher, running
+from tests.launch.launching import cluster_job, complete, jobs, launcher, running, watches
 from tests.launch.standin import Cluster, cluster
 from trainwright.errors import InputError, InternalError, PreemptedUnsaved
 from trainwright.launch.attempt import next_attempt
@@ -33,7 +33,7 @@ def each_attempt(there: Cluster, job: Job, count: int, act: Callable[[str, int],
         return bool(fresh) and len(pods) == job.nodes and owners == {fresh[0]["metadata"]["uid"]}
 
     for number in range(count):
-        there.wait(next_runs)
+        there.wait(lambda: next_runs() and watches(there))
         uids.append(jobs(there)[0]["metadata"]["uid"])
         act(job.name, number)
     return uids

@@ -89,7 +89,7 @@ def test_a_launcher_that_is_told_to_stop_deletes_its_job_before_anything_else(
     os.kill(process.pid, signal.SIGTERM)
     assert ended(process) == (Preempted if saved else PreemptedUnsaved).code
     assert jobs(there) == []
-    assert sum(call.verb == "delete" for call in there.calls) == 1
+    assert sum(call.verb == "delete" and call.code == 200 for call in there.calls) == 1
 
 
 def test_a_launcher_that_is_told_to_stop_while_the_api_is_silent_leaves_nothing(

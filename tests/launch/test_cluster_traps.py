@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,15 +10,16 @@ import pytest
 
 from tests.launch.launching import api, cluster_job, complete, jobs, launcher, running
 from tests.launch.standin import Cluster, Refused, cluster
-from trainwright.errors import Hang, PermissionRefused, Preempted
+from trainwright.errors import PermissionRefused, Preempted
 from trainwright.launch import manifests
-from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.api import Selection
 from trainwright.launch.cluster.joining import create_or_attach
+from trainwright.launch.cluster.streams import stamped
 from trainwright.launch.cluster.watching import LISTED, News, Watcher
 
 HOUR_S = 3600.0
+THEIRS = {lease.HOLDER: "theirs"}
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def test_a_job_that_is_found_is_not_pending_before_its_pods_were_listed(
     there: Cluster, tmp_path: Path
 ) -> None:
     job = dataclasses.replace(cluster_job(tmp_path), timeout_s=100_000)
-    lists = there.faults.busy(verbs=("list",), resources=("pods",), times=20)
+    lists = there.faults.error(verbs=("list",), resources=("pods",), times=8)
     with running(lambda: launcher(there, pending_s=-1.0).run(job)) as coming:
         there.wait(lambda: lists.hit > 4)
         complete(jobs(there)[0])
@@ -42,18 +44,13 @@ def test_a_job_that_has_left_its_marker_has_succeeded_at_its_deadline_too(
     there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, later = cluster_job(tmp_path), [0.0]
-
-    def now() -> float:
-        import time
-
-        return time.time() + later[0]
-
-    with running(lambda: launcher(there, now=now).run(job)) as coming:
+    hurried = launcher(there, now=lambda: time.time() + later[0])
+    with running(lambda: hurried.run(job)) as coming:
         there.wait(lambda: jobs(there))
         complete(jobs(there)[0])
         later[0] = 2 * HOUR_S
     assert coming.result(0).folder == job.folder
-    assert jobs(there) == []
+    there.wait(lambda: not jobs(there))
     assert "did not end within" in capsys.readouterr().err
 
 
@@ -67,17 +64,49 @@ def test_whoever_was_outdone_deletes_nothing(there: Cluster, tmp_path: Path) -> 
         lease.delete_mine(access, mine.name, mine.uid, "mine", mine.version)
     assert len(jobs(there)) == 1
     lease.delete_mine(access, mine.name, mine.uid, "theirs", mine.version)
-    assert jobs(there) == []
+    there.wait(lambda: not jobs(there))
 
 
 def test_a_job_whose_pods_may_not_be_watched_is_not_left_running(there: Cluster, tmp_path: Path) -> None:
     there.faults.refuse(Refused(403, "Forbidden", "no"), verbs=("list",), resources=("pods",), times=None)
     with pytest.raises(PermissionRefused):
         launcher(there).run(cluster_job(tmp_path))
-    assert jobs(there) == []
+    there.wait(lambda: not jobs(there))
 
 
-def test_the_time_after_the_end_of_a_job_is_not_time_that_it_took(there: Cluster, tmp_path: Path) -> None:
-    job = cluster_job(tmp_path)
-    again = dataclasses.replace(job, folder=next_attempt(tmp_path / "home"))
-    assert again.digest == job.digest
+def test_whoever_was_outdone_and_finds_the_job_failed_leaves_it_to_the_other(
+    there: Cluster, tmp_path: Path
+) -> None:
+    job, later = cluster_job(tmp_path), [0.0]
+    late = launcher(there, now=lambda: time.time() + later[0])
+    with running(lambda: late.run(job)) as coming:
+        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) >= 2)
+        # From now on it sees nothing any more, and it cannot renew.
+        there.faults.error(verbs=("watch", "list", "patch"), times=None)
+        there.close_watches()
+        there.edit("PyTorchJob", job.name, lambda body: body["metadata"]["annotations"].update(THEIRS))
+        later[0] = 2 * HOUR_S
+    with pytest.raises(Preempted, match="has taken over job"):
+        coming.result(0)
+    assert len(jobs(there)) == 1
+    assert not (job.folder / "attempt.json").exists()
+
+
+def test_a_watch_that_ends_at_once_is_not_opened_in_a_storm(there: Cluster) -> None:
+    access = api(there)
+    told: list[News | Exception] = []
+    opened = len(there.calls)
+    answer = Refused(410, "Expired", "too old resource version")
+    there.faults.refuse(answer, verbs=("watch",), times=None)
+    with Watcher(access, Selection(kind="pods"), told.append):
+        there.wait(lambda: len(there.calls) - opened >= 4)
+        threading.Event().wait(0.3)
+    assert len(there.calls) - opened < 40
+    assert all(isinstance(news, News) and news.change == LISTED for news in told)
+
+
+def test_what_a_node_says_between_the_lines_of_a_log_is_no_line_of_the_program() -> None:
+    noise = "failed to create fsnotify watcher: too many open files"
+    stamp = "2026-11-20T08:44:27.123Z"
+    assert stamped(noise) == ("", noise)
+    assert stamped(f"{stamp} failed to learn") == (stamp, "failed to learn")

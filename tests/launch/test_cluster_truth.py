@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.launch.launching import Object, api, cluster_job, complete, folder_of, jobs, launcher, running
+from tests.launch.launching import (
+    Object,
+    api,
+    cluster_job,
+    complete,
+    folder_of,
+    jobs,
+    launcher,
+    running,
+    watches,
+)
 from tests.launch.standin import Cluster, cluster
 from trainwright.errors import DependencyError, Diverged, Hang, InputError, PreemptedUnsaved, TrainwrightError
 from trainwright.launch.failure import Failure
@@ -29,7 +39,7 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 def ran(there: Cluster, job: Job, then: Callable[[Object], object], **settings: Any) -> Result:
     """Run a job, and do something with it as soon as its pods run."""
     with running(lambda: launcher(there, **settings).run(job)) as coming:
-        there.wait(lambda: jobs(there) and len(runs(there)) == job.nodes)
+        there.wait(lambda: jobs(there) and len(runs(there)) == job.nodes and watches(there))
         then(jobs(there)[0])
     return coming.result(0)
 

@@ -159,7 +159,7 @@ def test_a_job_that_was_taken_over_meanwhile_is_kept(there: Cluster) -> None:
     name = job(there, "1")
     access = api(there)
     rules = sweeping.Rules(now=LATER)
-    (judged,) = sweeping.judge_all(access, rules)
+    (judged,) = sweeping.judge_all(access, rules, [])
     assert judged.left
 
     def renew(body: Object) -> None:
@@ -174,7 +174,11 @@ def test_a_run_that_may_not_be_looked_at_keeps_its_job(
     there: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = job(there, "1", ownerReferences=workflow(there, "Failed"))
-    may = [{"apiGroups": [PYTORCHJOB.group], "resources": [PYTORCHJOB.plural], "verbs": ["list", "delete"]}]
+    job(there, "2")
+    may = [
+        {"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["list", "get", "delete"]}
+        for kind in (PYTORCHJOB, TRAINJOB)
+    ]
     token = there.account("system:serviceaccount:team:janitor", may, "team")
     with pytest.raises(PermissionRefused, match="workflows"):
         swept(there, capsys, token=token)

@@ -13,7 +13,7 @@ from trainwright.errors import PermissionRefused
 from trainwright.experiment import Resources
 from trainwright.experiment import placement as section
 from trainwright.launch import placement, words
-from trainwright.launch.cluster.launcher import own_workflow
+from trainwright.launch.cluster.ends import own_workflow
 from trainwright.launch.job import Budget
 from trainwright.launch.owner import Owner, find_owner, own_pod
 from trainwright.train.submit import _placement

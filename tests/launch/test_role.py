@@ -17,8 +17,8 @@ from tests.launch.test_manifests import asked
 from trainwright.errors import PermissionRefused, TrainwrightError
 from trainwright.launch import manifests
 from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.ends import own_workflow
 from trainwright.launch.cluster.kind import KINDS, Kind
-from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.janitor import __main__ as janitor
 from trainwright.launch.job import Budget
 from trainwright.launch.manifests import annotations as names

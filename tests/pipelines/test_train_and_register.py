@@ -17,7 +17,7 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
 
-WORKING = ("ingest", "validate", "join", "train", "evaluate")
+WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "probe")
 
 
 def tasks(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -42,7 +42,8 @@ def output(task: dict[str, Any], name: str) -> Path:
 
 def test_every_step_is_done_and_leaves_what_it_promises(finished: dict[str, dict[str, Any]]) -> None:
     assert {name: task["state"] for name, task in finished.items()} == dict.fromkeys(
-        ["resolve", "resolve-features", "resolve-baseline", *WORKING, "register", "summarize"], "done"
+        ["resolve", "resolve-features", "resolve-baseline", "locate", *WORKING, "register", "summarize"],
+        "done",
     )
     snapshot = Snapshot.read(output(finished["ingest"], "snapshot"))
     training_set = Snapshot.read(output(finished["join"], "training_set"))

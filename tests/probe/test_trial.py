@@ -14,6 +14,7 @@ from trainwright import serving
 from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import InputError, ModelRefused
+from trainwright.probe.__main__ import _require_sound
 from trainwright.probe.trial import try_model
 from trainwright.train.model import write_model
 
@@ -92,3 +93,8 @@ def test_another_model_or_one_without_an_example_is_not_tried(model: Path, tmp_p
     (bare / "input_example.json").unlink()
     with pytest.raises(InputError, match=r"no input_example\.json"):
         try_model(bare, digest(bare), tmp_path / "trial", tmp_path / "summary.md")
+
+
+def test_a_model_that_gives_no_scores_at_all_has_not_answered() -> None:
+    with pytest.raises(InputError, match="gave no scores"):
+        _require_sound(np.empty(0), np.empty(0))

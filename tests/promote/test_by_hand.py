@@ -1,11 +1,15 @@
 """What people do to MLflow beside the audit: versions deleted, aliases moved, an answer of the wrong kind."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.promote.shelf import MODEL, Shelf
 from tests.promote.test_interrupted import bury, killed
+from tests.register.steps import Run
 from trainwright.errors import InputError
 from trainwright.promote.rollback import restore
+from trainwright.register.registration import register
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"
@@ -77,9 +81,20 @@ def test_a_rollback_of_another_version_than_the_one_that_was_begun_is_refused(sh
     assert shelf.aliases() == {"production": "2", "previous-production": "1"}
 
 
-@pytest.mark.parametrize("head", ["the end", "0 abc", "-1 abc"])
+@pytest.mark.parametrize("head", ["the end", "0 abc"])
 def test_a_note_of_the_audits_end_that_is_none_is_a_broken_audit(shelf: Shelf, head: str) -> None:
     shelf.ask("production", 1)
     shelf.client.set_registered_model_tag(MODEL, "trainwright.audit_head", head)
     with pytest.raises(InputError, match="MLflow knows of"):
         shelf.ask("production", 2)
+
+
+def test_a_promotion_that_is_tried_again_does_not_undo_a_rollback(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.ask("production", 1)
+    run = Run(tmp_path / "own" / "run", weights="own", baseline_version="1")
+    made = register(*run.folders, shelf.registry, "abc", tmp_path / "own" / "r", tmp_path / "own" / "s.md")
+    assert shelf.ask("production", made.version).decision == "PASS"
+    shelf.back()
+    assert shelf.ask("production", made.version).decision == "HOLD"
+    assert shelf.aliases() == {"production": "1"}
+    assert shelf.ask("production", made.version, expected="1").decision == "PASS"

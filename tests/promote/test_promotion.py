@@ -1,6 +1,7 @@
 """Each stage has its demands, and nothing moves without them."""
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from trainwright.artifacts import Record
 from trainwright.errors import InputError
 from trainwright.experiment import Override, Promotion, PromotionRequest
 from trainwright.lineage import ancestors
+from trainwright.promote.__main__ import main
 from trainwright.promote.evidence import read_evidence
 from trainwright.promote.promotion import Promoted
 from trainwright.register.registration import register
@@ -229,3 +231,59 @@ def test_an_audit_in_another_place_than_before_is_noticed(shelf: Shelf, tmp_path
     shelf.registry = shelf.registry.model_copy(update={"audit": str(tmp_path / "elsewhere")})
     with pytest.raises(Broken, match="ends at entry 0, MLflow knows of entry 2"):
         shelf.ask("production", 2, expected="1")
+
+
+def test_a_canarys_verdict_speaks_of_every_guard_at_its_limit(shelf: Shelf) -> None:
+    shelf.ask("staging", 1, LONG)
+    shelf.ask("canary", 1, LONG)
+    kept = read_evidence(shelf.client, MODEL, "1").verdict
+    offline = kept.write(shelf.folder / "offline")
+    loose = (Rule(name="error_rate", value=0.04, limit=0.1, passed=True, decision="PASS"),)
+    for proof in (str(offline), canary_verdict(shelf, 1, rules=loose)):
+        assert shelf.ask("production", 1, LONG, approver="carl", canary_verdict=proof).decision == "HOLD"
+        said = rules(shelf, "production", 1)["canary verdict"].detail
+        assert said.startswith("it has no rule for guard error_rate 0.01, it has")
+    proof = canary_verdict(shelf, 1)
+    assert shelf.ask("production", 1, LONG, approver="carl", canary_verdict=proof).decision == "PASS"
+
+
+def test_files_of_another_model_than_the_tag_names_are_not_promoted(shelf: Shelf, tmp_path: Path) -> None:
+    run = Run(tmp_path / "own" / "run", weights="own")
+    made = register(*run.folders, shelf.registry, "abc", tmp_path / "own" / "r", tmp_path / "own" / "s.md")
+    source = shelf.client.get_model_version(MODEL, made.version).source
+    place = Path(source.removeprefix("file://")) / "model.json"
+    kept = place.read_text()
+    place.write_text(json.dumps(json.loads(kept) | {"metrics": {}}))
+    with pytest.raises(
+        InputError, match=f"its files are of model .*, its verdict is about model {run.model.digest[:12]}"
+    ):
+        shelf.ask("production", made.version)
+    place.write_text(kept)
+    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.model_digest", "e" * 64)
+    with pytest.raises(InputError, match="tagged as model eeeeeeeeeeee"):
+        shelf.ask("production", made.version)
+
+
+def test_the_terminal_is_told_what_does_not_hold_first_and_in_plain_lines(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(version: str) -> list[str]:
+        asked = {"to": "production", "by": "anna", "reason": "it is better", "version": version}
+        given = [shelf.registry.to_json(), DIRECT.to_json(), json.dumps(asked)]
+        with suppress(SystemExit):
+            main(["promote", *given])
+        return capsys.readouterr().out.splitlines()
+
+    first = ask("1")
+    assert first[0] == "PASS: flight_late version 1 is production, was none, entry 2"
+    assert first[-1] == "  back again    trainwright model rollback flight_late --by NAME --reason WHY"
+    told = ask("2")
+    assert told[0].startswith(
+        "FAIL: flight_late version 2 stays: production is as it was evaluated: version 1"
+    )
+    assert told[1].startswith(
+        "  FAIL          production is as it was evaluated    version 1 is in production"
+    )
+    assert all(line.startswith("  PASS          ") for line in told[2:])
+    assert len({line.index(name) for line in told[1:] for name in (line[16:].split("  ")[0],)}) == 1
+    assert not any(mark in line for line in first + told for mark in ("**", "\\_", "|"))

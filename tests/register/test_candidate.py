@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, Run
+from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, TRAINING_SET, Run
 from trainwright.artifacts import Model
 from trainwright.documents import digest_text
 from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
 from trainwright.lineage import environment_locks
 from trainwright.register.candidate import admit
-from trainwright.verdicts import Verdict
+from trainwright.verdicts import NotJudged, Verdict
 
 
 def test_a_model_with_its_verdicts_is_admitted_with_all_it_came_from(run: Run) -> None:
@@ -142,3 +142,27 @@ def test_a_person_may_answer_for_a_model_that_is_held_by_name_and_until_a_day(tm
 def test_an_override_that_is_not_needed_is_not_used(run: Run) -> None:
     digest = Verdict.read(run.root / "model_verdict").digest
     assert admit(*run.folders, override(digest, 1)).override is None
+
+
+def test_a_verdict_that_was_rewritten_with_its_numbers_is_not_the_one_that_its_step_wrote(run: Run) -> None:
+    place = run.root / "model_verdict" / "verdict.json"
+    told = json.loads(place.read_text())
+    told["rules"][0] |= {"value": 0.99}
+    place.write_text(json.dumps(told))
+    assert Verdict.read(place.parent).recomputed() == "PASS"
+    with pytest.raises(InputError, match="the step that judged wrote"):
+        admit(*run.folders)
+
+
+def test_a_verdict_on_other_rows_than_the_models_own_is_refused(run: Run) -> None:
+    judged = {"predictions": PREDICTIONS, "predictions.model": run.model.digest}
+    run.write_verdict("model_verdict", "PASS", judged | {"predictions.training_set": "d" * 64})
+    with pytest.raises(InputError, match="judged on rows of data dddddddddddd"):
+        admit(*run.folders)
+    run.write_verdict("model_verdict", "PASS", judged | {"predictions.training_set": TRAINING_SET})
+    assert admit(*run.folders).model == run.model
+
+
+def test_a_verdict_without_a_rule_is_no_pass_whatever_it_says_of_what_was_not_judged() -> None:
+    empty = NotJudged(name="AUC", reason="", decision="PASS")
+    assert Verdict(decision="PASS", rules=(), judged={}, not_judged=(empty,)).recomputed() == "INCONCLUSIVE"

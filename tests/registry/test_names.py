@@ -11,13 +11,15 @@ from trainwright.registry.entries import INTENT, Entry
 from trainwright.registry.names import folder_of, require_alias, require_name
 
 
-@pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "../up", ".hidden", "_own", "a\nb", "x" * 251])
+@pytest.mark.parametrize(
+    "name", ["", " ", "a/b", "a:b", "../up", ".hidden", "_own", "a\nb", "x" * 251, "a'b\"c"]
+)
 def test_a_name_that_mlflow_or_a_path_cannot_hold_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="cannot be the name"):
         require_name(name)
 
 
-@pytest.mark.parametrize("name", ["a/b", "a:b", ".hidden", "_own"])
+@pytest.mark.parametrize("name", ["a/b", "a:b", ".hidden", "_own", "a'b\"c"])
 def test_the_section_refuses_it_before_anything_runs(name: str) -> None:
     with pytest.raises(InputError, match="a model's name has no"):
         Registry.check({"model": name, "tracking_uri": "sqlite:///x"}, "registry")

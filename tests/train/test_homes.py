@@ -7,6 +7,7 @@ import pytest
 
 from trainwright.errors import DependencyError, Diverged
 from trainwright.experiment import Resources, Training
+from trainwright.launch.job import Completion
 from trainwright.train.homes import next_folder
 from trainwright.train.specification import Specification, pinned
 
@@ -79,6 +80,17 @@ def test_success_leaves_no_home(tmp_path: Path) -> None:
     with next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"):
         pass
     assert list((tmp_path / "volume" / "trainwright" / "jobs").iterdir()) == []
+
+
+def test_on_a_cluster_what_was_made_outlives_the_step_and_its_state_does_not(tmp_path: Path) -> None:
+    resources = Resources(mount=str(tmp_path))
+    with next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model") as folder:
+        (folder / "model").mkdir()
+        Completion(attempt=folder.name, outputs={}).write(folder)
+        home = folder.parent.parent
+        (home / "checkpoints").mkdir()
+    assert [path.name for path in home.iterdir()] == ["attempts"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model", "result.json"]
 
 
 def test_a_volume_that_is_not_mounted_is_named(tmp_path: Path) -> None:

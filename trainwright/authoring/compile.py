@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright.authoring import catalog, credentials, interfaces, pages, pinning, reference
+from trainwright.authoring import catalog, credentials, interfaces, manual, pages, pinning, reference
 from trainwright.errors import InputError, reported
 
 
@@ -71,6 +71,7 @@ def run(
     if not (registry or lock_images) and output is None:
         texts |= pages.all_of(root, {path.stem: text for path, text in texts.items() if _is_component(path)})
         texts[root / "docs" / "experiment.md"] = reference.page()
+        texts[root / "docs" / "cli.md"] = manual.page()
     texts[target / interfaces.FILE] = _index(root, target, texts)
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in target.glob("*/*.yaml") if path not in texts]

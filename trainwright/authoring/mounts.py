@@ -14,7 +14,7 @@ from typing import Any
 from trainwright.errors import InputError
 
 SQLITE = "sqlite:///"
-KEPT = frozenset({"store", "remember", "statistics_store", "state"})
+KEPT = frozenset({"store", "remember", "statistics_store", "state", "audit"})
 """Fields of an experiment that name a folder which steps write into, and read again in later runs."""
 
 SYSTEM = frozenset(map(Path, ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/root", "/run",

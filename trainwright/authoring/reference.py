@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from trainwright.experiment import Experiment, json_schema
 
@@ -25,9 +25,8 @@ def page() -> str:
 
 
 def _section(name: str, body: dict[str, Any]) -> str:
-    key = next(
-        (key for key, field in Experiment.model_fields.items() if _named(field.annotation) == name), ""
-    )
+    keys = {_named(field.annotation): key for key, field in Experiment.model_fields.items()}
+    key = keys.get(name, "") if name else ""
     title = f"`{key}`" if key else _kind(body) or name or "The whole file"
     about = body.get("description", "").split("\n", 1)[0]
     rows = "\n".join(_rows(body))
@@ -40,8 +39,10 @@ def _kind(body: dict[str, Any]) -> str:
     return f"`network`, kind `{kind}`" if kind else ""
 
 
-def _named(annotation: object) -> str:
-    return getattr(annotation, "__name__", "")
+def _named(annotation: Any) -> str:
+    """Return the name of a section's class, of one that may be absent too."""
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return getattr(kinds[0] if len(kinds) == 1 else annotation, "__name__", "")
 
 
 def _rows(body: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import trainwright
 from trainwright.errors import InputError
-from trainwright.tracking import ENVIRONMENT_FILE
 
 TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher")
 """The toolchains that components run in, the largest first: two are made at a time."""
@@ -89,7 +88,7 @@ class Place:
     @property
     def stamp(self) -> Path:
         """What it was made from, written last."""
-        return self.path / ENVIRONMENT_FILE
+        return self.path / trainwright.ENVIRONMENT_FILE
 
     @property
     def link(self) -> Path:

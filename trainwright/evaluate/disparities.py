@@ -186,8 +186,9 @@ def _counted(tally: Tally, name: str, kept: Integers, *, exact: bool) -> tuple[l
     drawn = rates(tally.drawn)[name]
     share = ratio(over, under)
     variance = np.nanvar(ratio(drawn[0][..., kept], drawn[1][..., kept]), axis=0)
+    alike = tally.effective(rates(tally.total)[name][1], drawn[1])[kept]
     with np.errstate(divide="ignore", invalid="ignore"):
-        trials = np.where((variance > 0) & (share * (1 - share) > 0), share * (1 - share) / variance, under)
+        trials = np.where((variance > 0) & (share * (1 - share) > 0), share * (1 - share) / variance, alike)
     return (share * trials).tolist(), trials.tolist()
 
 

@@ -2,15 +2,17 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trainwright.errors import InputError
+from trainwright.evaluate.asked import rules_of
 from trainwright.evaluate.curves import confusion, curves
 from trainwright.evaluate.disparities import OPPORTUNITY, Needs, compare_groups
+from trainwright.evaluate.enough import FEWEST, clustered, too_small
 from trainwright.evaluate.findings import (
     Baseline,
     Compared,
@@ -23,7 +25,7 @@ from trainwright.evaluate.findings import (
     Slice,
 )
 from trainwright.evaluate.grouping import Grouping, cross, group_rows
-from trainwright.evaluate.judging import Figures, rules_of, rulings
+from trainwright.evaluate.judging import Figures, rulings
 from trainwright.evaluate.pairing import Pairs
 from trainwright.evaluate.partition import Partition, better_of, divide, figures
 from trainwright.evaluate.predictions import Predictions
@@ -155,27 +157,10 @@ def _cut(subject: Subject, grouping: Grouping, partition: Partition) -> Cut:
     for index, rows in enumerate(partition.members()):
         counts = _counts(subject, rows)
         if len(rows):
-            reason = _reason(subject, grouping, index, len(rows), counts)
+            reason = too_small(subject, grouping, index, rows, counts)
             slices.append(Slice(grouping.names[index], len(rows), counts, found[index], reason))
     whose = "baseline" if subject.baseline else "these rows"
     return Cut(grouping.columns, tuple(slices), grouping.edges, whose if grouping.edges else "")
-
-
-def _reason(subject: Subject, grouping: Grouping, index: int, rows: int, counts: Sequence[int]) -> str:
-    """Say why a slice is not judged; empty if it is."""
-    asked = subject.evaluation
-    if grouping.names[index] == grouping.pooled:
-        return "rare values together"
-    if rows < asked.min_rows:
-        return f"{rows:,} of at least {asked.min_rows:,} rows"
-    if subject.candidate.predictions.kind != "binary":
-        return ""
-    negatives, positives = counts
-    if positives < asked.min_positives:
-        return f"{positives:,} of at least {asked.min_positives:,} positives"
-    if negatives < asked.min_negatives:
-        return f"{negatives:,} of at least {asked.min_negatives:,} negatives"
-    return ""
 
 
 def _overall(subject: Subject) -> dict[str, Compared]:
@@ -272,6 +257,9 @@ def _compare(partition: Partition, grouping: Grouping, needs: Needs, against: st
             partition,
             rows=np.bincount(partition.place, weights=rows, minlength=partition.parts).astype(np.int64),
         )
+    if partition.subject.clusters is not None:
+        units = clustered(partition.subject, partition.place, partition.parts)
+        partition = replace(partition, rows=np.where(units < FEWEST, 0, partition.rows))
     return compare_groups(partition, grouping.columns, grouping.names, needs, against)
 
 

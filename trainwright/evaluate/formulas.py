@@ -70,6 +70,20 @@ COUNTS: dict[str, Callable[[Sums], tuple[Floats, Floats]]] = {
 }
 """Metrics of two classes that are proportions: successes and trials."""
 
+
+def trials(name: str, sums: Sums) -> Floats:
+    """Return what a share is a share of: the positives of the recall, all rows of the accuracy."""
+    base, _, number = name.partition("/")
+    if number:
+        return sums[f"{'predicted' if base == 'precision' else 'true'}/{number}"]
+    if base.startswith("macro_"):
+        rarest: Floats = np.min([sums[part] for part in sums.names if part.startswith("true/")], axis=0)
+        return rarest
+    if base == "false_positive_rate":
+        return sums["rows"] - sums["positives"]
+    return sums[{"recall": "positives", "f1": "positives", "precision": "selected"}.get(base, "rows")]
+
+
 REGRESSION: dict[str, Formula] = {
     "mae": lambda s: ratio(s["distance"], s["rows"]),
     "rmse": lambda s: np.sqrt(ratio(s["square"], s["rows"])),

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainwright.errors import InputError
+from trainwright.evaluate.asked import WHERE
+from trainwright.evaluate.enough import FEWEST, how_few, too_few
 from trainwright.evaluate.findings import (
     Compared,
     Cut,
@@ -24,14 +26,9 @@ from trainwright.evaluate.outcomes import Terms, cannot, gather, judge, rule_on,
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import Fairness as Limits
 from trainwright.experiment.evaluation import ModelRule
-from trainwright.experiment.metrics import LOWER, known, names_for
+from trainwright.experiment.metrics import LOWER, known
 from trainwright.significance import Estimate, holm
 from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, NotJudged, Rule
-
-FEWEST = 30
-"""With fewer rows of any class, intervals are too narrow to stand on (coverage below 90 %)."""
-
-WHERE = "evaluation.rules"
 
 
 @dataclass(frozen=True)
@@ -55,33 +52,6 @@ class Figures:
     def confidence(self) -> float:
         """Of every interval."""
         return self.evaluation.confidence
-
-
-def rules_of(evaluation: Evaluation, kind: Kind) -> tuple[ModelRule, ...]:
-    """Return the rules that apply: those given, or for two classes that the AUC is above chance.
-
-    Raises:
-        InputError: There is no rule at all, or one names a metric that this kind does not have.
-    """
-    rules = evaluation.all_rules
-    limited = evaluation.max_calibration_error is not None or evaluation.fairness
-    if not rules and kind == "binary":
-        rules = (ModelRule(metric="auc", at_least=0.5),)
-    elif not rules and not limited:
-        raise InputError(
-            f"no rule says what a model of kind {kind} must reach",
-            where=WHERE,
-            hint=f"Give a rule on one of {', '.join(names_for(kind))}.",
-        )
-    for rule in rules:
-        metric = known(rule.metric)
-        if metric is None or kind not in metric.kinds:
-            raise InputError(
-                f"{rule.metric} is not defined for a model of kind {kind}",
-                where=WHERE,
-                hint=f"Take one of {', '.join(names_for(kind))}.",
-            )
-    return rules
 
 
 def rulings(figures: Figures, rules: Sequence[ModelRule]) -> tuple[Ruling, ...]:
@@ -155,9 +125,8 @@ def _on_whole(figures: Figures, rule: ModelRule) -> Ruling:
     number = _number(found, rule)
     if number is None:
         return cannot(name, f"{spoken(rule.metric)} is not defined on these rows", kind=rule.kind)
-    fewest = min(sample.counts) if sample.counts and figures.kind == "binary" else sample.rows
+    fewest, what = how_few(figures.kind, sample, rule.metric, figures.evaluation.cluster)
     if fewest < FEWEST:
-        what = "rows" if not sample.counts else "rows of the rarer label"
         reason = f"{fewest:,} {what}; its interval needs {FEWEST} of each"
         ruling = cannot(name, reason, kind=rule.kind)
         return Ruling(ruling.name, ruling.decision, f"{name} {number.value:.3f} of too few rows",
@@ -181,6 +150,10 @@ def _on_slices(figures: Figures, rule: ModelRule) -> Ruling:
     terms = _terms(figures, rule)
     numbers = [(_place(rule, cut, entry), entry, _number(entry.figures[rule.metric], rule))
                for cut, entry in parts]  # fmt: skip
+    small = {
+        place: too_few(rule.metric, entry, figures.evaluation.min_positives) for place, entry, _ in numbers
+    }
+    numbers = [parts for parts in numbers if not small[parts[0]]]
     defined = [(place, entry, number) for place, entry, number in numbers if number]
     chances = holm([tail(number, terms) for _, _, number in defined])
     judged = [
@@ -193,6 +166,8 @@ def _on_slices(figures: Figures, rule: ModelRule) -> Ruling:
         for place, _, number in numbers
         if number is None
     ]
+    policy = {"warn": "", "hold": "HOLD", "block": "FAIL"}[figures.evaluation.small_slices]
+    left += [NotJudged(name=place, reason=why, decision=policy) for place, why in small.items() if why]
     return gather(name, judged, left, rule.kind)
 
 
@@ -213,10 +188,13 @@ def _short_limits(figures: Figures) -> Iterator[Ruling]:
         else:
             terms = Terms(limit, SIZE, figures.confidence, "HOLD")
             yield rule_on(name, gap.value, figures.sample.rows, terms, kind="fairness", ends=_ends(gap))
-    error = figures.overall.get("calibration_error")
-    if evaluation.max_calibration_error is not None and error and error.candidate:
+    if evaluation.max_calibration_error is not None:
+        error = figures.overall["calibration_error"].candidate
         terms = Terms(evaluation.max_calibration_error, SIZE, figures.confidence, "HOLD")
-        yield rule_on("calibration error", error.candidate, figures.sample.rows, terms)
+        if error is None:
+            yield cannot("calibration error", "it is not defined on these rows")
+        else:
+            yield rule_on("calibration error", error, figures.sample.rows, terms)
 
 
 def _ends(gap: Disparity) -> str:
@@ -266,7 +244,12 @@ def _group_minimum(
         judge(place, number, rows, terms, p_value=chance)
         for (place, rows, number), chance in zip(defined, chances, strict=True)
     ]
-    return gather(name, judged, (), "fairness")
+    left = [
+        NotJudged(name=place, reason="not defined on these rows", decision="INCONCLUSIVE")
+        for place, _, number in parts
+        if number is None
+    ]
+    return gather(name, judged, left, "fairness")
 
 
 def _overfitting(figures: Figures) -> Ruling:

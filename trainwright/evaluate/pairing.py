@@ -61,6 +61,7 @@ def pair(candidate: Predictions, baseline: Predictions | None) -> Pairs:
     ours = take(candidate, np.flatnonzero(matched))
     theirs = take(baseline, place.drop_null().to_numpy().astype(np.int64))
     _require_same_labels(ours, theirs)
+    theirs = replace(theirs, weight=ours.weight)  # it is the rows that have weights, not the models
     return Pairs(ours, theirs, candidate.rows + baseline.rows - 2 * both)
 
 
@@ -94,8 +95,9 @@ def _kind(predictions: Predictions) -> str:
 def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
     what = "labels"
     differ = np.flatnonzero(ours.label != theirs.label)
-    if ours.kind == "language_model" and ours.weight is not None and theirs.weight is not None:
-        what, differ = "numbers of tokens", np.flatnonzero(ours.weight != theirs.weight)
+    if ours.kind == "language_model":
+        one, two = (np.ones(entry.rows) if entry.weight is None else entry.weight for entry in (ours, theirs))
+        what, differ = "numbers of tokens", np.flatnonzero(one != two)
     if len(differ):
         first = int(differ[0])
         raise InputError(

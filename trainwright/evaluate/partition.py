@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.evaluate.findings import Compared, Floats
-from trainwright.evaluate.formulas import COUNTS, Formula, Sums
+from trainwright.evaluate.formulas import COUNTS, Formula, Sums, trials
 from trainwright.evaluate.subject import Integers, Side, Subject
 from trainwright.experiment.metrics import HIGHER, LOWER, METRICS, known
 from trainwright.significance import (
@@ -29,11 +29,28 @@ class Tally:
         total: Of each part.
         drawn: Of each part in every draw.
         left_out: Of each part with one unit left out in turn; None where blocks of rows are drawn.
+        units: As many rows, or clusters, were drawn.
     """
 
     total: Sums
     drawn: Sums
     left_out: Sums | None
+    units: int
+
+    def effective(self, total: Floats, drawn: Floats) -> Floats:
+        """Return as how many units alike a sum of weights counts, shape (parts,).
+
+        Where rows have weights, or come in clusters, the sum of few of them varies from draw to draw as much
+        as that of so many alike (Kish, Survey Sampling, 1965, section 11.7).
+
+        Args:
+            total: The sum in the data, shape (parts,).
+            drawn: The sum in every draw, shape (draws, parts).
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            varied = np.var(drawn, axis=0) / total**2
+        found: Floats = np.maximum(1 / (np.where(total > 0, varied, 1.0) + 1 / self.units), 1.0)
+        return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ def _tally(subject: Subject, entry: Side, place: Integers, parts: int) -> Tally:
     sums = subject.sampler.add_up(place, parts, list(entry.columns.values()))
     total = sums.sum(axis=0)
     left_out = Sums(names, total, sums) if subject.skewed else None
-    return Tally(Sums(names, total), Sums(names, subject.sampler.draw(sums)), left_out)
+    return Tally(Sums(names, total), Sums(names, subject.sampler.draw(sums)), left_out, subject.units)
 
 
 def figures(partition: Partition, *, of_classes: bool = False) -> list[dict[str, Compared]]:
@@ -109,7 +126,10 @@ def better_of(name: str) -> str:
 def _resampled(partition: Partition, name: str, formula: Formula) -> list[Compared]:
     """Return a metric of every part with bootstrap intervals."""
     measured = [_applied(tally, formula) for tally in partition.tallies]
-    each = [_estimates(partition, name, *entry) for entry in measured]
+    each = [
+        _estimates(partition, tally, name, *entry)
+        for tally, entry in zip(partition.tallies, measured, strict=True)
+    ]
     gains: list[Estimate | None] = [None] * partition.parts
     sign = -1.0 if better_of(name) == LOWER else 1.0
     if len(measured) > 1:
@@ -139,9 +159,10 @@ def _estimate(value: float, low: float, high: float) -> Estimate | None:
 
 
 def _estimates(
-    partition: Partition, name: str, value: Floats, drawn: Floats, left: Floats | None
+    partition: Partition, tally: Tally, name: str, value: Floats, drawn: Floats, left: Floats | None
 ) -> list[Estimate | None]:
-    low, high = intervals(value, drawn, left, partition.subject.evaluation.confidence)
+    confidence = partition.subject.evaluation.confidence
+    low, high = intervals(value, drawn, left, confidence)
     found = [_estimate(*entry) for entry in zip(value, low, high, strict=True)]
     metric = METRICS.get(name) or known(name)
     if metric is None or not metric.fraction:
@@ -151,14 +172,15 @@ def _estimates(
         entry or (None if np.isnan(number) else Estimate(float(number), 0.0, 1.0))
         for entry, number in zip(found, value, strict=True)
     ]
-    return [_never_certain(entry, int(rows)) for entry, rows in zip(found, partition.rows, strict=True)]
+    counted = tally.effective(trials(name, tally.total), trials(name, tally.drawn))
+    return [_never_certain(*entry, confidence) for entry in zip(found, counted.tolist(), strict=True)]
 
 
-def _never_certain(entry: Estimate | None, rows: int) -> Estimate | None:
-    """Where every draw gives the same share, all or nothing, take Wilson's interval of as many rows."""
+def _never_certain(entry: Estimate | None, units: float, confidence: float) -> Estimate | None:
+    """Where every draw gives the same share, all or nothing, take Wilson's interval of as many units."""
     if entry is None or entry.low < entry.high or 0 < entry.value < 1:
         return entry
-    return wilson(entry.value * rows, rows)
+    return wilson(entry.value * units, units, confidence)
 
 
 def _exact(partition: Partition) -> dict[str, dict[int, Compared]]:
@@ -170,15 +192,15 @@ def _exact(partition: Partition) -> dict[str, dict[int, Compared]]:
         counted = [_counts(tally.total, name, subject.classes) for tally in partition.tallies]
         found[name] = {}
         for index in range(partition.parts):
-            trials = [float(entry[1][index]) for entry in counted]
-            if not min(trials) > 0:
+            rows = [float(entry[1][index]) for entry in counted]
+            if not min(rows) > 0:
                 continue
             hits = [float(entry[0][index]) for entry in counted]
-            each = [wilson(hit, trial, confidence) for hit, trial in zip(hits, trials, strict=True)]
+            each = [wilson(hit, trial, confidence) for hit, trial in zip(hits, rows, strict=True)]
             gain, p_value = None, None
             if name in agreed:
                 both = float(agreed[name][index])
-                gain, p_value = _paired(name, both, hits, trials[0], confidence)
+                gain, p_value = _paired(name, both, hits, rows[0], confidence)
             method = "Wilson; gain Newcombe, McNemar mid-p" if gain else "Wilson"
             other = each[1] if len(each) > 1 else None
             found[name][index] = Compared(name, better_of(name), each[0], other, gain, method, p_value)

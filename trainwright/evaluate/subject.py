@@ -68,6 +68,11 @@ class Subject:
         return {"binary": 2, "multiclass": int(predictions.scores.shape[1])}.get(predictions.kind, 0)
 
     @property
+    def units(self) -> int:
+        """Rows, or clusters where rows were drawn in them."""
+        return self.rows if self.clusters is None else int(self.clusters.max()) + 1
+
+    @property
     def exact(self) -> bool:
         """Whether rows count alike and alone, so that intervals by counts hold."""
         return self.clusters is None and self.candidate.predictions.weight is None
@@ -75,8 +80,7 @@ class Subject:
     @property
     def skewed(self) -> bool:
         """Whether intervals are corrected for bias and skew: where every row, or cluster, is drawn itself."""
-        count = self.rows if self.clusters is None else int(self.clusters.max()) + 1
-        return self.sampler.units == count
+        return self.sampler.units == self.units
 
     @cached_property
     def formulas(self) -> dict[str, Formula]:

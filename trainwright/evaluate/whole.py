@@ -108,7 +108,11 @@ def precise(subject: Subject) -> Compared:
         value = average_precision(label, score, heavy)
         draws.append(_average_precision(sampler.draw(sums)) + value - _average_precision(sums.sum(axis=0)))
         values.append(value)
-    return _drawn(subject, "average_precision", HIGHER, values, draws, int(label.sum()))
+    found = heavy * label
+    if subject.clusters is not None:
+        found = np.bincount(subject.clusters, weights=found)
+    alike = float(found.sum() ** 2 / np.sum(found**2))  # as many positives of one weight: Kish, 1965
+    return _drawn(subject, "average_precision", HIGHER, values, draws, alike)
 
 
 def _steps(score: Floats, most: int) -> Integers:
@@ -120,7 +124,7 @@ def _steps(score: Floats, most: int) -> Integers:
 
 
 def _drawn(
-    subject: Subject, name: str, better: str, values: list[float], draws: list[Floats], trials: int
+    subject: Subject, name: str, better: str, values: list[float], draws: list[Floats], trials: float
 ) -> Compared:
     """Return a metric from its draws; certain ones have Wilson's interval of as many trials."""
     confidence = subject.evaluation.confidence

@@ -186,6 +186,8 @@ class Evaluation(Section):
     def _limits_have_slices(self) -> Self:
         if unknown := sorted(self.recall_gaps.keys() - set(self.slices)):
             raise ValueError(f"recall_gaps names {unknown}; slices are {list(self.slices)}")
+        if self.max_recall_gap is not None and not self.slices:
+            raise ValueError("max_recall_gap is the largest gap between slices, and there are no slices")
         for rule in self.rules:
             if unknown := sorted(set(rule.by) - set(self.slices)):
                 raise ValueError(f"a rule on {rule.metric} names {unknown}; slices are {list(self.slices)}")

@@ -45,6 +45,8 @@ class Registry(Section):
     def _can_be_named(cls, name: str) -> str:
         if re.search(r"[/:\x00-\x1f\x7f]", name) or name.startswith((".", "_")) or len(name) > 250:  # noqa: PLR2004
             raise ValueError("a model's name has no '/' and no ':', and does not start with '.' or '_'")
+        if "'" in name and '"' in name:
+            raise ValueError("a model's name has no two kinds of quotes: MLflow could not find it again")
         return name
 
 
@@ -102,7 +104,9 @@ class PromotionRequest(Section):
     by: Name = Field(description="Who asks for it.")
     reason: Name = Field(description="Why; it goes into the audit.")
     version: str = Field(
-        "", pattern=r"^([1-9]\d*)?$", description="The version; empty: the one that stands in the stage before."
+        "",
+        pattern=r"^([1-9]\d*)?$",
+        description="The version; empty: the one that stands in the stage before.",
     )
     approver: str = Field("", description="Who approved it; empty: nobody.")
     expected: str = Field(

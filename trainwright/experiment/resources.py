@@ -20,6 +20,16 @@ class Resources(Section):
         3, ge=0, description="Times that the processes are started again after one was lost."
     )
     timeout_s: int = Field(3600, ge=1, description="The job is stopped after this many seconds.")
+    pending_s: int = Field(
+        1800,
+        ge=1,
+        description="On a cluster: seconds until all pods have to run; waiting in a queue does not count.",
+    )
+    outage_s: int = Field(
+        900,
+        ge=1,
+        description="On a cluster: longest outage of its API that is sat out; the job goes on meanwhile.",
+    )
     grace_s: int = Field(
         30, ge=1, description="Seconds in which a stopped training finishes its step and saves."
     )

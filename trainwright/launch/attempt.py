@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainwright.errors import DependencyError, InternalError
+from trainwright.launch.job import completed
 
 _ATTEMPTS = "attempts"
 _PIN = "pinned-by-*.json"
@@ -121,6 +122,16 @@ def remove_home(home: Path) -> None:
     _remove_but(home, keep, pinned)
 
 
+def remove_state(home: Path) -> None:
+    """Remove what a training could be gone on with, and keep what it made: its completed attempt.
+
+    Whoever asked for it may be lost before its copies are safe, and asks again; then that is all there is.
+    """
+    done = next((path for path in reversed(folders(home)) if completed(path, path.name)), None)
+    pinned = {path.parent for path in home.rglob(_PIN)} | ({done} if done else set())
+    _remove_but(home, pinned | {parent for path in pinned for parent in path.parents}, pinned)
+
+
 def _remove_but(folder: Path, keep: set[Path], whole: set[Path]) -> None:
     if folder not in keep:
         shutil.rmtree(folder, ignore_errors=True)
@@ -170,7 +181,7 @@ def _remove_if_abandoned(home: Path) -> None:
     os.close(lock)
 
 
-def publish(source: Path, target: Path, *, keep: bool = False) -> None:
+def publish(source: Path, target: Path, *, keep: bool = False, copy: bool = False) -> None:
     """Bring a finished folder to its place: it appears there whole, or not at all.
 
     What an earlier attempt left at that place, which ended before it was told of, is replaced.
@@ -180,11 +191,12 @@ def publish(source: Path, target: Path, *, keep: bool = False) -> None:
         target: Its place; may lie on another disk.
         keep: Copy instead of moving, to a place named after its content: if another process is faster, its
             copy stays, since others may already be reading it.
+        copy: Copy instead of moving.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     waiting = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     try:
-        if keep or not _moved(source, waiting):
+        if keep or copy or not _moved(source, waiting):
             shutil.copytree(source, waiting)
         if target.exists() and not keep:
             shutil.rmtree(target)

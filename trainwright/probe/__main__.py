@@ -42,7 +42,7 @@ def main(folder: Path, digest: str) -> dict[str, Any]:
         _require_fitting(scores, len(example["data"]), len(signature["outputs"]))
         if signature["target"]["kind"] != "regression":
             _require_probabilities(scores)
-        said = f"{len(example['data'])} rows scored, the first {np.ravel(scores)[0]:.6g}"
+        said = f"{len(example['data'])} rows scored, the first {next(iter(np.ravel(scores)), np.nan):.6g}"
     _require_sound(scores, again)
     return {"said": said, "scores": hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()}
 
@@ -61,6 +61,8 @@ def _require_probabilities(scores: NDArray[np.float64]) -> None:
 
 
 def _require_sound(scores: NDArray[np.float64], again: NDArray[np.float64]) -> None:
+    if not scores.size:
+        raise InputError("the model gave no scores: its input example is empty")
     if not np.isfinite(scores).all():
         raise InputError(f"{int((~np.isfinite(scores)).sum())} of the model's scores are no numbers")
     if scores.tobytes() != again.tobytes():

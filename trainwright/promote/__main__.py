@@ -76,13 +76,15 @@ def _require_agreement(warning: str, place: str) -> None:
 
 def _promote(registry: Registry, asked: argparse.Namespace) -> None:
     from trainwright.promote.promotion import promote
+    from trainwright.promote.summary import lines
+    from trainwright.verdicts import Verdict
 
     policy = Promotion.parse(asked.promotion, "promotion")
     request = PromotionRequest.parse(asked.request, "request")
     with TemporaryDirectory() as scratch:
         folder = asked.output or Path(scratch)
         made = promote(registry, policy, request, folder, folder / "summary.md")
-        sys.stdout.write((folder / "summary.md").read_text())
+        _say(lines(made, Verdict.read(folder)))
     if made.decision != "PASS":
         raise ModelRefused(f"{made.decision}: version {made.version} was not promoted to {made.to}")
 

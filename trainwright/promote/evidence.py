@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainwright.artifacts import Record, Trial
+from trainwright.artifacts import Model, Record, Trial
 from trainwright.errors import InputError
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors
@@ -88,12 +88,14 @@ def read_evidence(client: "MlflowClient", name: str, version: str) -> Evidence:
             hint="Register its model with the register component; what it was judged by is part of that.",
         )
     verdict = _verdict(client, entry)
+    model = tags.get("trainwright.model_digest", "")
+    _require_model(client, entry, verdict, model)
     override = tags.get("trainwright.override", "")
     return Evidence(
         version=version,
         stage=tags.get(STAGE, ""),
         first=str(find_versions(client, name, key)[0].version) == version,
-        model_digest=tags.get("trainwright.model_digest", ""),
+        model_digest=model,
         author=tags.get("trainwright.author", ""),
         verdict=verdict,
         override=Override.parse(override, "trainwright.override") if override else None,
@@ -101,6 +103,23 @@ def read_evidence(client: "MlflowClient", name: str, version: str) -> Evidence:
         signature=read_signature(client, entry),
         records=_records(client, str(entry.run_id)),
     )
+
+
+def _require_model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict, digest: str) -> None:
+    """Check that the version's files are of the model that the tag names, and that it was that one's verdict.
+
+    The manifest lists every file with its digest; whoever loads the model checks the files against it.
+    """
+    run, path = str(entry.run_id), f"model/{Model.FILE}"
+    found = Model.from_json(read_document(client, run, path), path).digest
+    about = verdict.judged.get("predictions.model", digest)
+    if {found, about} != {digest}:
+        raise InputError(
+            f"version {entry.version} is tagged as model {digest[:12]}; its files are of model {found[:12]}, "
+            f"its verdict is about model {about[:12]}",
+            where=f"run {run}, {path}",
+            hint="It was changed in MLflow: restore it, or evaluate and register again.",
+        )
 
 
 def read_signature(client: "MlflowClient", entry: "ModelVersion") -> Signature:

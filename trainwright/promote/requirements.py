@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from trainwright.experiment import Promotion, PromotionRequest
 from trainwright.promote.evidence import Evidence, Signature
 from trainwright.registry.change import Present
-from trainwright.registry.entries import Event
+from trainwright.registry.entries import ROLLBACK, Event
 from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
 from trainwright.verdicts import NotJudged, Rule, Verdict
 
@@ -58,6 +58,7 @@ def judge(case: Case) -> tuple[list[Rule], list[NotJudged]]:
     if case.request.to == ARCHIVED:
         return [agrees(case), _is_at_rest(case)], []
     rules = [agrees(case), _counts(case), _comes_from(case), _passed(case), _tried(case)]
+    rules += _rolled_back(case)
     unjudged: list[NotJudged] = []
     if case.production is None:
         unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
@@ -103,6 +104,17 @@ def _comes_from(case: Case) -> Rule:
     return _yes("stage", stage == wanted or again, said)
 
 
+def _rolled_back(case: Case) -> Iterator[Rule]:
+    """A version that was taken out comes back by a person's word, not because a step was tried again."""
+    event = case.present.state.last_move(case.evidence.version)
+    if event is None or event.intent.action != ROLLBACK or event.intent.version == case.evidence.version:
+        return
+    named = case.request.expected != EVALUATED
+    advice = "" if named else "; to bring it back all the same, name the version in production (expected)"
+    said = f"it was rolled back at {event.commit.time[:19]}Z: {event.intent.reason}{advice}"
+    yield _yes("rolled back", named, said, "HOLD")
+
+
 def _passed(case: Case) -> Rule:
     verdict, override = case.evidence.verdict, case.evidence.override
     if verdict.decision == "PASS":
@@ -141,11 +153,8 @@ def _is_current(case: Case) -> Rule:
 def _after_a_canary(case: Case) -> Iterator[Rule]:
     if CANARY not in case.policy.path:
         return
-    verdict = case.canary
-    said = f"{verdict.decision}" if verdict else "none was given (canary_verdict)"
-    failed = "FAIL" if verdict and verdict.decision == "FAIL" else "HOLD"
-    yield _yes("canary verdict", verdict is not None and verdict.decision == "PASS", said, failed)
     event = case.present.state.last_move(case.evidence.version)
+    yield _canary_passed(case, event)
     soaked = _soaked_s(case, event) if event and event.intent.target == CANARY else 0.0
     limit = float(case.policy.min_soak_s)
     yield Rule(
@@ -155,6 +164,27 @@ def _after_a_canary(case: Case) -> Iterator[Rule]:
         passed=soaked >= limit,
         decision="PASS" if soaked >= limit else "HOLD",
     )
+
+
+def _canary_passed(case: Case, event: Event | None) -> Rule:
+    """A verdict that is about the canary: with a rule for every guard that the audit has, at its limit."""
+    verdict = case.canary
+    if verdict is None:
+        return _yes("canary verdict", False, "none was given (canary_verdict)", "HOLD")
+    if verdict.decision != "PASS":
+        return _yes(
+            "canary verdict", False, verdict.decision, "FAIL" if verdict.decision == "FAIL" else "HOLD"
+        )
+    judged = {f"guard {rule.name}": f"{rule.limit:g}" for rule in verdict.rules}
+    facts = event.intent.facts if event else {}
+    guards = {name: limit for name, limit in facts.items() if name.startswith("guard ")}
+    missing = [
+        f"{name} {limit}, it has {judged.get(name, 'none')}"
+        for name, limit in sorted(guards.items())
+        if judged.get(name) != limit
+    ]
+    said = f"it has no rule for {'; '.join(missing)}" if missing else "PASS"
+    return _yes("canary verdict", not missing, said, "HOLD")
 
 
 def _soaked_s(case: Case, event: Event) -> float:

@@ -1,5 +1,6 @@
 """What came of a request, for people: one line, and one page of Markdown."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainwright.registry.entries import Event
@@ -31,12 +32,24 @@ def _said(rule: Rule) -> str:
     return f"{rule.name}: {rule.detail}" if rule.detail else f"{rule.name} {rule.value:g} < {rule.limit:g}"
 
 
+def lines(made: "Promoted", verdict: Verdict) -> Iterator[str]:
+    """Write what came of it for a terminal: what does not hold first, then the rest as it was asked."""
+    yield f"{made.decision}: {headline(made, verdict)}"
+    asked = [(rule.outcome(), rule.name, _because(rule)) for rule in verdict.rules]
+    asked += [(entry.decision or "-", entry.name, entry.reason) for entry in verdict.not_judged]
+    asked.sort(key=lambda row: row[0] in ("PASS", "-"))
+    widest = max((len(name) for _, name, _ in asked), default=0)
+    for answer, name, because in asked:
+        yield f"  {answer:<12}  {name:<{widest}}  {' '.join(because.split())}".rstrip()
+    if made.decision == "PASS":
+        yield f"  audit         {made.audit}, entry {made.entry}"
+    if made.decision == "PASS" and made.to == "production":
+        yield f"  back again    trainwright model rollback {made.model} --by NAME --reason WHY"
+
+
 def summarize(made: "Promoted", verdict: Verdict, event: Event | None) -> str:
     """Write the rules and, if it was done, the entry of the audit."""
-    rules = [
-        (rule.name, rule.outcome(), _said(rule).partition(": ")[2] or _figures(rule))
-        for rule in verdict.rules
-    ]
+    rules = [(rule.name, rule.outcome(), _because(rule)) for rule in verdict.rules]
     parts = [
         f"**{made.decision}: {escape(headline(made, verdict))}**\n",
         table(("asked", "answer", "because"), rules),
@@ -52,8 +65,10 @@ def summarize(made: "Promoted", verdict: Verdict, event: Event | None) -> str:
     return "\n".join(parts)
 
 
-def _figures(rule: Rule) -> str:
-    return f"{rule.value:g} of {rule.limit:g}"
+def _because(rule: Rule) -> str:
+    if rule.detail:
+        return rule.detail
+    return "" if rule.value == rule.limit == 1 else f"{rule.value:g} of {rule.limit:g}"
 
 
 def facts(event: Event) -> list[tuple[str, str]]:

@@ -101,6 +101,14 @@ def _read_verdict(place: Path) -> Verdict:
             where=str(place),
             hint="It was changed by hand, or written by another release: run the step that judges again.",
         )
+    if (place / Record.FILE).exists():
+        written = Record.read(place).outputs.get("verdict", verdict.digest)
+        if written != verdict.digest:
+            raise InputError(
+                f"the verdict has digest {verdict.digest[:12]}, the step that judged wrote {written[:12]}",
+                where=str(place),
+                hint="It was changed by hand: run the step that judges again.",
+            )
     return verdict
 
 
@@ -169,6 +177,13 @@ def _records(folder: Path) -> list[Record]:
 
 def _require_about_model(verdict: Verdict, model: Model, own: Sequence[Record], where: Path) -> None:
     """Check that the predictions that were judged are this model's; not to know is not enough."""
+    rows = verdict.judged.get("predictions.training_set")
+    if rows not in (None, model.training_data):
+        raise InputError(
+            f"the model was judged on rows of data {rows[:12]}, it was made from {model.training_data[:12]}",
+            where=str(where),
+            hint="Register the model with the verdict on its own predictions.",
+        )
     if named := verdict.judged.get("predictions.model"):
         if named != model.digest:
             raise InputError(

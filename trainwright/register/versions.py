@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TransientError
 from trainwright.registry.names import CANDIDATE, KEY, STAGE
 from trainwright.registry.versions import find_versions, quoted
 from trainwright.tracking.server import SQLITE, database
@@ -114,7 +114,14 @@ def settle(client: "MlflowClient", name: str, key: str) -> "ModelVersion":
     everybody finds the same. A copy that the network brings after all this has no stage, and is taken back by
     whoever comes next; nothing reads it before.
     """
-    first, *others = find_versions(client, name, key)
+    found = find_versions(client, name, key)
+    if not found:
+        raise TransientError(
+            f"the version of {name!r} that was just made is not found",
+            where="registry",
+            hint="MLflow answers from a copy that lags behind, or somebody deleted it: run register again.",
+        )
+    first, *others = found
     for other in others:
         _unless_gone(partial(client.delete_model_version, name, str(other.version)))
         if other.run_id and other.run_id != first.run_id:

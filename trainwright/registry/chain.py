@@ -6,6 +6,7 @@ what makes a change one at a time, whatever MLflow does with an alias that two s
 
 import json
 from dataclasses import replace
+from datetime import UTC
 
 from trainwright.errors import InputError, TransientError
 from trainwright.registry.entries import Entry, State, following, verify
@@ -72,6 +73,8 @@ class Chain:
         if not content:  # a file system without links claims a name before it fills it
             raise TransientError("an entry is being written", where=uri, hint="Run it again.")
         try:
-            return Entry.from_json(json.loads(content), where=uri)
+            entry = Entry.from_json(json.loads(content), where=uri)
+            entry.moment.astimezone(UTC)
         except ValueError:
             raise InputError("this is no entry of an audit", where=uri) from None
+        return entry

@@ -247,8 +247,9 @@ def changed(place: Place, decide: Callable[[Present], Change | None]) -> Event |
 def restored(place: Place, who: Mapping[str, str], reason: str) -> Event | None:
     """Set the aliases to what the audit says, if they are not; return what was done.
 
-    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that is paused right before it moves an alias moves it when it goes on, though another has taken
-    over: nothing in MLflow can stop it. It comes here then, and so may a person.
+    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that is
+    paused right before it moves an alias moves it when it goes on, though another has taken over: nothing
+    in MLflow can stop it. It comes here then, and so may a person.
     """
     with held(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
         present = Present(place, lease)

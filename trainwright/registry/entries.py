@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import ClassVar
 
@@ -70,8 +70,9 @@ class Entry(Document):
 
     @property
     def moment(self) -> datetime:
-        """When it was written."""
-        return datetime.fromisoformat(self.time)
+        """When it was written; in UTC where no zone is named."""
+        time = datetime.fromisoformat(self.time)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 class Broken(InputError):

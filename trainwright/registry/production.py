@@ -53,8 +53,8 @@ def _pointed_at(client: "MlflowClient", name: str) -> "ModelVersion | None":
     try:
         return client.get_model_version_by_alias(name, PRODUCTION)
     except MlflowException as error:
-        # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. The code decides:
-        # the address of the request has "alias" in it, and so has every message of a server that is away.
+        # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. The word alone
+        # says nothing: it is in the request's address, and so in the message of a server that is away.
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return None
         if error.error_code == "INVALID_PARAMETER_VALUE" and "alias" in str(error).lower():

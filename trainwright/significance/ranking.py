@@ -137,8 +137,14 @@ def placements(
         area[index] = float(np.sum(beaten[positive] * heavy[positive]) / up)
         moved = heavy * (beaten - area[index]) / np.where(positive, up, down)
         influence.append(moved if clusters is None else np.bincount(clusters, weights=moved))
-    effective = [float(heavy[side].sum() ** 2 / np.sum(heavy[side] ** 2)) for side in (positive, ~positive)]
-    return Placements(area, np.stack(influence), min(effective))
+    pairs = min(_effective(heavy * side, clusters) for side in (positive, ~positive))
+    return Placements(area, np.stack(influence), pairs)
+
+
+def _effective(weight: Floats, clusters: NDArray[np.int64] | None) -> float:
+    """Return as how many units of one weight some rows count (Kish, Survey Sampling, 1965, section 11.7)."""
+    units = weight if clusters is None else np.bincount(clusters, weights=weight)
+    return float(units.sum() ** 2 / np.sum(units**2))
 
 
 def _beaten(score: Floats, positive: NDArray[np.bool_], weight: Floats) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats
 
 MOST_UNITS = 4096
 """Rows, or clusters, beyond this are drawn in random blocks."""
+
+ENDS: Final = "weibull"
+"""Ends are the (B + 1) p-th of B draws in order, beyond which p lies at every B (Davison and Hinkley, 1997,
+section 2.4); numpy's own choice leaves 3.0 % instead of 2.5 % beyond each end of 200 draws."""
 
 _AT_A_TIME = 1 << 20
 _KEPT = 1 << 24
@@ -54,7 +58,7 @@ def bootstrap(
     for index in range(resamples):
         chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
         drawn[index] = statistic(*(column[chosen] for column in columns))
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2], method=ENDS)
     return Estimate(float(statistic(*columns)), float(low), float(high))
 
 
@@ -196,7 +200,7 @@ def intervals(
             low[index] = high[index] = np.nan
             continue
         at = levels if left_out is None else _corrected(levels, value[index], defined, left_out[:, index])
-        low[index], high[index] = np.quantile(defined, at)
+        low[index], high[index] = np.quantile(defined, at, method=ENDS)
     return _rounded(np.minimum(low, value)), _rounded(np.maximum(high, value))
 
 

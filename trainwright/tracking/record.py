@@ -14,9 +14,6 @@ from typing import Any
 import trainwright
 from trainwright.artifacts import Environment, Record
 
-ENVIRONMENT_FILE = "trainwright-environment.json"
-"""Written into an environment's prefix when it is made, in the image and locally: its name and lock."""
-
 
 @cache
 def library_digest() -> str:
@@ -36,7 +33,7 @@ def library_digest() -> str:
 @cache
 def environment() -> Environment:
     """Describe the environment this process runs in."""
-    made = Path(sys.prefix) / ENVIRONMENT_FILE
+    made = Path(sys.prefix) / trainwright.ENVIRONMENT_FILE
     known: dict[str, str] = json.loads(made.read_text()) if made.exists() else {}
     return Environment(
         name=known.get("name", Path(sys.prefix).name),

@@ -14,6 +14,7 @@ from typing import Self
 
 from trainwright.artifacts import Progress
 from trainwright.experiment import Tracking
+from trainwright.launch.progress import line
 from trainwright.tracking.history import FILE, History, Spool
 from trainwright.tracking.shipping import Destination
 from trainwright.train.loop import Step
@@ -154,13 +155,7 @@ class Curves:
             progress.write(self._folder)
         except OSError as error:  # whether a training on a full disk can go on, its checkpoints say
             sys.stderr.write(f"the progress file could not be written: {error}\n")
-        gpu = self._usage.values.get("gpu_use")
-        sys.stderr.write(
-            f"step {step.number:,} of {step.total:,} ({step.number / step.total:.0%}), epoch {step.epoch}, "
-            f"loss {step.loss:.4f}, {progress.samples_per_s:,.0f} samples/s"
-            + (f", GPU {gpu:.0%}" if gpu is not None else "")
-            + f", {rest_s:,.0f} s left\n"
-        )
+        sys.stderr.write(f"{line(progress)}\n")
 
 
 def _spent_s(history: Path) -> float:

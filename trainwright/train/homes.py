@@ -9,7 +9,7 @@ from typing import Any
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError
 from trainwright.experiment import Resources
-from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_home
+from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_state
 from trainwright.train.specification import Specification, differences
 
 _SHOWN = 5
@@ -20,6 +20,9 @@ def next_folder(
     run: str, told: Mapping[str, Any], launcher: str, resources: Resources, model: Path
 ) -> Iterator[Path]:
     """Give a fresh folder for an attempt, below the home; the home goes when the attempt has succeeded.
+
+    On a cluster, what the attempt made stays there: the platform stores it elsewhere only after the step has
+    ended, and a step that is lost meanwhile is run again. The janitor tells of such homes, and removes them.
 
     Args:
         run: What the training belongs to: the same at every retry of the same step of the same run.
@@ -46,7 +49,7 @@ def next_folder(
         )
     home = Path(resources.mount) / "trainwright" / "jobs" / name
     yield next_attempt(home)
-    remove_home(home)
+    remove_state(home)
 
 
 def _say_what_differs(home: Path, told: Mapping[str, Any]) -> None:

@@ -127,15 +127,16 @@ def submit(
     with next_folder(request.run, plan.pinned, plan.launcher, plan.resources, model) as folder:
         job = _prepare(plan, folder)
         try:
-            result = (launcher or choice.make(plan.launcher, workflow=request.workflow)).run(job)
+            result = (launcher or _launcher(plan)).run(job)
         except TrainwrightError as error:
             show_failure(error, folder, summary, report)
             raise
         # Not always in the folder that was asked for: a launcher may have found the job, or tried again.
         show_page(result.folder, report)
         submitted = _harvest(result)
-        publish(result.folder / "predictions", predictions)
-        publish(result.folder / "model", model)
+        shared = plan.launcher != "local"
+        publish(result.folder / "predictions", predictions, copy=shared)
+        publish(result.folder / "model", model, copy=shared)
         # Within: with its end, what the training could be gone on with is removed.
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(_summarize(model, submitted))
@@ -154,14 +155,8 @@ def _parse(request: Request) -> _Plan:
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
     inherited = inherit(resources, request.step)
-    return _Plan(
-        request,
-        network,
-        training,
-        inherited.resources,
-        choice.resolve(resources.launcher),
-        inherited.env,
-    )
+    chosen = choice.resolve(resources.launcher)
+    return _Plan(request, network, training, inherited.resources, chosen, inherited.env)
 
 
 def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | None:
@@ -222,6 +217,12 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
         placement=_placement(resources) if on_cluster else Placement(),
         budget=Budget(**resources.budget.model_dump()),
     )
+
+
+def _launcher(plan: _Plan) -> Launcher:
+    """Make the launcher, with the limits that it keeps by itself."""
+    asked, workflow = plan.resources, plan.request.workflow
+    return choice.make(plan.launcher, workflow=workflow, outage_s=asked.outage_s, pending_s=asked.pending_s)
 
 
 def _placement(resources: Resources) -> Placement:

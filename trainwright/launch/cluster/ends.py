@@ -7,9 +7,11 @@ from pathlib import Path
 from trainwright.errors import Preempted, PreemptedUnsaved, TrainwrightError
 from trainwright.launch import attempt, progress
 from trainwright.launch.cluster import ledger
+from trainwright.launch.cluster.api import Api, Object, Selection
 from trainwright.launch.cluster.saved import saved_s
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, completed
+from trainwright.launch.owner import find_owner
 
 _NEVER_UNCHANGED = frozenset({"HOST_OOM", "CUDA_OOM"})
 
@@ -68,3 +70,17 @@ def stopped(name: str, job: Job, asked: str) -> TrainwrightError:
     if saved:
         return Preempted(what, hint="Run the step again: it goes on from its last checkpoint.")
     return PreemptedUnsaved(what)
+
+
+def own_workflow(api: Api) -> str:
+    """Return the name of the workflow that this pod belongs to; empty, with a line that says why, if none."""
+
+    def read(name: str) -> Object | None:
+        pods, _ = api.patience(lambda: api.select(Selection(kind="pods", fields=f"metadata.name={name}")))
+        return pods[0] if pods else None
+
+    owner, why = find_owner(read)
+    if owner is None:
+        sys.stderr.write(f"the job goes with no workflow: {why}\n")
+        return ""
+    return owner.name

@@ -96,6 +96,11 @@ class Follower:
         self._logs, self._said, self._ended = ExitStack(), "", 0
         self._log: LogFollower | None = None
 
+    @property
+    def version(self) -> str:
+        """The version in which the job was last seen."""
+        return self._sight.version
+
     def follow(self) -> Followed:
         """Follow it to its end; one that reaches a limit is left as it is, for the caller to delete.
 
@@ -111,14 +116,13 @@ class Follower:
                 if stands.phase == "ended":
                     return self._followed(self._settled())
                 if reached := self._reached(observed, stands):
-                    self._sight.look_closer()
-                    return self._followed(
-                        gave_up(observed, reached.kind, reached.what, saved_s=_saved_s(self._held.folder))
-                    )
+                    return self._followed(self._given_up(reached))
                 self._attend(observed, stands)
 
     def _reached(self, observed: Observed, stands: Standing) -> Reached | None:
         """Return the limit that is reached, or the budget that the pods have used up within the attempt."""
+        if not self._sight.listed:
+            return None  # of a job that was found, nothing is known yet: it may have run for days
         if reached := self._watchdog.look(observed, stands, self._pace.now()):
             return reached
         if observed.job is None or observed.job.needed == observed.job.pods:
@@ -132,6 +136,14 @@ class Follower:
             what = f"job {observed.name} was ended: its {name} budget is used up; at last {last.what}"
             return Reached(kind=last.kind, what=what)
         return None
+
+    def _given_up(self, reached: Reached) -> Outcome:
+        """Say how a job ends that reached a limit: with a success, if only its pods do not come to an end."""
+        folder = self._held.folder
+        if marker := completed(folder, folder.name):
+            return Success(completion=marker, doubts=(reached.what,))
+        self._sight.look_closer()
+        return gave_up(self._sight.observed, reached.kind, reached.what, saved_s=_saved_s(folder))
 
     def _attend(self, observed: Observed, stands: Standing) -> None:
         """Read what only is there for a moment, show the log, say where the job stands."""

@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
@@ -15,17 +14,17 @@ from trainwright.errors import DependencyError, Preempted, TrainwrightError, Tra
 from trainwright.launch import attempt, manifests, signals
 from trainwright.launch.cluster import ends, joining, ledger, telling
 from trainwright.launch.cluster.answers import Conflict
-from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.following import Followed, Follower, Pace, tries_again
 from trainwright.launch.cluster.joining import Held
 from trainwright.launch.cluster.kind import Kind
-from trainwright.launch.cluster.lease import Outdone, holder_of, new_holder
+from trainwright.launch.cluster.lease import Outdone, delete_mine, holder_of, new_holder, require_mine
 from trainwright.launch.cluster.limits import Limits
 from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.diagnosis import Observed, Success, incidents, refused, spent
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result
-from trainwright.launch.owner import Owner, find_owner
+from trainwright.launch.owner import Owner
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _STOP_S, _STOP_ANSWER_S = 20.0, 5.0
@@ -73,6 +72,7 @@ class ClusterLauncher:
         self.name = api.kind.name
         self._holder = new_holder()
         self._held: Held | None = None
+        self._follower: Follower | None = None
         self._asked = ""
 
     @classmethod
@@ -102,7 +102,7 @@ class ClusterLauncher:
             ) from None
         settings.retries = False
         api = Api(k8s.ApiClient(settings), namespace, kind, Patience(outage_s=outage_s))
-        return cls(api, workflow=workflow or own_workflow(api), settings=Settings(pending_s=pending_s))
+        return cls(api, workflow=workflow or ends.own_workflow(api), settings=Settings(pending_s=pending_s))
 
     def run(self, job: Job) -> Result:
         """Run a job to its end, or follow it where it already runs.
@@ -152,7 +152,7 @@ class ClusterLauncher:
     def _attempt(self, job: Job, owner: Owner | None) -> tuple[Followed, Path]:
         """Create the job or attach to it, and follow it to its end."""
         settings = self._settings
-        self._held, self._asked = None, job.name
+        self._held, self._follower, self._asked = None, None, job.name
         manifest = manifests.make(job, self.name, owner)
         gone_s = settings.gone_s + job.grace_s
         try:
@@ -179,24 +179,35 @@ class ClusterLauncher:
             broken_s=settings.broken_s,
             stall_s=settings.stall_s or job.stall_s,
         )
-        follower = Follower(self._api, held, self._holder, limits, job.budget, past, settings.pace)
-        return follower.follow(), held.folder
+        self._follower = Follower(self._api, held, self._holder, limits, job.budget, past, settings.pace)
+        try:
+            return self._follower.follow(), held.folder
+        except TransientError:
+            raise
+        except TrainwrightError as error:  # running the step again does not help: nobody would look after it
+            sys.stderr.write(f"job {name} is deleted, it cannot be followed: {error.what}\n")
+            with contextlib.suppress(TrainwrightError, Outdone):
+                self._delete(held)
+            raise
 
     def _succeeded(self, followed: Followed, folder: Path) -> Result:
         assert isinstance(followed.outcome, Success)  # noqa: S101  # nosec B101
         for doubt in followed.outcome.doubts:
             sys.stderr.write(f"It succeeded, although: {doubt}\n")
-        self._tidy()
+        self._tidy(followed)
         return self._result(folder, followed.outcome.completion)
 
     def _again_or_raise(self, job: Job, followed: Followed, folder: Path) -> None:
         """Note a failed attempt and remove its job if another one follows.
 
         Raises:
+            Outdone: Another launcher has taken the job over: how it goes on is for that one to say.
             TrainwrightError: None follows: what the attempt failed of.
         """
-        failure = followed.outcome
+        failure, held = followed.outcome, self._held
         assert isinstance(failure, Failure)  # noqa: S101  # nosec B101
+        assert held  # noqa: S101  # nosec B101
+        require_mine(self._api, held.name, held.uid, self._holder)
         past = ledger.Ledger.before(folder)
         entry = ledger.Ended(
             job=job.digest,
@@ -222,9 +233,8 @@ class ClusterLauncher:
             f"Restarting ({count} of {limit} for {failure.budget}) after {failure.kind}: {failure.what}; "
             f"{failure.lost_gpu_s:,.0f} GPU seconds lost\n"
         )
-        held = self._held
-        assert held  # noqa: S101  # nosec B101
-        joining.delete_and_wait(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
+        self._delete(held)
+        joining.wait_until_gone(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
 
     def _leave_nothing_running(self, followed: Followed, failure: Failure) -> None:
         """Delete a job that failed, unless its operator ends its pods: then the logs of the others stay."""
@@ -234,22 +244,33 @@ class ClusterLauncher:
         cleaned_s = self._settings.cleaned_s
         if seen and seen.ended and joining.wait_for(lambda: self._api.idle(held.name), cleaned_s):
             return
-        self._api.delete(held.name, held.uid)
+        self._delete(held)
         sys.stderr.write(f"job {held.name} was deleted after {failure.kind}\n")
 
-    def _tidy(self) -> None:
-        """Delete a job that has succeeded, where nobody else does: its marker says all."""
-        if self._held and not self._api.kind.removes_itself:
-            with contextlib.suppress(TrainwrightError):
-                self._api.delete(self._held.name, self._held.uid)
+    def _tidy(self, followed: Followed) -> None:
+        """Delete a job that has succeeded, where nobody else does, or where its pods still run."""
+        seen = followed.observed.job
+        if self._held and not (self._api.kind.removes_itself and seen and seen.ended):
+            with contextlib.suppress(TrainwrightError, Outdone):
+                self._delete(self._held)
+
+    def _delete(self, held: Held) -> None:
+        """Delete the job, as it was last seen.
+
+        Raises:
+            Outdone: Another launcher has taken it over.
+        """
+        version = self._follower.version if self._follower else held.version
+        delete_mine(self._api, held.name, held.uid, self._holder, version)
 
     def _stop(self) -> None:
         """Delete the job, before anything else; see that none is left whose creation was not confirmed."""
         patient = Api(self._api.client, self._api.namespace, self._api.kind, Patience(outage_s=_STOP_S))
-        held = self._held
-        with contextlib.suppress(TrainwrightError, Conflict):
+        held, follower = self._held, self._follower
+        with contextlib.suppress(TrainwrightError, Conflict, Outdone):
             if held:
-                patient.delete(held.name, held.uid, answer_s=_STOP_ANSWER_S)
+                version = follower.version if follower else held.version
+                delete_mine(patient, held.name, held.uid, self._holder, version, answer_s=_STOP_ANSWER_S)
                 return
             end = time.monotonic() + _CREATED_LATE_S
             while self._asked and time.monotonic() < end:
@@ -275,17 +296,3 @@ class ClusterLauncher:
                 f"succeeded at attempt {len(past.entries) + 1}; {past.lost_gpu_s:,.0f} GPU s were lost\n"
             )
         return Result(folder=folder, completion=completion, launcher=self.name)
-
-
-def own_workflow(api: Api) -> str:
-    """Return the name of the workflow that this pod belongs to; empty, with a line that says why, if none."""
-
-    def read(name: str) -> dict[str, Any] | None:
-        pods, _ = api.patience(lambda: api.select(Selection(kind="pods", fields=f"metadata.name={name}")))
-        return pods[0] if pods else None
-
-    owner, why = find_owner(read)
-    if owner is None:
-        sys.stderr.write(f"the job goes with no workflow: {why}\n")
-        return ""
-    return owner.name

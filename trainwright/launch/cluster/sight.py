@@ -32,6 +32,7 @@ class Sight:
 
     Attributes:
         observed: All that was seen.
+        version: The version in which the job was last seen.
         listed: Whether the pods were seen. Before, that there are none of them means nothing.
     """
 
@@ -40,7 +41,7 @@ class Sight:
         self._inbox: queue.SimpleQueue[News | Exception] = queue.SimpleQueue()
         self._logged: set[tuple[str, int]] = set()
         self._asked_s, self._events_allowed = 0.0, True
-        self._stack, self.listed = ExitStack(), False
+        self._stack, self.listed, self.version = ExitStack(), False, held.version
         self.observed = Observed(held.name, held.uid)
         self.observed.see_job(held.body)
 
@@ -115,6 +116,7 @@ class Sight:
             if news.change != "DELETED" and lease.holder_of(body) not in ("", self._holder):
                 raise lease.Outdone(lease.holder_of(body))
             if mine:
+                self.version = body["metadata"].get("resourceVersion", self.version)
                 self.observed.see_job(body, gone=news.change == "DELETED")
         if news.change == LISTED and not any(
             body["metadata"].get("uid") == self._held.uid for body in news.bodies

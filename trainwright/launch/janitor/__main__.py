@@ -12,7 +12,7 @@ from pathlib import Path
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
 
-from trainwright.errors import DependencyError, reported
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError, reported
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.kind import KINDS
 from trainwright.launch.cluster.patience import Patience
@@ -38,21 +38,36 @@ def sweep(
         options: What the command line says.
         now: The time.
         outage_s: Longest outage of the API that is sat out: the next sweep is near.
+
+    Raises:
+        TrainwrightError: Something could not be judged or removed; everything else was.
     """
     rules = Rules(now=now, margin_s=options.margin_s, kept_s=options.kept_days * 86_400)
-    used = []
+    used: list[str] = []
+    wrong: list[TrainwrightError] = []
     for kind in KINDS.values():
         api = Api(client, options.namespace, kind, Patience(outage_s=outage_s))
-        for judged in jobs.judge_all(api, rules):
+        for judged in jobs.judge_all(api, rules, wrong):
             done = ""
             if judged.left:
-                done = "would be deleted" if options.dry_run else jobs.remove(api, judged, rules)
+                done = "would be deleted" if options.dry_run else _removed(api, judged, rules, wrong)
             used.append(judged.folder)
             _say(f"{judged}: {done}" if done else str(judged))
     if options.volume:
         for home in homes.leftover(options.volume, used, options.days, now):
             asked = options.remove_homes and not options.dry_run
             _say(f"{home}: {homes.remove(home) if asked else 'left over'}")
+    if wrong:
+        raise wrong[0]
+
+
+def _removed(api: Api, judged: jobs.Judged, rules: Rules, wrong: list[TrainwrightError]) -> str:
+    """Remove a job, and say what became of it; one that cannot be removed must not save the others."""
+    try:
+        return jobs.remove(api, judged, rules)
+    except (PermissionRefused, DependencyError, InputError) as error:
+        wrong.append(error)
+        return f"not deleted: {error.what}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError
+from trainwright.launch.cluster.answers import Conflict
 from trainwright.launch.cluster.api import Api, Selection
 from trainwright.launch.janitor import workflows
 from trainwright.launch.manifests import annotations as names
@@ -59,21 +60,35 @@ class Judged:
         return f"{self.kind} {self.name}: {'left behind' if self.left else 'kept'}, {self.why}"
 
 
-def judge_all(api: Api, rules: Rules) -> Iterator[Judged]:
-    """Judge every job of ours of one kind; none where the cluster does not know the kind."""
+def judge_all(api: Api, rules: Rules, wrong: list[TrainwrightError]) -> Iterator[Judged]:
+    """Judge every job of ours of one kind; none where the cluster does not know the kind.
+
+    Args:
+        api: Access to the cluster.
+        rules: When a job counts as left behind.
+        wrong: Gets why a job could not be judged; such a one is kept, and the others are judged all the same.
+    """
     try:
         found, _ = api.patience(lambda: api.select(Selection(kind="job", labels=_OURS)))
     except DependencyError:
         return
     for body in found:
-        yield judge(body, api, rules)
+        try:
+            yield judge(body, api, rules)
+        except (PermissionRefused, DependencyError) as error:
+            wrong.append(error)
+            yield _judged(body, api, f"it cannot be told whether anybody is at it: {error.what}")
 
 
 def judge(body: Mapping[str, Any], api: Api, rules: Rules) -> Judged:
     """Judge one job; the API is asked only if the lease has run out."""
+    return _judged(body, api, _held(body, rules) or _owned(body["metadata"], api))
+
+
+def _judged(body: Mapping[str, Any], api: Api, why: str) -> Judged:
+    """Return what becomes of a job: it is kept for a reason, or it is left behind."""
     metadata = body["metadata"]
     notes = metadata.get("annotations") or {}
-    why = _held(body, rules) or _owned(metadata, api)
     return Judged(
         kind=api.kind.kind,
         name=metadata["name"],
@@ -92,7 +107,10 @@ def remove(api: Api, judged: Judged, rules: Rules) -> str:
     again = judge(body, api, rules)
     if not again.left:
         return f"kept after all, {again.why}"
-    api.delete(judged.name, judged.uid)
+    try:
+        api.delete(judged.name, judged.uid, body["metadata"]["resourceVersion"])
+    except Conflict:
+        return "kept after all, it has changed this moment"
     return "deleted"
 
 
