@@ -116,7 +116,8 @@ def test_the_train_step_shares_a_volume_with_its_job() -> None:
 def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
     pipeline, _ = spec()
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
-    assert (given.keys() | {"date"}) - {"promotion"} == pipeline["root"]["inputDefinitions"]["parameters"].keys()
+    asked = pipeline["root"]["inputDefinitions"]["parameters"].keys()
+    assert (given.keys() | {"date"}) - {"promotion"} == asked, "promotion is the other pipeline's"
 
 
 def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:

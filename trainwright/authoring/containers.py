@@ -31,7 +31,7 @@ OPTIONS: Mapping[str, Any] = {
     "read_only": True,
     "cap_drop": ["ALL"],
     "security_opt": ["no-new-privileges"],
-    "tmpfs": {"/tmp": "mode=1777"},  # noqa: S108 - inside the container
+    "tmpfs": {"/tmp": "mode=1777"},  # noqa: S108 - inside the container  # nosec B108
     "shm_size": "1g",  # what the processes of a training pass to each other
 }
 """How every container is started: as strictly as a namespace with the profile ``restricted`` would."""

@@ -53,8 +53,8 @@ def _named(parameter: Any, context: typer.Context) -> str:
     """Write what to type for a parameter: a word in capitals for a value."""
     if parameter.param_type_name == "argument":
         several = " …" if parameter.nargs == -1 else ""
-        return (parameter.metavar or parameter.name.upper()) + several
-    named = re.sub(
+        return f"{parameter.metavar or parameter.name.upper()}{several}"
+    named: str = re.sub(
         r"<(?:list\[)?(\w+)]?>", lambda kind: kind[1].upper(), parameter.get_help_record(context)[0]
     )
     return named.replace("STR", "TEXT") + (", again for more" if parameter.multiple else "")

@@ -17,8 +17,26 @@ SQLITE = "sqlite:///"
 KEPT = frozenset({"store", "remember", "statistics_store", "state", "audit"})
 """Fields of an experiment that name a folder which steps write into, and read again in later runs."""
 
-SYSTEM = frozenset(map(Path, ("/", "/bin", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/root", "/run",
-                              "/sbin", "/sys", "/tmp", "/usr", "/var")))  # fmt: skip  # noqa: S108
+SYSTEM = frozenset(
+    Path("/", name)
+    for name in (
+        "",
+        "bin",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+    )
+)
 """Folders that an image has itself: an argument that is just such a name is not taken for data."""
 
 _PATTERN = re.compile(r"[*?\[{]")
