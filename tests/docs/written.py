@@ -1,5 +1,6 @@
 """What the pages tell a reader to type: commands and Python, each with the place where it stands."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def inline() -> list[Command]:
     found = []
     for page in PAGES:
         for text in re.findall(r"`((?:trainwright|make) [^`]+)`", FENCE.sub("", page.read_text())):
-            found.append(Command(str(page.relative_to(ROOT)), tuple(text.split())))
+            several = (word.split("|") for word in text.split())  # `schedules plan|apply` is two commands
+            found += [Command(str(page.relative_to(ROOT)), words) for words in itertools.product(*several)]
     return found
 
 
