@@ -26,7 +26,7 @@ def test_what_is_said_wins_over_the_file_and_the_name_over_both() -> None:
     found = json.loads(read_registry("another", EXAMPLE, "gs://acme/audit", ""))
     assert (found["model"], found["audit"]) == ("another", "gs://acme/audit")
     assert found["tracking_uri"].startswith("sqlite:////")
-    assert json.loads(read_promotion(EXAMPLE))["path"] == ["staging", "canary", "production"]
+    assert json.loads(read_promotion(EXAMPLE))["path"] == ["staging", "production"]
 
 
 def test_nothing_to_look_at_and_a_secret_are_refused() -> None:

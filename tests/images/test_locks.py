@@ -24,7 +24,7 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "images", tmp_path / "images")
-    for folder in ("tests", "examples/flights"):
+    for folder in ("tests", "examples/flights", "docs/site"):
         (tmp_path / folder).mkdir(parents=True)
         for name in ("requirements.in", "requirements.lock"):
             shutil.copy(ROOT / folder / name, tmp_path / folder)
