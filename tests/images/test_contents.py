@@ -25,7 +25,6 @@ MODULES = {
     "xgboost-cpu": "xgboost",
     "google-cloud-storage": "google.cloud.storage",
 }
-EMBEDDED_STORE = dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store")
 NEEDED_BY_ANOTHER = {
     "tfdv": {
         "tensorflow-cpu": "tensorflow-data-validation",
@@ -35,9 +34,8 @@ NEEDED_BY_ANOTHER = {
     },
     "torch": dict.fromkeys(
         ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"), "torch"
-    )
-    | EMBEDDED_STORE,
-    "mlflow": EMBEDDED_STORE,
+    ),
+    "mlflow": dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store"),
     "ingest": {"psycopg": "sqlalchemy, for postgresql://"},
 }
 """Requirements that no step imports itself, and what does."""
