@@ -36,10 +36,11 @@ def used(judge: Judge, clean: dict[str, pa.Table], tmp_path: Path) -> dict[str, 
     return {"baseline": place, "baseline_version": take_listing(place).content_digest}
 
 
-def record(step: str, parents: tuple[Record, ...] = (), **outputs: str) -> Record:
+def record(step: str, parents: tuple[Record, ...] = (), to: str = "", **outputs: str) -> Record:
     return Record(
         step=step, headline=f"{step} said so", started="2026-01-01T00:00:00+00:00", seconds=1.0,
         environment=environment(), outputs=outputs, parents=parents,
+        decision="PASS" if to else "", config={"request": {"to": to}} if to else {},
     )  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def test_the_record_of_a_registration_that_leads_back_to_the_verdict_is_proof(
     done = accept(folder, str(tmp_path / "b.json"), promoted=proof)
     assert done.baseline.accepted["evidence"].endswith(": register said so")
     record("register", (record("validate", verdict="0" * 64),)).write(proof)
-    with pytest.raises(InputError, match="does not lead back to verdict"):
+    with pytest.raises(InputError, match="does not show that a model which came from verdict"):
         accept(folder, str(tmp_path / "b.json"), promoted=proof)
 
 
@@ -181,9 +182,12 @@ def test_in_the_folder_of_a_run_verdict_and_proof_are_found(
     (run / "validate").mkdir(parents=True)
     (judge(clean).folder / "verdict").rename(run / "validate" / "verdict")
     parent = Record.read(run / "validate" / "verdict")
-    for step in ("register", "promote"):
+    for step, to in (("register", ""), ("promote", "staging")):
         (run / step / "entry").mkdir(parents=True)
-        record(step, (parent,)).write(run / step / "entry")
+        record(step, (parent,), to).write(run / step / "entry")
+    done = accept(run, str(tmp_path / "a.json"))
+    assert done.baseline.accepted["evidence"].startswith("register "), "staging is not production"
+    record("promote", (parent,), "production").write(run / "promote" / "entry")
     done = accept(run, str(tmp_path / "b.json"))
     assert done.baseline.accepted["evidence"].startswith("promote ")
     assert done.baseline.accepted["verdict"] == Verdict.read(run / "validate" / "verdict").digest
