@@ -3,25 +3,17 @@
 Options: ``--metric NAME`` (again for more), ``--level``, ``--report FILE`` for a page, ``--json``.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
 
+from trainwright.command import Parser
 from trainwright.errors import InputError, reported
 from trainwright.evaluate.comparison.comparing import compare
 from trainwright.evaluate.comparison.lines import as_json, write_lines
 from trainwright.evaluate.comparison.page import draw_comparison
 from trainwright.report.page import write_page
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other wrong input is reported."""
-
-    def error(self, message: str) -> Never:
-        raise InputError(message, where="command line", hint=self.format_usage().strip())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,8 +39,8 @@ def main(arguments: Sequence[str]) -> None:
             sys.stdout.write(f"  report   {asked.report}\n")
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="trainwright", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="trainwright", description=__doc__)
     command = parser.add_subparsers(dest="command", required=True).add_parser("compare")
     command.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of their evaluations")
     command.add_argument("--metric", action="append", default=[], help="figure to compare")
