@@ -110,7 +110,7 @@ class Execution:
         self._digests = Digests()
         self._shared = Cache(folder.parent / ".cache", self._digests)
         self._finished = Cache(folder / runs.OWN / "finished", self._digests)
-        tracking.library_digest.cache_clear()  # the library may have been edited since a run before
+        self._library = tracking.library_digest()
 
     def run(self, call: Invocation) -> Task:
         """Run a step, or reuse its result.
@@ -149,7 +149,7 @@ class Execution:
         made_from = {
             "image": call.step.image,
             "locks": self._place.made_from(call),
-            "library": tracking.library_digest(),
+            "library": self._library,
             "container": call.step.container,
             "parameters": call.parameters,
             "artifacts": artifacts,

@@ -15,7 +15,6 @@ import trainwright
 from trainwright.artifacts import Environment, Record
 
 
-@cache
 def library_digest() -> str:
     """Return the SHA-256 over the source files that a step can reach, names included.
 
