@@ -1,5 +1,6 @@
 """What a launcher has to get right on any cluster. Each scenario leaves nothing running."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from tests.cluster.places import Place
 from trainwright.errors import InputError, Preempted, PreemptedUnsaved, TrainwrightError
+from trainwright.launch.cluster.losses import Losses
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Job
 
@@ -82,6 +84,21 @@ def goes_on_after_a_pod_was_taken_away(place: Place) -> None:
     assert Failure.read(job.folder).budget == "preemption"
 
 
+def goes_on_within_an_elastic_attempt(place: Place) -> None:
+    """A pod of an elastic job is evicted; the one in its place joins the others, in the same attempt."""
+    job = place.job("elastic", "returns")
+    job = dataclasses.replace(job, placement=dataclasses.replace(job.placement, min_nodes=1), restarts=3)
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(place.launcher().run, job)
+        until(place, lambda: place.step("elastic") >= 3 or result.done(), "steps are taken")
+        place.evict(f"{job.name}-worker-1")
+        ended = result.result(place.wait_s)
+    assert ended.folder == job.folder
+    assert (int(ended.completion.outputs["begun"]) >= 3, ended.completion.outputs["world"]) == (True, "2")
+    assert Losses.of(job.folder).spent == {"preemption": 1}
+    until(place, lambda: nothing_runs(place, job), "the pods end")
+
+
 def ends_when_it_is_told_to(place: Place) -> None:
     """A launcher that is told to stop deletes its job, and says whether anything was lost."""
     with process(place, "stopped") as started:
@@ -143,6 +160,7 @@ SCENARIOS = (
     succeeds,
     fails_with_its_reason,
     goes_on_after_a_pod_was_taken_away,
+    goes_on_within_an_elastic_attempt,
     ends_when_it_is_told_to,
     is_taken_over,
     is_not_repeated_out_of_memory,

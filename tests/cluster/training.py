@@ -1,7 +1,8 @@
 """A training of a few steps for the pods of a scenario: it counts, keeps count on the volume, and can fail.
 
 ``training.py FOLDER HOW STEPS PAUSE_S``. HOW is a list of words joined by ``+``: ``talks`` sums over all
-processes at each step, ``fails`` raises in the last process, ``fills`` takes memory until it is killed.
+processes at each step, ``fails`` raises in the last process, ``fills`` takes memory until it is killed, and
+``returns`` goes on until it was begun anew, and for as many steps from there.
 """
 
 import json
@@ -24,6 +25,8 @@ def main(folder: Path, how: set[str], steps: int, pause_s: float) -> None:
     state = folder.parent.parent / "state.json"
     begun = json.loads(state.read_text())["step"] if state.exists() else 0
     total, held = _group() if "talks" in how else None, []
+    if "returns" in how:
+        steps = begun + steps if begun else sys.maxsize
     for step in range(begun + 1, steps + 1):
         if total is not None:
             _sum(total, world)

@@ -123,6 +123,19 @@ def kill(folder: Path) -> dict[str, float]:
     return {"seconds": seconds}
 
 
+def stop(folder: Path) -> dict[str, float]:
+    """Return the seconds from SIGTERM to a launcher until the API gets the deletion of its job."""
+    with cluster(folder, processes=False) as there:
+        there.nodes.plan(process=False, on_term=143)
+        with _process("follow", there.url, folder) as process:
+            there.wait(lambda: _running(there) == 2)
+            time.sleep(5)
+            told = time.monotonic()
+            process.terminate()
+            there.wait(lambda: any(call.verb == "delete" for call in there.calls))
+            return {"seconds": next(call.at for call in there.calls if call.verb == "delete") - told}
+
+
 def follow(url: str, root: Path) -> None:
     """Be the process of a launcher."""
     launcher(Elsewhere(url), tick_s=Pace.tick_s, renew_s=60.0).run(cluster_job(root))  # type: ignore[arg-type]
@@ -222,6 +235,7 @@ def main(what: str, *given: str) -> None:
         "many": lambda: many(Path(given[0]), int(given[1])),
         "peer": lambda: many(Path(given[0]), int(given[1]), how="polled"),
         "kill": lambda: kill(Path(given[0])),
+        "stop": lambda: stop(Path(given[0])),
         "follow": lambda: follow(given[0], Path(given[1])),
         "followed": lambda: followed(given[0], Path(given[1]), int(given[2])),
         "polled": lambda: polled(given[0], Path(given[1]), int(given[2])),

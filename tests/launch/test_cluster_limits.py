@@ -139,3 +139,42 @@ def test_before_the_first_step_nothing_stalls(tmp_path: Path) -> None:
 def test_a_pod_that_failed_once_is_not_taken_for_a_pending_one(tmp_path: Path) -> None:
     observed = seen(job("Running"), pod("tw-master-0"), pod(state=ended(1)))
     assert looks(Watchdog(limits(pending_s=10), tmp_path), observed, 3000) == [None]
+
+
+def lost(second: int) -> dict[str, Any]:
+    """A pod that was evicted, and is gone; nothing came in its place."""
+    told = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    gone = {"deletionTimestamp": at(second), "deletionGracePeriodSeconds": 0}
+    return pod(conditions=[{**told, "lastTransitionTime": at(second)}], metadata=gone)
+
+
+def test_pods_that_do_not_come_back_are_waited_for_as_long_as_at_first(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    dog = Watchdog(limits(timeout_s=1e6, pending_s=600), tmp_path)
+    assert looks(dog, observed, 1000) == [None]
+    observed.see_pod(lost(1100), gone=True)
+    assert standing(observed).phase == "restarting"
+    reached = looks(dog, observed, 1100, 1699, 1701)
+    assert reached[:2] == [None, None]
+    assert reached[2] is not None
+    assert reached[2].kind == "PREEMPTED"
+    assert "did not get its pods back within 600 s" in reached[2].what
+
+
+def test_pods_that_come_back_in_time_are_waited_for_anew_the_next_time(tmp_path: Path) -> None:
+    observed = seen(job("Running"), pod("tw-master-0"), pod())
+    dog = Watchdog(limits(timeout_s=1e6, pending_s=600), tmp_path)
+    observed.see_pod(lost(100), gone=True)
+    assert looks(dog, observed, 100, 650) == [None, None]
+    observed.see_pod(pod(metadata={"uid": "another"}))
+    assert looks(dog, observed, 660) == [None]
+    observed.see_pod(pod(metadata={"uid": "another"}, state=ended(143)))
+    assert looks(dog, observed, 700, 1290) == [None, None]
+
+
+def test_an_elastic_job_that_runs_is_not_ended_for_a_pod_that_cannot_start(tmp_path: Path) -> None:
+    waits = pod(state=WAITS)
+    fixed = seen(job(), pod("tw-master-0"), waits)
+    elastic = seen(job(elasticPolicy={"minReplicas": 1}), pod("tw-master-0"), waits)
+    found = [looks(Watchdog(limits(), tmp_path), observed, 0, 300)[1] for observed in (fixed, elastic)]
+    assert [reached.kind if reached else None for reached in found] == ["IMAGE_PULL", None]

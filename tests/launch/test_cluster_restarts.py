@@ -7,9 +7,11 @@ import pytest
 
 from tests.launch.launching import cluster_job, complete, jobs, launcher, running, watches
 from tests.launch.standin import Cluster, cluster
-from trainwright.errors import InputError, InternalError, PreemptedUnsaved
+from trainwright.errors import InputError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.launch import manifests
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster.ledger import Ended, Ledger
+from trainwright.launch.cluster.losses import Losses
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget, Job
 from trainwright.launch.placement import Placement
@@ -159,3 +161,62 @@ def test_an_elastic_job_that_loses_pods_more_often_than_its_budget_is_ended(
     with pytest.raises(PreemptedUnsaved):
         coming.result(0)
     there.wait(lambda: there.objects("Pod") == [])
+
+
+def test_a_launcher_that_takes_over_counts_the_pods_that_an_elastic_attempt_lost_before(
+    there: Cluster, tmp_path: Path
+) -> None:
+    """Their objects are gone within seconds: what it cost is in the attempt's folder."""
+    job = cluster_job(tmp_path, gpus=2, placement=Placement(min_nodes=1), budget=Budget(preemption=1))
+    for node in ("node-0", "node-1"):
+        there.edit("Node", node, lambda body: body["status"]["allocatable"].update({"nvidia.com/gpu": "8"}))
+
+    def lose(count: int) -> None:
+        there.wait(lambda: _all_run(there) and watches(there))
+        there.nodes.evict(f"{job.name}-worker-1")
+        there.wait(lambda: Losses.of(job.folder).spent == {"preemption": count})
+
+    with running(lambda: launcher(there).run(job)) as first:
+        lose(1)
+        there.wait(lambda: _all_run(there) and Losses.of(job.folder).held)
+        before = len(there.calls)
+        with running(lambda: launcher(there).run(job)) as second:
+            there.wait(
+                lambda: any((call.verb, call.resource) == ("watch", "pods") for call in there.calls[before:])
+            )
+            lose(2)
+    with pytest.raises(Preempted, match="has taken over"):
+        first.result(0)
+    with pytest.raises(PreemptedUnsaved, match="its preemption budget is used up"):
+        second.result(0)
+    held = Losses.of(job.folder).held
+    assert {hold.gpus for hold in held} == {2}
+
+
+def _all_run(there: Cluster) -> bool:
+    pods = there.objects("Pod")
+    phases = {pod["status"].get("phase") for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    return (
+        len(pods) == 2
+        and phases == {"Running"}
+        and not [p for p in pods if "deletionTimestamp" in p["metadata"]]
+    )
+
+
+def test_the_log_of_a_container_that_was_started_again_is_that_of_the_one_that_failed(
+    there: Cluster, tmp_path: Path
+) -> None:
+    job = cluster_job(tmp_path, placement=Placement(min_nodes=1))
+    there.put(manifests.make(job, "pytorchjob"))
+    there.wait(lambda: _all_run(there))
+    worker = f"{job.name}-worker-1"
+    there.nodes.end(worker, 1, log="Traceback (most recent call last):\nValueError: row 7 has no label\n")
+    there.wait(lambda: _restarts(there, worker) == 1 and _all_run(there))
+    with pytest.raises(InternalError, match="row 7 has no label"):
+        launcher(there).run(job)
+    assert Failure.read(job.folder).kind == "USER_EXCEPTION"
+
+
+def _restarts(there: Cluster, pod: str) -> int:
+    found = (there.find("Pod", pod) or {"status": {}})["status"].get("containerStatuses") or [{}]
+    return int(found[0].get("restartCount", 0))

@@ -63,3 +63,7 @@ def place(tmp_path: Path) -> Iterator[StandIn]:
 @pytest.mark.parametrize("scenario", RUN, ids=lambda scenario: scenario.__name__)
 def test_on_the_stand_in(scenario: Callable[[Place], None], place: StandIn) -> None:
     scenario(place if scenario is not succeeds else StandIn(**{**vars(place), "talks": True}))
+
+
+def test_a_trainjob_of_two_pods_trains_on_the_stand_in(place: StandIn) -> None:
+    succeeds(StandIn(**{**vars(place), "kind": "trainjob"}))

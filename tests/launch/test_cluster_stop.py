@@ -39,15 +39,15 @@ class Elsewhere:
         return k8s.ApiClient(settings)
 
 
-def launch(url: str, root: str) -> None:
+def launch(url: str, root: str, pace: dict[str, float]) -> None:
     """What the process of a launcher does."""
     os.chdir(root)
     with reported("train"):
-        launcher(Elsewhere(url), renew_s=0.05).run(cluster_job(Path(root)))  # type: ignore[arg-type]
+        launcher(Elsewhere(url), **pace).run(cluster_job(Path(root)))  # type: ignore[arg-type]
 
 
-def started(there: Cluster, root: Path) -> BaseProcess:
-    process = _FORKS.Process(target=launch, args=(there.url, str(root)))
+def started(there: Cluster, root: Path, **pace: float) -> BaseProcess:
+    process = _FORKS.Process(target=launch, args=(there.url, str(root), {"renew_s": 0.05} | pace))
     process.start()
     return process
 
@@ -79,17 +79,22 @@ def test_a_launcher_that_is_killed_at_any_of_its_calls_is_followed_by_one_that_g
 def test_a_launcher_that_is_told_to_stop_deletes_its_job_before_anything_else(
     there: Cluster, tmp_path: Path, saved: bool
 ) -> None:
+    """It waits for hours between two looks: a deletion that waited for the next one would never come."""
     if saved:
         manifest = tmp_path / "home" / "checkpoints" / "step-00000001.0001" / "manifest.json"
         manifest.parent.mkdir(parents=True)
         manifest.write_text("{}")
-    process = started(there, tmp_path)
-    there.wait(lambda: any(call.verb == "patch" for call in there.calls))
+    process = started(there, tmp_path, renew_s=10_000, tick_s=10_000)
+    waits = {("watch", "pods"), ("watch", "pytorchjobs"), ("list", "events")}
+    there.wait(lambda: waits <= {(call.verb, call.resource) for call in there.calls})
+    before = len(there.calls)
     assert process.pid
     os.kill(process.pid, signal.SIGTERM)
     assert ended(process) == (Preempted if saved else PreemptedUnsaved).code
+    assert [(call.verb, call.resource, call.code) for call in there.calls[before:]] == [
+        ("delete", "pytorchjobs", 200)
+    ]
     assert jobs(there) == []
-    assert sum(call.verb == "delete" and call.code == 200 for call in there.calls) == 1
 
 
 def test_a_launcher_that_is_told_to_stop_while_the_api_is_silent_leaves_nothing(

@@ -185,3 +185,12 @@ def test_a_job_whose_pods_cannot_start_is_deleted_with_the_reason(
     assert said in caught.value.what
     assert "because of this" in caught.value.what
     there.wait(lambda: jobs(there) == [])
+
+
+def test_why_a_queue_does_not_admit_a_job_is_found_in_what_kueue_keeps_of_it(tmp_path: Path) -> None:
+    """Its workload has a name of its own: it is known by the job's identity, which Kueue labels it with."""
+    with cluster(tmp_path, processes=False, kueue=True) as there:
+        job = cluster_job(tmp_path, placement=Placement(queue="gpus"))
+        with pytest.raises(InputError, match="LocalQueue gpus doesn't exist"):
+            launcher(there, broken_s=0.2).run(job)
+        there.wait(lambda: jobs(there) == [])

@@ -250,3 +250,18 @@ def test_a_job_deleted_while_it_waited_says_what_for() -> None:
     assert isinstance(outcome, Failure)
     assert (outcome.kind, outcome.retryable) == ("UNSCHEDULABLE", False)
     assert isinstance(outcome.to_error(), DependencyError)
+
+
+def test_what_a_queue_said_once_does_not_hold_a_job_up_whose_pods_run() -> None:
+    """The queue was made a moment later; the event stays for an hour."""
+    said = event("Inadmissible", "LocalQueue gpus doesn't exist", name=WORKLOAD, kind="Workload")
+    observed = seen(suspended(), said)
+    held = waiting(observed)
+    assert held
+    assert held.kind == "CONFIG"
+    resumed = suspended()
+    resumed["status"]["conditions"][-1] |= {"status": "False", "reason": "PyTorchJobResumed"}
+    observed.see_job(resumed)
+    observed.see_pod(pod("tw-master-0"))
+    observed.see_pod(pod())
+    assert waiting(observed) is None

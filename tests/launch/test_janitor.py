@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.launch.launching import api
+from tests.launch.launching import api, cluster_job
 from tests.launch.standin import Cluster, cluster
 from tests.launch.test_manifests import OWNER, asked
 from trainwright.errors import PermissionRefused, TransientError
 from trainwright.launch import manifests
+from trainwright.launch.cluster.joining import create_or_attach
 from trainwright.launch.cluster.kind import PYTORCHJOB, TRAINJOB
 from trainwright.launch.janitor import __main__ as janitor
 from trainwright.launch.janitor import jobs as sweeping
@@ -231,3 +232,29 @@ def test_an_api_that_is_away_deletes_nothing(there: Cluster) -> None:
     with there.faults.outage(), pytest.raises(TransientError):
         janitor.sweep(there.api_client(), options(), LATER, outage_s=0.1)
     assert left(there) == [name]
+
+
+def test_a_job_without_a_workflow_is_kept_as_long_as_its_launcher_may_be_cut_off(
+    there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the launcher itself writes it: nothing else says that somebody will come back to it."""
+    asked_for = cluster_job(tmp_path)
+    held = create_or_attach(
+        api(there, outage_s=900), asked_for, manifests.make(asked_for, "pytorchjob"), "somebody", 1
+    )
+    until = datetime.fromisoformat(held.body["metadata"]["annotations"][names.LEASE_UNTIL])
+    swept(there, capsys, now=until + timedelta(seconds=890))
+    assert left(there) == [held.name]
+    swept(there, capsys, now=until + timedelta(seconds=910))
+    assert left(there) == []
+
+
+def test_of_a_job_with_a_workflow_that_one_tells_how_long_it_is_kept(
+    there: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = job(there, "1", ownerReferences=workflow(there, "Failed"))
+    there.edit(
+        "PyTorchJob", name, lambda body: body["metadata"]["annotations"].update({names.OUTAGE_S: "900"})
+    )
+    swept(there, capsys, now=NOW + timedelta(seconds=610))
+    assert left(there) == []

@@ -81,7 +81,7 @@ def test_a_launcher_finds_the_workflow_of_its_own_pod(
 PAIRS = [
     (section.Placement, placement.Placement),
     (section.Toleration, placement.Toleration),
-    (section.Volume, placement.Volume),
+    (section.VolumeMount, placement.Volume),
     (section.SecretVariable, placement.SecretVariable),
     (section.Budget, Budget),
 ]

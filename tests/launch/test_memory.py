@@ -35,7 +35,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_from_any_other_and_
     with reported_rank(folder, rank):
         if rank == 1:
             eaten = b"x" * (2 * 1024**3)
-        time.sleep(120)
+        await_end(1)
     """
     asked = job(tmp_path, body, restarts=3)
     enters = f"import os; open({str(small_group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "

@@ -22,6 +22,7 @@ from trainwright.launch.cluster.kind import KINDS, Kind
 from trainwright.launch.janitor import __main__ as janitor
 from trainwright.launch.job import Budget
 from trainwright.launch.manifests import annotations as names
+from trainwright.launch.placement import Placement
 
 BASE = Path(__file__).resolve().parents[2] / "deploy" / "base"
 Right = tuple[str, str, str]
@@ -52,8 +53,9 @@ CALLS = {
     "annotate",
     "select",
     "watch",
-    "idle",
+    "remove_pod",
     "events",
+    "workloads",
     "workflow",
     "log",
     "log_lines",
@@ -70,15 +72,16 @@ def called(there: Cluster, user: str) -> set[Right]:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(tmp_path / "cluster", operator=False) as found:
+    with cluster(tmp_path / "cluster", operator=False, kueue=True) as found:
         found.put({"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "run-1"}})
         yield found
 
 
 def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **settings: Any) -> None:
     """Run a job to one of its ends: completed, failed for a reason to be looked for, or out of time."""
-    timeout_s = 1 if end == "late" else 60
-    job = cluster_job(root, run=end, timeout_s=timeout_s, budget=Budget(preemption=0, infrastructure=0))
+    timeout_s, queue = 1 if end == "late" else 60, Placement(queue="team-queue" if end == "queued" else "")
+    budget = Budget(preemption=0, infrastructure=0)
+    job = cluster_job(root, run=end, timeout_s=timeout_s, budget=budget, placement=queue)
     made = manifests.make(job, kind.name)
     if end == "found":  # by a launcher that was started again
         made["metadata"]["annotations"] |= {names.LEASE_UNTIL: "2026-01-01T00:00:00Z"}
@@ -92,7 +95,9 @@ def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **setti
         if end == "fails":
             add_failed_pod(there, kind, body)
             there.condition(job.name, "Failed", of=kind.kind)
-        elif end != "late":
+        elif end == "queued":
+            there.wait(lambda: any(call.resource == "workloads" for call in there.calls))
+        if end not in {"fails", "late"}:
             complete(body)
             there.condition(job.name, {"PyTorchJob": "Succeeded"}.get(kind.kind, "Complete"), of=kind.kind)
     with suppress(TrainwrightError):
@@ -122,11 +127,12 @@ def test_the_role_of_the_train_step_is_what_its_launcher_calls(there: Cluster, t
     user = "system:serviceaccount:team:pipeline-runner"
     token = there.account(user, rules("trainwright-train"), "team")
     for kind in KINDS.values():
-        for end in ("completes", "fails", "found", "late"):
+        for end in ("completes", "fails", "found", "late", "queued"):
             root = tmp_path / kind.name / end
             root.mkdir(parents=True)
             follow(there, root, kind, token, end)
         own_workflow(api(there, kind=kind, token=token))
+        api(there, kind=kind, token=token).remove_pod("absent", "of a lost node")
     assert called(there, user) == granted("trainwright-train")
     methods = {name for name, kind in vars(Api).items() if inspect.isfunction(kind) and name[0] != "_"}
     assert methods == CALLS, "a new call has to be made above, too"

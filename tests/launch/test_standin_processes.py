@@ -1,7 +1,8 @@
-"""Pods of the stand-in really run: they train, are killed, write logs, and leave nothing behind."""
+"""Pods of the stand-in really run: they are killed, write logs, and leave nothing behind.
 
-import os
-import signal
+That they train together, and go on when one is lost, is in ``test_cluster_scenarios.py``.
+"""
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,40 +10,15 @@ from typing import Any
 import pytest
 from kubernetes import client as k8s
 
-from tests.launch.programs import alive, children, gone
+from tests.launch.programs import alive, gone
 from tests.launch.standin import Cluster, cluster
 from tests.launch.standin.calling import refused
 from tests.launch.standin.jobs import holding, pytorchjob
-from trainwright.launch import local
-
-TRAINS = """
-import os, sys, time
-from pathlib import Path
-folder, steps, rank = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"])
-saved, other = folder / "saved", folder / f"at-{1 - rank}"
-def write(path, step):
-    path.with_suffix(f".{rank}").write_text(str(step))
-    path.with_suffix(f".{rank}").rename(path)
-def read(path):
-    return int(path.read_text()) if path.exists() else 0
-step = read(saved)
-print("begins at", step, flush=True)
-while step < steps:
-    step += 1
-    write(folder / f"at-{rank}", step)
-    while read(other) < step:
-        time.sleep(0.005)
-    if rank == 0:
-        write(saved, step)
-    time.sleep(0.02)
-"""
-"""Two ranks in step with one another, without torch: a rank that is alone goes no further."""
 
 DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "print('up', flush=True); time.sleep(60)"
 )
-CLAIM = {"name": "shared", "persistentVolumeClaim": {"claimName": "claim"}}
 
 
 @pytest.fixture
@@ -58,32 +34,6 @@ def program(*command: str, **more: Any) -> dict[str, Any]:
 def log(running: Cluster, pod: str = "a-master-0", **how: Any) -> str:
     found: str = k8s.CoreV1Api(running.api_client()).read_namespaced_pod_log(pod, "team", **how)
     return found
-
-
-def test_a_job_of_two_nodes_trains_is_killed_and_resumes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINS)
-    settings = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    container = {
-        "command": ["torchrun", "/mnt/train.py", "/mnt", "100"],
-        "volumeMounts": [{"name": "shared", "mountPath": "/mnt"}],
-        "env": [{"name": name, "value": value} for name, value in settings.items()],
-    }
-    elastic = {"rdzvBackend": "c10d", "minReplicas": 2, "maxReplicas": 2, "maxRestarts": 3}
-    body = pytorchjob(
-        "Worker", "Worker", policy="OnFailure", container=container, elasticPolicy=elastic, nprocPerNode="1"
-    )
-    body["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"] = [CLAIM]
-    with cluster(tmp_path, python=local.sibling_python("torch"), backoff_s=0.1) as running:
-        running.put(body)
-        saved = tmp_path / "saved"
-        running.wait(lambda: saved.exists() and int(saved.read_text()) > 20, 120)
-        rank = children(running.nodes.pid("a-worker-1"))[0]
-        os.kill(rank, signal.SIGKILL)
-        running.wait(lambda: holding(running) >= {"Succeeded"}, 120)
-        assert saved.read_text() == "100"
-        lines = log(running, "a-worker-0").splitlines()
-        begun = [int(line.split()[-1]) for line in lines if line.startswith("begins at")]
-        assert (len(begun), begun[0], begun[1] > 20) == (2, 0, True)
 
 
 def test_a_pod_that_does_not_listen_is_killed_with_all_that_it_started(running: Cluster) -> None:

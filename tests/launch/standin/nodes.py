@@ -33,6 +33,7 @@ class Nodes:
             Recorder(store, "default-scheduler", "s"),
             Recorder(store, "taint-eviction-controller"),
         )
+        self._controller = Recorder(store, "node-controller")
         self.plans: Plans = kubelet.plans
         store.listen(self._hear)
 
@@ -135,7 +136,11 @@ class Nodes:
         self._store.edit(NODE, "", node, lambda body: body["spec"].pop("taints", None))
 
     def lose(self, node: str) -> None:
-        """Lose a node: its processes are gone, nothing is heard of it, its pods are to be deleted."""
+        """Lose a node: its processes are gone, nothing is heard of it, its pods are to be deleted.
+
+        Its pods are told so with an event and a condition, as by the node controller of Kubernetes
+        (``MarkPodsNotReady`` in ``pkg/controller/util/node``).
+        """
 
         def lose() -> None:
             self._kubelet.lost.add(node)
@@ -146,6 +151,10 @@ class Nodes:
 
         self._loop.now(lose)
         self._store.edit(NODE, "", node, _unheard_of)
+        for pod in self._on(node):
+            where = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            self._store.edit(POD, *where, _not_ready)
+            self._controller.say(pod, "Warning", "NodeNotReady", "Node is not ready")
         self.taint(node, "node.kubernetes.io/unreachable", "")
 
     def remove(self, node: str) -> None:
@@ -247,6 +256,12 @@ class Nodes:
                 delete(self._store, self._store.get(POD, *where), {})
                 self._loop.do(lambda: self._drive_away(node))
                 return
+
+
+def _not_ready(pod: Object) -> None:
+    for entry in pod["status"].get("conditions") or []:
+        if entry["type"] == "Ready":
+            entry |= {"status": "False", "lastTransitionTime": now()}
 
 
 def _unheard_of(node: Object) -> None:

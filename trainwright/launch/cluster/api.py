@@ -16,7 +16,7 @@ from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.owner import Owner
 
 Object = dict[str, Any]
-_ARGO = "argoproj.io"
+_ARGO, _KUEUE = "argoproj.io", "kueue.x-k8s.io"
 
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _SILENT_S = 300.0
@@ -33,7 +33,7 @@ class Selection:
     """Objects that are looked at together.
 
     Attributes:
-        kind: What they are: ``job``, ``pods`` or ``events``.
+        kind: What they are: ``job``, ``pods``, ``events`` or ``workloads``.
         fields: Field selector.
         labels: Label selector.
     """
@@ -61,6 +61,7 @@ class Api:
         place = f"namespaces/{namespace}"
         self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
         self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
+        self._workloads = f"/apis/{_KUEUE}/v1beta1/{place}/workloads"
 
     def create(self, body: Object) -> Object:
         """Create a job, validated strictly by the server. It may be there although no reply came.
@@ -158,19 +159,25 @@ class Api:
         finally:
             response.close()
 
-    def idle(self, name: str) -> bool:
-        """Tell whether every pod of a job has ended, or is told to. Made with patience."""
-        mine = Selection(kind="pods", labels=f"{self.kind.pods}={name}")
-        pods, _ = self.patience(lambda: self.select(mine))
-        return all(
-            pod["metadata"].get("deletionTimestamp")
-            or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-            for pod in pods
-        )
+    def remove_pod(self, name: str, uid: str) -> None:
+        """Remove a pod at once, whatever its node says; it may be gone, or be another one by now. Made once.
+
+        Raises:
+            Passing: It did not work now.
+        """
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        call = self._pod_call("delete", "pods", name)
+        with contextlib.suppress(Absent, Conflict):
+            self._ask("DELETE", call, f"{self._pods}/{name}", body=options | {"preconditions": {"uid": uid}})
 
     def events(self, name: str) -> list[Object]:
         """Return what was said about an object. Made once."""
         items, _ = self.select(Selection(kind="events", fields=f"involvedObject.name={name}"))
+        return items
+
+    def workloads(self, uid: str) -> list[Object]:
+        """Return what Kueue keeps of a job, by the label that it gives to it. Made once."""
+        items, _ = self.select(Selection(kind="workloads", labels=f"{_KUEUE}/job-uid={uid}"))
         return items
 
     def workflow(self, name: str) -> Owner | None:
@@ -183,9 +190,10 @@ class Api:
             return Owner(api_version=f"{_ARGO}/v1alpha1", kind="Workflow", name=name, uid=uid)
         return None
 
-    def log(self, pod: str, *, lines: int = 400) -> str:
-        """Return the end of a pod's log; empty if there is none. Made once."""
+    def log(self, pod: str, *, lines: int = 400, previous: bool = False) -> str:
+        """Return the end of a pod's log, or that of its container before the last restart. Made once."""
         query = {"tailLines": str(lines), "limitBytes": str(_LOG_BYTES)}
+        query |= {"previous": "true"} if previous else {}
         with self.log_lines(pod, query) as (_, found):
             return "\n".join(text for _, text in found)
 
@@ -224,10 +232,13 @@ class Api:
         return Call(verb=verb, resource=resource, namespace=self.namespace, name=name)
 
     def _of(self, selection: Selection, verb: str) -> Call:
+        if selection.kind == "workloads":
+            return Call(verb=verb, resource="workloads", group=_KUEUE, namespace=self.namespace)
         return self._job_call(verb) if selection.kind == "job" else self._pod_call(verb, selection.kind)
 
     def _place(self, selection: Selection) -> str:
-        return {"job": self._jobs, "pods": self._pods, "events": self._events}[selection.kind]
+        places = {"job": self._jobs, "pods": self._pods, "events": self._events, "workloads": self._workloads}
+        return places[selection.kind]
 
     def _ask(
         self,

@@ -1,6 +1,7 @@
 """Following one attempt from where it is found to its end, within its limits."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from trainwright.launch.cluster.joining import Held
 from trainwright.launch.cluster.ledger import Ledger, exceeded
 from trainwright.launch.cluster.limits import Limits, Reached, Watchdog, worked_s
 from trainwright.launch.cluster.logs import LogFollower
+from trainwright.launch.cluster.losses import Losses
 from trainwright.launch.cluster.saved import saved_s
 from trainwright.launch.cluster.sight import Sight
 from trainwright.launch.diagnosis import (
@@ -24,9 +26,7 @@ from trainwright.launch.diagnosis import (
     Success,
     diagnose,
     gave_up,
-    incidents,
     left_in,
-    spent,
     standing,
 )
 from trainwright.launch.failure import Failure
@@ -64,12 +64,14 @@ class Followed:
         outcome: How.
         observed: What was seen of it.
         took_s: How long it took, waiting in a queue apart.
+        spent: What went wrong with its pods, counted by budget.
         logged: The pod whose log was shown as it came; empty if none was.
     """
 
     outcome: Outcome
     observed: Observed
     took_s: float
+    spent: dict[str, int]
     logged: str = ""
 
 
@@ -92,7 +94,8 @@ class Follower:
         self._api, self._held, self._pace = api, held, pace
         self._budget, self._ledger = budget, ledger
         self._sight = Sight(api, held, holder, every_s=pace.renew_s)
-        self._watchdog = Watchdog(limits, held.folder)
+        self._watchdog, self._before = Watchdog(limits, held.folder), Losses.of(held.folder)
+        self._losses = self._before
         self._logs, self._said, self._ended = ExitStack(), "", 0
         self._log: LogFollower | None = None
 
@@ -112,6 +115,7 @@ class Follower:
             while True:
                 self._sight.wait(self._pace.tick_s)
                 observed = self._sight.observed
+                self._see_ends(observed)
                 stands = standing(observed)
                 if stands.phase == "ended":
                     return self._followed(self._settled())
@@ -127,15 +131,24 @@ class Follower:
             return reached
         if observed.job is None or observed.job.needed == observed.job.pods:
             return None  # of fixed size: what happens to a pod ends the job, and then the diagnosis decides
-        found = incidents(observed)
+        self._note_losses(observed)
         counts = self._ledger.spent
-        for name, count in spent(found).items():
+        for name, count in self._losses.spent.items():
             counts[name] = counts.get(name, 0) + count
         if stands.phase == "running" and (name := exceeded(self._budget, counts)):
-            last = found[-1].finding
-            what = f"job {observed.name} was ended: its {name} budget is used up; at last {last.what}"
-            return Reached(kind=last.kind, what=what)
+            charged = [loss for loss in self._losses.lost if loss.budget == name]
+            last = (charged or self._losses.lost)[-1:]
+            said = f"; at last {last[0].what}" if last else " by the attempts before"
+            what = f"job {observed.name} was ended: its {name} budget is used up{said}"
+            return Reached(kind=last[0].kind if last else "UNKNOWN", what=what)
         return None
+
+    def _note_losses(self, observed: Observed) -> None:
+        """Note what the attempt has lost so far, for whoever takes it over."""
+        now = self._before.with_those_of(observed)
+        if now != self._losses:
+            self._losses = now
+            now.note(self._held.folder)
 
     def _given_up(self, reached: Reached) -> Outcome:
         """Say how a job ends that reached a limit: with a success, if only its pods do not come to an end."""
@@ -145,13 +158,17 @@ class Follower:
         self._sight.look_closer()
         return gave_up(self._sight.observed, reached.kind, reached.what, saved_s=_saved_s(folder))
 
-    def _attend(self, observed: Observed, stands: Standing) -> None:
-        """Read what only is there for a moment, show the log, say where the job stands."""
-        ended = sum(len(pod.endings) for pod in observed.pods)
+    def _see_ends(self, observed: Observed) -> None:
+        """Read what only is there for a moment, before anything is judged by it."""
+        # A container that was started again is news too: the log of the one before is kept until the next.
+        ended = sum(len(pod.endings) + len(pod.starts) for pod in observed.pods if pod.endings)
         if ended != self._ended:
             self._ended = ended
             self._sight.look_closer()
-        elif stands.phase != "running":
+
+    def _attend(self, observed: Observed, stands: Standing) -> None:
+        """Look at what a waiting job waits for, show the log, say where the job stands."""
+        if stands.phase != "running":
             self._sight.look_closer(waiting=True)
         self._follow_log(observed)
         done = progress.read(self._held.folder) if stands.phase == "running" else None
@@ -210,10 +227,15 @@ class Follower:
         flows = self._log is not None and self._log.flows
         with contextlib.suppress(OSError):
             self._logs.close()
+        losses = self._before.with_those_of(observed)
+        if isinstance(outcome, Failure):
+            unseen_s = losses.forgotten_gpu_s(observed, _saved_s(self._held.folder))
+            outcome = dataclasses.replace(outcome, lost_gpu_s=outcome.lost_gpu_s + unseen_s)
         return Followed(
             outcome=outcome,
             observed=observed,
             took_s=worked_s(observed.job, self._pace.now()),
+            spent=losses.spent,
             logged=shown if flows else "",
         )
 

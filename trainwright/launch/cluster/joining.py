@@ -1,20 +1,17 @@
 """One job, whatever replies are lost: it is created, or the one that is there already is taken over."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import InputError
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
+from trainwright.launch.cluster.leaving import delete_and_wait, wait_until_gone
 from trainwright.launch.cluster.ledger import Ended
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import annotations
-
-_FIRST_S, _LONGEST_S = 0.1, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +55,8 @@ def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: 
         DependencyError: A job that is being deleted does not go away.
         TrainwrightError: The API refuses, or is out of reach for too long.
     """
-    metadata = manifest["metadata"]
-    body = manifest | {
-        "metadata": metadata | {"annotations": metadata["annotations"] | lease.annotations(holder)}
-    }
+    metadata, leased = manifest["metadata"], lease.annotations(holder, api.patience.outage_s)
+    body = manifest | {"metadata": metadata | {"annotations": metadata["annotations"] | leased}}
     while True:
         try:
             return _held(api.create(body), found=False)
@@ -102,46 +97,6 @@ def require_ours(found: Object, job: Job, namespace: str) -> None:
         )
 
 
-def delete_and_wait(api: Api, name: str, uid: str, gone_s: float) -> None:
-    """Delete a job and wait until it and all of its pods are gone.
-
-    Raises:
-        DependencyError: It takes too long.
-    """
-    api.delete(name, uid)
-    wait_until_gone(api, name, uid, gone_s)
-
-
-def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
-    """Wait until a job that is being deleted is gone: in the foreground, its pods go first.
-
-    Raises:
-        DependencyError: It takes too long.
-    """
-
-    def gone() -> bool:
-        found = api.job(name)
-        return found is None or found["metadata"].get("uid") != uid
-
-    if not wait_for(gone, gone_s):
-        raise DependencyError(
-            f"job {name} does not go away within {gone_s:,.0f} s",
-            where=f"namespace {api.namespace}",
-            hint="Look at its pods and its finalizers: a node that is lost keeps pods for long.",
-        )
-
-
-def wait_for(fact: Callable[[], bool], longest_s: float) -> bool:
-    """Ask again and again, less and less often; tell whether it came true in time."""
-    end, pause = time.monotonic() + longest_s, _FIRST_S
-    while not fact():
-        if time.monotonic() + pause > end:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_S)
-    return True
-
-
 def _given_up(found: Object) -> bool:
     """Tell whether an earlier launch has given the attempt up: whoever runs it again, begins anew."""
     path = Path(found["metadata"]["annotations"][annotations.FOLDER]) / Ended.FILE
@@ -153,11 +108,14 @@ def _given_up(found: Object) -> bool:
 
 def _taken(api: Api, found: Object, holder: str) -> Held | None:
     """Take a job over; nothing if it is gone or being deleted by now."""
-    uid = found["metadata"]["uid"]
+    name, uid = found["metadata"]["name"], found["metadata"]["uid"]
+
+    def take() -> Object:
+        said = lease.annotations(holder, api.patience.outage_s)
+        return api.annotate(name, uid, said, unless_changed={})
+
     try:
-        body = api.patience(
-            lambda: api.annotate(found["metadata"]["name"], uid, lease.annotations(holder), unless_changed={})
-        )
+        body = api.patience(take)
     except (Absent, Conflict, Invalid, Passing):
         return None
     return None if body["metadata"].get("deletionTimestamp") else _held(body, found=True)

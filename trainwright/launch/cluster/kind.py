@@ -8,26 +8,32 @@ class Kind:
     """A kind of jobs.
 
     Attributes:
-        name: What it is called here; the launcher's name.
         kind: What Kubernetes calls it.
         group: Its API group.
         version: The version that is spoken.
-        plural: Its name in addresses, and in the rules of a Role.
         pods: Label of its pods whose value is the job's name.
         container: The container that trains.
         operator: What has to be installed for it.
         removes_itself: Whether a job that has ended is removed after a while.
     """
 
-    name: str
     kind: str
     group: str
     version: str
-    plural: str
     pods: str
     container: str
     operator: str
     removes_itself: bool
+
+    @property
+    def name(self) -> str:
+        """What it is called here: the launcher's name."""
+        return self.kind.lower()
+
+    @property
+    def plural(self) -> str:
+        """Its name in addresses, and in the rules of a Role."""
+        return f"{self.name}s"
 
     @property
     def full(self) -> str:
@@ -36,22 +42,18 @@ class Kind:
 
 
 PYTORCHJOB = Kind(
-    name="pytorchjob",
     kind="PyTorchJob",
     group="kubeflow.org",
     version="v1",
-    plural="pytorchjobs",
     pods="training.kubeflow.org/job-name",
     container="pytorch",
     operator="the Kubeflow training operator v1",
     removes_itself=True,
 )
 TRAINJOB = Kind(
-    name="trainjob",
     kind="TrainJob",
     group="trainer.kubeflow.org",
     version="v1alpha1",
-    plural="trainjobs",
     pods="jobset.sigs.k8s.io/jobset-name",
     container="node",
     operator="Kubeflow Trainer v2",

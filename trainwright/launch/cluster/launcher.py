@@ -12,7 +12,7 @@ from kubernetes import config
 
 from trainwright.errors import DependencyError, Preempted, TrainwrightError, TransientError
 from trainwright.launch import attempt, manifests, signals
-from trainwright.launch.cluster import ends, joining, ledger, telling
+from trainwright.launch.cluster import ends, joining, leaving, ledger, telling
 from trainwright.launch.cluster.answers import Conflict
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.following import Followed, Follower, Pace, tries_again
@@ -21,7 +21,7 @@ from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.lease import Outdone, delete_mine, holder_of, new_holder, require_mine
 from trainwright.launch.cluster.limits import Limits
 from trainwright.launch.cluster.patience import Patience
-from trainwright.launch.diagnosis import Observed, Success, incidents, refused, spent
+from trainwright.launch.diagnosis import Observed, Success, refused
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.owner import Owner
@@ -213,7 +213,7 @@ class ClusterLauncher:
             job=job.digest,
             kind=failure.kind,
             what=failure.what,
-            counts=ledger.used(failure, spent(incidents(followed.observed))),
+            counts=ledger.used(failure, followed.spent),
             took_s=followed.took_s,
             lost_gpu_s=failure.lost_gpu_s,
             final=False,
@@ -234,7 +234,7 @@ class ClusterLauncher:
             f"{failure.lost_gpu_s:,.0f} GPU seconds lost\n"
         )
         self._delete(held)
-        joining.wait_until_gone(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
+        leaving.wait_until_gone(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
 
     def _leave_nothing_running(self, followed: Followed, failure: Failure) -> None:
         """Delete a job that failed, unless its operator ends its pods: then the logs of the others stay."""
@@ -242,7 +242,7 @@ class ClusterLauncher:
         if held is None or (seen and seen.gone):
             return
         cleaned_s = self._settings.cleaned_s
-        if seen and seen.ended and joining.wait_for(lambda: self._api.idle(held.name), cleaned_s):
+        if seen and seen.ended and leaving.wait_for(lambda: leaving.idle(self._api, held.name), cleaned_s):
             return
         self._delete(held)
         sys.stderr.write(f"job {held.name} was deleted after {failure.kind}\n")

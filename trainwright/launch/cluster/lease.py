@@ -18,7 +18,7 @@ from trainwright.errors import TrainwrightError, TransientError
 from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.patience import Outage, Patience
-from trainwright.launch.manifests.annotations import LEASE_UNTIL
+from trainwright.launch.manifests.annotations import LEASE_UNTIL, OUTAGE_S
 
 HOLDER = "trainwright/holder"
 """Annotation: the launcher that looks after the job."""
@@ -36,10 +36,16 @@ def new_holder() -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(6)}"
 
 
-def annotations(holder: str) -> dict[str, str]:
-    """Return what a job says that is looked after from now on."""
+def annotations(holder: str, outage_s: float) -> dict[str, str]:
+    """Return what a job says that is looked after from now on.
+
+    Args:
+        holder: Who looks after it.
+        outage_s: How long an outage of the API may keep that one from renewing, in seconds.
+    """
     until = datetime.now(UTC) + timedelta(seconds=LEASE_S)
-    return {HOLDER: holder, LEASE_UNTIL: until.isoformat(timespec="seconds").replace("+00:00", "Z")}
+    said = until.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{outage_s:.0f}"}
 
 
 def holder_of(job: Mapping[str, Any]) -> str:
@@ -154,9 +160,8 @@ class Lease:
             Outdone: Another launcher has taken over.
         """
         try:
-            self._api.annotate(
-                self._name, self._uid, annotations(self._holder), unless_changed={HOLDER: self._holder}
-            )
+            said = annotations(self._holder, self._api.patience.outage_s)
+            self._api.annotate(self._name, self._uid, said, unless_changed={HOLDER: self._holder})
         except Absent:
             return True
         except (Passing, Conflict):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.launch import progress
-from trainwright.launch.diagnosis import Observed, Standing
+from trainwright.launch.diagnosis import Observed, Standing, incidents
 from trainwright.launch.diagnosis.job_story import JobStory
 from trainwright.launch.pulse import STEPS
 
@@ -21,7 +21,7 @@ class Limits:
     Attributes:
         timeout_s: Seconds from its creation to its end.
         earlier_s: Seconds of these that earlier attempts took.
-        pending_s: Seconds until all of its pods run.
+        pending_s: Seconds until all of its pods run, and until they do so again where some were lost.
         broken_s: Seconds that a pod with an unusable image or configuration is given: registries hiccup.
         stall_s: Seconds without progress; absent: any.
     """
@@ -57,6 +57,7 @@ class Watchdog:
     def __init__(self, limits: Limits, folder: Path) -> None:
         self._limits, self._folder = limits, folder
         self._broken_since: float | None = None
+        self._short_since: float | None = None
         self._mark, self._moved_s = "", 0.0
 
     def look(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
@@ -70,6 +71,7 @@ class Watchdog:
         return (
             self._late(observed, now_s)
             or self._broken(observed, stands, now_s)
+            or self._short(observed, stands, now_s)
             or self._pending(observed, stands, now_s)
             or self._stalled(observed, stands, now_s)
         )
@@ -88,13 +90,29 @@ class Watchdog:
 
     def _broken(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
         held = stands.waiting
-        if held is None or not held.broken:
+        # An elastic job goes on without the pod that cannot start: what runs is not ended for it.
+        if held is None or not held.broken or stands.phase == "running":
             self._broken_since = None
             return None
         self._broken_since = now_s if self._broken_since is None else self._broken_since
         if now_s - self._broken_since <= self._limits.broken_s:
             return None
         return Reached(kind=held.kind, what=f"job {observed.name} cannot start and was deleted: {held}")
+
+    def _short(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
+        """A job that ran and has lost pods gets them back within the time that it had for them at first."""
+        if stands.phase != "restarting":
+            self._short_since = None
+            return None
+        self._short_since = now_s if self._short_since is None else self._short_since
+        if now_s - self._short_since <= self._limits.pending_s:
+            return None
+        held, lost = stands.waiting, [entry.finding for entry in incidents(observed) if not entry.recovered]
+        kind = held.kind if held else next((finding.kind for finding in lost), "INFRASTRUCTURE")
+        why = str(held) if held else "; ".join([str(stands), *(finding.what for finding in lost[:1])])
+        within = f"within {self._limits.pending_s:,.0f} s"
+        what = f"job {observed.name} did not get its pods back {within} and was deleted: {why}"
+        return Reached(kind=kind, what=what)
 
     def _pending(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
         held, job = stands.waiting, observed.job

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from trainwright.errors import PermissionRefused, TrainwrightError
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.answers import Absent, Conflict, Expired, Passing
-from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.cluster.api import Api, Object, Selection
 from trainwright.launch.cluster.joining import Held
 from trainwright.launch.cluster.watching import LISTED, News, Watcher
 from trainwright.launch.diagnosis import Observed
@@ -39,7 +39,7 @@ class Sight:
     def __init__(self, api: Api, held: Held, holder: str, *, every_s: float = lease.RENEW_S) -> None:
         self._api, self._held, self._holder, self._every_s = api, held, holder, every_s
         self._inbox: queue.SimpleQueue[News | Exception] = queue.SimpleQueue()
-        self._logged: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, int, bool]] = set()
         self._asked_s, self._events_allowed = 0.0, True
         self._stack, self.listed, self.version = ExitStack(), False, held.version
         self.observed = Observed(held.name, held.uid)
@@ -82,11 +82,12 @@ class Sight:
     def look_closer(self, *, waiting: bool = False) -> None:
         """Read the logs of pods that failed, and the events: of the job, and of the pods that do not run."""
         for pod in self.observed.pods[-_MAX_PODS:]:
-            ended = sum(end.exit_code != 0 for end in pod.endings)
-            if ended and (pod.uid, ended) not in self._logged and not self.observed.successors(pod):
+            ended, again = sum(end.exit_code != 0 for end in pod.endings), pod.running_s is not None
+            if ended and (pod.uid, ended, again) not in self._logged and not self.observed.successors(pod):
                 with contextlib.suppress(*_QUIETLY):
-                    self.observed.see_log(pod.uid, self._api.log(pod.name))
-                    self._logged.add((pod.uid, ended))
+                    # Where a container runs again, the log of the one that failed is the previous one.
+                    self.observed.see_log(pod.uid, self._api.log(pod.name, previous=again))
+                    self._logged.add((pod.uid, ended, again))
         now = time.monotonic()
         if self._events_allowed and (not waiting or now - self._asked_s >= _EVENTS_S):
             self._asked_s = now
@@ -95,13 +96,29 @@ class Sight:
     def _see_events(self) -> None:
         idle = [pod.name for pod in self.observed.pods if not _runs(pod)]
         try:
-            for name in (self.observed.name, *idle[:_MAX_PODS]):
+            for name in (self.observed.name, *self._see_workloads(), *idle[:_MAX_PODS]):
                 for event in self._api.events(name):
                     self.observed.see_event(event)
         except PermissionRefused:
             self._events_allowed = False
         except _QUIETLY:
             pass
+
+    def _see_workloads(self) -> list[str]:
+        """Read what Kueue says of a job that a queue holds back; return the names of its workloads."""
+        job = self.observed.job
+        if (
+            job is None
+            or not job.queue
+            or any(pod.running_s and pod.gone is None for pod in self.observed.pods)
+        ):
+            return []
+        found: list[Object] = []
+        with contextlib.suppress(*_QUIETLY):  # without that right, or without Kueue
+            found = self._api.workloads(job.uid)
+        for body in found:
+            self.observed.see_workload(body)
+        return [str(body["metadata"]["name"]) for body in found]
 
     def _take(self, news: News) -> None:
         if news.kind == "pods":

@@ -66,6 +66,7 @@ class Observed:
         self._events: dict[str, Event] = {}
         self._logs: dict[str, str] = {}
         self._sights = 0
+        self._workloads: set[str] = set()
 
     def see(self, kind: str, change: str, body: Object) -> None:
         """Take an event of a watch.
@@ -117,6 +118,7 @@ class Observed:
         kind = about.get("kind", "")
         workloads = tuple(f"{owner}-{self.name}-" for owner in ("pytorchjob", "trainjob", "jobset"))
         mine = name == self.name or name.startswith((f"{self.name}-", *workloads))
+        mine = mine or about.get("uid", "") in self._workloads
         if kind != "Node" and (not mine or kind not in _ABOUT):
             return
         series = event.get("series") or {}
@@ -134,6 +136,24 @@ class Observed:
         )
         if len(self._events) > _MAX_EVENTS:
             del self._events[next(iter(self._events))]
+
+    def see_workload(self, workload: Object) -> None:
+        """Take what Kueue keeps of the job: why it has no quota, where it says so, and whose events count."""
+        metadata = workload["metadata"]
+        self._workloads.add(metadata["uid"])
+        key = f"{metadata['uid']}/QuotaReserved"
+        self._events.pop(key, None)
+        for entry in (workload.get("status") or {}).get("conditions") or []:
+            if entry["type"] == "QuotaReserved" and entry["status"] == "False":
+                self._events[key] = Event(
+                    kind="Workload",
+                    name=metadata["name"],
+                    uid=metadata["uid"],
+                    reason=entry.get("reason") or "",
+                    message=entry.get("message") or "",
+                    warning=False,
+                    at_s=seconds(entry.get("lastTransitionTime")),
+                )
 
     def see_log(self, uid: str, text: str) -> None:
         """Take the end of a pod's log. An empty one does not replace one that was read before."""

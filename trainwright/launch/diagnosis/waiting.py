@@ -89,7 +89,9 @@ def _for_the_job(observed: Observed) -> Iterator[Waiting]:
     job = observed.job
     if job is None:
         return
-    said = _queue_says(observed)
+    # What its queue said once is over when its pods are there.
+    held_back = job.holds("Suspended") or not observed.pods
+    said = _queue_says(observed) if held_back else None
     if said and _MISNAMED.search(said.message):
         words = f"its queue or priority class does not exist: {said.message}"
         yield Waiting(kind="CONFIG", words=words, reason=said.reason, message=said.message, broken=True)

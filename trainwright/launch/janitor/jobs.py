@@ -17,6 +17,7 @@ from trainwright.launch.manifests import annotations as names
 
 _TERMINAL = frozenset({"Succeeded", "Failed", "Error"})
 _ENDED = frozenset({"Succeeded", "Failed", "Complete"})
+_LONGEST_OUTAGE_S = 86_400.0
 _OURS = f"{names.MANAGED_BY}={names.OURS}"
 
 
@@ -26,7 +27,8 @@ class Rules:
 
     Attributes:
         now: The time.
-        margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach.
+        margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach. A job
+            of no workflow is kept for as long as its launcher sits out an outage, if that is longer.
         kept_s: The same for a job that has ended: it holds nothing, and its logs may be read.
     """
 
@@ -127,10 +129,21 @@ def _held(body: Mapping[str, Any], rules: Rules) -> str:
     except ValueError:
         return f"its lease {said!r} is no time" if said else "it has no lease"
     ended = _has_ended(body)
-    margin_s = rules.kept_s if ended else rules.margin_s
+    margin_s = rules.kept_s if ended else max(rules.margin_s, _outage_s(metadata))
     if rules.now <= until + timedelta(seconds=margin_s):
         return f"lease until {said}" + (", it has ended" if ended else "")
     return ""
+
+
+def _outage_s(metadata: Mapping[str, Any]) -> float:
+    """Return how long the launcher of a job may be cut off and still come back, in seconds.
+
+    Of a job with a workflow, that one tells whether anybody is at it.
+    """
+    said = (metadata.get("annotations") or {}).get(names.OUTAGE_S, "")
+    if metadata.get("ownerReferences") or not said.isdigit():
+        return 0.0
+    return min(float(said), _LONGEST_OUTAGE_S)
 
 
 def _owned(metadata: Mapping[str, Any], api: Api) -> str:

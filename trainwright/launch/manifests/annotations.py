@@ -15,6 +15,10 @@ ATTEMPT = "trainwright/attempt"
 LEASE_UNTIL = "trainwright/lease-until"
 """Until when a launcher looks after the job, ISO 8601 in UTC; it moves this on while it lives."""
 
+OUTAGE_S = "trainwright/outage-s"
+"""How long the launcher that looks after the job sits out an outage of the API, in seconds: for so long after
+its lease a job that belongs to nobody else is not swept away."""
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 """Label: ``trainwright`` on every job and pod of ours."""
 

@@ -27,8 +27,7 @@ def make(job: Job, owner: Owner | None) -> Body:
         "runPolicy": {
             # Pods that still run when the job has ended hold GPUs; the others keep their logs.
             "cleanPodPolicy": "Running",
-            # Only where pods are started again: a job that reaches its limit loses all pods, logs included.
-            **({"backoffLimit": job.budget.infrastructure} if elastic else {}),
+            **({"backoffLimit": _backoff_limit(job)} if elastic else {}),
             "activeDeadlineSeconds": job.timeout_s + pods.MARGIN_S,
             "ttlSecondsAfterFinished": _KEPT_S,
         },
@@ -42,6 +41,16 @@ def make(job: Job, owner: Owner | None) -> Body:
         "metadata": pods.metadata(job, owner),
         "spec": spec,
     }
+
+
+def _backoff_limit(job: Job) -> int:
+    """Return a limit of restarts beyond all that the launcher allows: the second line, if there is none.
+
+    The operator counts containers, and one loss can restart those of all pods. A job that reaches its limit
+    loses all pods, logs included; so the launcher comes first.
+    """
+    budget = job.budget
+    return job.nodes * (budget.preemption + budget.infrastructure + budget.user + 1)
 
 
 def _static_replicas(job: Job) -> Body:

@@ -1,0 +1,144 @@
+"""Waiting for a deleted job to be gone with all of its pods, also where a node that is lost holds them."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainwright.errors import DependencyError, PermissionRefused
+from trainwright.launch.cluster.answers import Expired, Passing
+from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.manifests.annotations import MANAGED_BY, OURS
+
+_FIRST_S, _LONGEST_S = 0.1, 2.0
+_LATE_S = 30.0
+"""Seconds beyond its grace after which a pod that is still there was not ended by its node."""
+
+_LOOK_S = 5.0
+_LOST = "NodeNotReady"
+"""Reason of the event with which Kubernetes' node controller tells a pod that its node does not answer."""
+
+
+def delete_and_wait(api: Api, name: str, uid: str, gone_s: float) -> None:
+    """Delete a job and wait until it and all of its pods are gone.
+
+    Raises:
+        DependencyError: It takes too long.
+    """
+    api.delete(name, uid)
+    wait_until_gone(api, name, uid, gone_s)
+
+
+def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
+    """Wait until a job that is being deleted is gone: in the foreground, its pods go first.
+
+    Raises:
+        DependencyError: It takes too long.
+    """
+    left = LeftBehind(api, name, min(_LATE_S, gone_s / 4))
+
+    def gone() -> bool:
+        found = api.job(name)
+        if found is None or found["metadata"].get("uid") != uid:
+            return True
+        left.release()
+        return False
+
+    if not wait_for(gone, gone_s):
+        raise DependencyError(
+            f"job {name} does not go away within {gone_s:,.0f} s{left.told}",
+            where=f"namespace {api.namespace}",
+            hint="Look at its pods, their nodes and its finalizers; a node that is lost has to be removed.",
+        )
+
+
+def wait_for(fact: Callable[[], bool], longest_s: float) -> bool:
+    """Ask again and again, less and less often; tell whether it came true in time."""
+    end, pause = time.monotonic() + longest_s, _FIRST_S
+    while not fact():
+        if time.monotonic() + pause > end:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_S)
+    return True
+
+
+def idle(api: Api, name: str) -> bool:
+    """Tell whether every pod of a job has ended, or is told to."""
+    pods, _ = api.patience(lambda: api.select(Selection(kind="pods", labels=f"{api.kind.pods}={name}")))
+    return all(
+        pod["metadata"].get("deletionTimestamp")
+        or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+        for pod in pods
+    )
+
+
+class LeftBehind:
+    """The pods that keep a deleted job: one is removed by force once its node is known to be lost.
+
+    Nothing but its node can end a pod in good order, and a node that does not answer never does. Kubernetes
+    leaves such a pod for as long as the node is listed, and the name of the job is taken for as long. It is
+    removed if all of this holds: it is ours and told to end; it is there much longer than its grace; it is
+    not ready; and the node controller has said of this very pod that its node is not ready. A node that
+    answers but cannot end a process (a driver that hangs) is none of these: its GPU is not given to another
+    pod. Where a lost node still runs the process, nothing new is put on it, and the process writes nothing
+    that counts: the number of its attempt is an old one.
+
+    Args:
+        api: Access to the cluster.
+        job: Name of the job.
+        late_s: Seconds beyond its grace after which a pod is looked at.
+    """
+
+    def __init__(self, api: Api, job: str, late_s: float) -> None:
+        self._api, self._late_s = api, late_s
+        self._mine = Selection(kind="pods", labels=f"{api.kind.pods}={job},{MANAGED_BY}={OURS}")
+        self._began_s = self._looked_s = time.monotonic()
+        self._allowed, self.told = True, ""
+
+    def release(self) -> None:
+        """Remove the pods that are lost; a look now and then is enough, and none before it can be one."""
+        now = time.monotonic()
+        pause = min(_LOOK_S, self._late_s / 2)
+        if not self._allowed or now - self._looked_s < pause:
+            return
+        self._looked_s = now
+        try:
+            for pod in self._lost(now):
+                name = pod["metadata"]["name"]
+                self._api.remove_pod(name, pod["metadata"]["uid"])
+                sys.stderr.write(f"pod {name} was removed: its node {_node(pod)} is lost\n")
+        except (Passing, Expired):
+            return
+        except PermissionRefused as error:
+            self._allowed = False
+            self.told += f"; a pod of a lost node could not be removed: {error.what}"
+
+    def _lost(self, now: float) -> Iterator[Object]:
+        """Find the pods whose nodes are lost. They were told to end when the waiting began, or before."""
+        pods, _ = self._api.select(self._mine)
+        leaving = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
+        names = sorted(f"{pod['metadata']['name']} on node {_node(pod)}" for pod in leaving)
+        self.told = f"; it is kept by {', '.join(names)}" if names else ""
+        for pod in leaving:
+            grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+            late = now - self._began_s >= grace_s + self._late_s
+            if late and not _ready(pod) and self._unheard_of(pod):
+                yield pod
+
+    def _unheard_of(self, pod: Object) -> bool:
+        """Tell whether the node controller has said that the node of this pod is not ready."""
+        return any(
+            event.get("reason") == _LOST
+            and (event.get("involvedObject") or {}).get("uid") == pod["metadata"]["uid"]
+            for event in self._api.events(pod["metadata"]["name"])
+        )
+
+
+def _ready(pod: Object) -> bool:
+    conditions: list[dict[str, Any]] = (pod.get("status") or {}).get("conditions") or []
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+def _node(pod: Object) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "of no name")
