@@ -61,6 +61,7 @@ def gated(folder: Path, text: str = "") -> Path:
                 "parameters": {
                     "source": {"parameterType": "STRING"},
                     "rows": {"parameterType": "NUMBER_INTEGER", "isOptional": True, "defaultValue": 3.0},
+                    "date": {"parameterType": "STRING", "isOptional": True, "defaultValue": ""},
                 }
             },
         },

@@ -16,6 +16,9 @@ ENUMS = {
 }
 """Allowed texts of each enumeration of the description, in the order of their numbers."""
 
+DEFAULTS = tuple(values[0] for values in ENUMS.values())
+"""The first value of each enumeration: not to be told apart from none."""
+
 PLAIN: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool, "object": object}
 
 
@@ -76,5 +79,13 @@ def _camel(name: str) -> str:
 
 
 def written(model: Any) -> Any:
-    """Write a model as the JSON of an answer."""
-    return kfp_server_api.ApiClient().sanitize_for_serialization(model)
+    """Write a model as the JSON of an answer: as the server does, without any field that has its default."""
+    if isinstance(model, list):
+        return [written(entry) for entry in model]
+    if isinstance(model, dict):
+        return {key: written(value) for key, value in model.items()}
+    if not hasattr(model, "attribute_map"):
+        return model.isoformat() if isinstance(model, datetime.datetime) else model
+    fields = {json: getattr(model, name) for name, json in model.attribute_map.items()}
+    told = {json: value for json, value in fields.items() if value and value not in DEFAULTS}
+    return {json: written(value) for json, value in told.items()}

@@ -14,13 +14,16 @@ import yaml
 from tests.authoring.api.schema import Refused, parsed
 
 COLUMNS = {
-    "runs": {"run_id", "display_name", "description", "created_at", "state", "storage_state"},
+    "runs": {
+        "run_id", "display_name", "description", "created_at", "finished_at", "scheduled_at", "state",
+        "storage_state", "namespace", "experiment_id", "recurring_run_id",
+    },
     "experiments": {"experiment_id", "display_name", "description", "created_at", "storage_state"},
     "pipelines": {"pipeline_id", "name", "display_name", "description", "created_at"},
     "pipeline_versions": {"name", "display_name", "description", "created_at"},
-    "recurring_runs": {"recurring_run_id", "display_name", "description", "created_at"},
-}
-"""What the server can filter by: the keys of its ``APIToModelFieldMap``."""
+    "recurring_runs": {"recurring_run_id", "display_name", "description", "created_at", "updated_at"},
+}  # fmt: skip
+"""What the server can filter and sort by: the keys of its ``APIToModelFieldMap``."""
 
 LENGTHS = {"pipeline": 128, "version": 127, "experiment": 128}
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -28,11 +31,15 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass
 class Frame:
-    """What the API tells of a run at one look: its state, its tasks' states, children of tasks by name."""
+    """What the API tells of a run at one look: its state, its tasks' states, children of tasks by name.
+
+    Tasks end in their order, but for those in ``late``, which end after all others.
+    """
 
     state: str
     tasks: dict[str, str] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
 
 
 @dataclass
@@ -104,6 +111,7 @@ class Store:
             raise Refused(400, "Failed to create a run due to invalid experimentId and namespace combination")
         self._require_version(made)
         made.run_id, made.created_at, made.finished_at = _id(), self.now(), EPOCH
+        made.scheduled_at = made.created_at
         made.state, made.storage_state = "PENDING", "AVAILABLE"
         self.runs.append(made)
         self.frames[made.run_id] = list(self.script)
@@ -129,7 +137,9 @@ class Store:
                 task_id=_id(),
                 display_name=name,
                 start_time=self.now(),
-                end_time=EPOCH if state in {"RUNNING", "PENDING"} else self.now(),
+                end_time=EPOCH
+                if state in {"RUNNING", "PENDING"}
+                else self.now() + (name in frame.late) * datetime.timedelta(hours=1),
                 state=state,
                 child_tasks=[
                     models.PipelineTaskDetailChildTask(pod_name=pod) for pod in frame.children.get(name, [])
@@ -149,7 +159,7 @@ class Store:
     def retry(self, run_id: str) -> dict[str, Any]:
         run = self.run(run_id)
         if run.state not in {"FAILED", "ERROR", "CANCELED"}:
-            raise Refused(400, "Workflow must be Failed/Error to retry")
+            raise Refused(500, "Workflow must be Failed/Error to retry")
         run.state, run.finished_at, run.run_details = "RUNNING", EPOCH, None
         self.frames[run_id] = list(self.script)
         return {}
@@ -160,13 +170,25 @@ class Store:
             raise Refused(400, "Recurring run's name cannot be empty")
         if not 1 <= int(made.max_concurrency or 0) <= 10:
             raise Refused(400, "Max concurrency of a recurring run must be at least 1 and at most 10.")
-        cron = made.trigger.cron_schedule
-        if cron and not re.fullmatch(r"\S+( \S+){4,5}", cron.cron):
+        cron, periodic = made.trigger.cron_schedule, made.trigger.periodic_schedule
+        if cron and not re.fullmatch(r"[\d*?,/A-Za-z-]+( [\d*?,/A-Za-z-]+){4,5}|@\w+", cron.cron):
             raise Refused(400, "Schedule cron is not a supported format")
+        if periodic and int(periodic.interval_second or 0) < 1:
+            raise Refused(400, "Found invalid period schedule interval. Set at interval to least 1 second")
+        made.namespace = made.namespace or self._namespace(made)
         self._require_version(made)
         made.recurring_run_id, made.created_at = _id(), self.now()
         made.status = "ENABLED" if made.mode == "ENABLE" else "DISABLED"
         self.recurring_runs.append(made)
+        return made
+
+    def fire(self, recurring_run_id: str) -> Any:
+        """What the controller and the agent leave of a time that came: a run without a description."""
+        origin = self.recurring(recurring_run_id)
+        body = {"display_name": f"{origin.display_name}-1", "experiment_id": origin.experiment_id}
+        made = self.make_run(body | {"recurring_run_id": recurring_run_id, "pipeline_spec": {}})
+        made.pipeline_version_reference = origin.pipeline_version_reference
+        made.runtime_config, made.pipeline_spec = origin.runtime_config, None
         return made
 
     def switch(self, recurring_run_id: str, on: bool) -> dict[str, Any]:
@@ -187,15 +209,36 @@ class Store:
             raise Refused(404, f"{key} {value} not found.")
         return found
 
+    def pipeline_of(self, name: str, namespace: str) -> Any:
+        """Return the pipeline of a name: each namespace has its own, and those without one are shared."""
+        self._require_namespace(namespace)
+        found = [one for one in self.pipelines if (one.namespace or "") == namespace]
+        return self.one(found, "name", name)
+
+    def _namespace(self, entry: Any) -> str:
+        """Return the namespace of a thing: a run has that of its experiment."""
+        if hasattr(entry, "namespace"):
+            return entry.namespace or ""
+        origin = (one for one in self.experiments if one.experiment_id == entry.experiment_id)
+        return next((one.namespace or "" for one in origin), "")
+
     def listed(self, kind: str, query: dict[str, str], **fixed: str) -> dict[str, Any]:
         """Return one page of a list; the token of the next is how many were given so far."""
         wanted = {**fixed, **{key: query[key] for key in ("experiment_id",) if query.get(key)}}
+        everywhere = "experiment_id" in wanted or kind == "pipeline_versions"
+        if not everywhere:
+            self._require_namespace(query.get("namespace"))
         found = [
             entry
             for entry in getattr(self, kind)
             if all(getattr(entry, key, None) == value for key, value in wanted.items())
+            and (everywhere or not self.multi_user or self._namespace(entry) == query["namespace"])
             and _passes(entry, query.get("filter", ""), COLUMNS[kind])
         ]
+        column, _, order = query.get("sort_by", "created_at asc").partition(" ")
+        if column not in COLUMNS[kind] or order not in {"", "asc", "desc"}:
+            raise Refused(400, f"Invalid sorting field: {column!r}")
+        found.sort(key=lambda entry: str(getattr(entry, column) or ""), reverse=order == "desc")
         start, size = int(query.get("page_token") or 0), min(int(query.get("page_size") or 20), 200)
         more = str(start + size) if len(found) > start + size else ""
         return {kind: found[start : start + size], "total_size": len(found), "next_page_token": more}
@@ -230,9 +273,13 @@ def _passes(entry: Any, text: str, columns: set[str]) -> bool:
     for predicate in wanted.predicates if wanted else ():
         if predicate.key not in columns:
             raise Refused(400, f'no support for filtering on unrecognized field "{predicate.key}"')
-        value = getattr(entry, predicate.key) or ""
-        if predicate.operation == "EQUALS" and value != predicate.string_value:
+        value = str(getattr(entry, predicate.key) or "").lower()  # the database knows no case
+        if predicate.operation == "EQUALS" and value != predicate.string_value.lower():
             return False
-        if predicate.operation == "IS_SUBSTRING" and predicate.string_value not in value:
+        if predicate.operation == "IS_SUBSTRING" and predicate.string_value.lower() not in value:
             return False
+        if predicate.operation == "IN" and value not in map(str.lower, predicate.string_values.values):
+            return False
+        if predicate.operation not in {"EQUALS", "IS_SUBSTRING", "IN"}:
+            raise Refused(400, f"invalid predicate operation: {predicate.operation}")
     return True

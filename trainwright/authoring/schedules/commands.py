@@ -7,60 +7,61 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainwright.authoring.ending import reported
-from trainwright.authoring.submission.commands import CaFile, Host, Json, Namespace, TokenFile, connected
+from trainwright.authoring.submission.options import Json, connected, on_cluster
 
 if TYPE_CHECKING:
+    from trainwright.authoring.schedules.declared import Wanted
     from trainwright.authoring.schedules.reconciling import Action
+    from trainwright.authoring.submission.connection import Place
 
 app = typer.Typer(no_args_is_help=True, help="Recurring runs on a cluster, as a reviewed file declares them.")
 File = Annotated[Path, typer.Argument(help="The file of schedules.")]
 
 
 @app.command()
-def plan(
-    file: File,
-    host: Host,
-    namespace: Namespace = "",
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    as_json: Json = False,
-) -> None:
+@on_cluster("Nothing was changed.")
+def plan(place: "Place", file: File, as_json: Json = False) -> None:
     """Say what apply would do, and when each schedule fires next. Nothing is changed."""
-    apply(file, host, namespace, token_file, ca_file, dry_run=True, as_json=as_json)
+    _reconciled(place, file, change=False, as_json=as_json)
 
 
 @app.command()
+@on_cluster("What is said above was done; the next apply goes on from there.")
 def apply(
+    place: "Place",
     file: File,
-    host: Host,
-    namespace: Namespace = "",
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="As plan: change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Bring the cluster's recurring runs to what the file declares; those of others are never touched."""
-    with reported(as_json):
-        from trainwright.authoring.schedules import declared, reconciling
+    _reconciled(place, file, change=not dry_run, as_json=as_json)
 
-        owner, wanted = declared.wanted(file)
-        api = connected(host, namespace, token_file, ca_file)
-        api.check()
-        now = datetime.now(UTC)
-        found = reconciling.plan(wanted, reconciling.existing(api, owner), now)
-        todo = sum(action.do != "keep" for action in found)
-        if not as_json:
-            typer.echo(f"{file}   owner {owner}   {len(wanted)} declared, {todo or 'nothing'} to do\n")
-        for action in found:
-            _show(action, now, as_json)
-        if dry_run or not todo:
-            return
-        if not as_json:
-            typer.echo("\nApplying.")
-        reconciling.apply(
-            api, owner, wanted, lambda: datetime.now(UTC), lambda action: _done(action, as_json)
-        )
+
+def _reconciled(place: "Place", file: Path, *, change: bool, as_json: bool) -> None:
+    from trainwright.authoring.schedules import declared, reconciling
+
+    owner, wanted = declared.wanted(file)
+    api = connected(place)
+    now = datetime.now(UTC)
+    found = reconciling.plan(wanted, reconciling.existing(api, owner), now)
+    todo = sum(action.do != "keep" for action in found)
+    if not as_json:
+        typer.echo(f"{file}   owner {owner}   {len(wanted)} declared, {todo or 'nothing'} to do\n")
+    for one in wanted:
+        _doubted(one, as_json)
+    for action in found:
+        _show(action, now, as_json)
+    if not change or not todo:
+        return
+    if not as_json:
+        typer.echo("\nApplying.")
+    reconciling.apply(api, owner, wanted, lambda: datetime.now(UTC), lambda action: _done(action, as_json))
+
+
+def _doubted(wanted: "Wanted", as_json: bool) -> None:
+    for text in wanted.doubts:
+        told = json.dumps({"event": "warning", "name": wanted.name, "text": text})
+        typer.echo(told if as_json else f"  note: {wanted.name}: {text}")
 
 
 def _show(action: "Action", now: datetime, as_json: bool) -> None:
@@ -74,9 +75,8 @@ def _show(action: "Action", now: datetime, as_json: bool) -> None:
     when = when or (f"{wanted.schedule.cron} {wanted.schedule.zone}" if wanted else "")
     about = "   ".join(part for part in (when, action.why) if part)
     typer.echo(f"  {action.do:<8} {action.name}   {about}".rstrip())
-    if wanted and action.do != "disable":
-        for time in wanted.next_after(now):
-            typer.echo(f"             {time:%a %Y-%m-%d %H:%M:%S %Z}")
+    for time in action.times(now):
+        typer.echo(f"             {time:%a %Y-%m-%d %H:%M:%S %Z}")
 
 
 def _done(action: "Action", as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +15,14 @@ from pydantic import Field, model_validator
 from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog, credentials, given, spec
 from trainwright.authoring.schedules import timing
-from trainwright.authoring.submission import order, provenance
+from trainwright.authoring.submission import alone, order, provenance
 from trainwright.authoring.submission.upload import Package
 from trainwright.errors import InputError
 from trainwright.experiment import Section
 
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
-RECORDED = frozenset({"commit"})
-"""Arguments that are only a record: another commit alone is no reason to make a schedule anew."""
-
 SHOWN = 5
+_PLACEHOLDER = re.compile(r"\[\[(ScheduledTime|CurrentTime|RunUUID|Index)\b[^\]]*\]\]|\{\{\$\..*?\}\}")
 
 
 class Schedule(Section):
@@ -33,7 +32,7 @@ class Schedule(Section):
     config: str = Field("", description="Experiment file, relative to the file of schedules.")
     params: dict[str, str] = Field(
         default_factory=dict,
-        description="Single arguments, as --param has them; [[ScheduledTime.2006-01-02]] is the run's date.",
+        description="Single arguments, as --param has them; the same for every run.",
     )
     cron: str = Field("", description="Six fields: second, minute, hour, day of month, month, day of week.")
     zone: str = Field("", description="Zone of the cron expression, such as Europe/Berlin; required with it.")
@@ -93,6 +92,7 @@ class Wanted:
         cron: The expression in the cluster's zone; empty for an interval.
         cluster_zone: That zone.
         labels: Where it comes from.
+        doubts: What is not wrong, and will hardly work.
     """
 
     name: str
@@ -102,13 +102,14 @@ class Wanted:
     cron: str
     cluster_zone: str
     labels: Mapping[str, str]
+    doubts: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """Digits that change with anything the cluster would do otherwise."""
         content = {
             "package": self.package.digest,
-            "arguments": {key: value for key, value in self.arguments.items() if key not in RECORDED},
+            "arguments": {key: value for key, value in self.arguments.items() if key not in alone.RECORDED},
             "cron": self.cron,
             "interval_s": self.schedule.interval_s,
             "settings": [
@@ -121,10 +122,18 @@ class Wanted:
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[: provenance.KEY_DIGITS]
 
-    def next_after(self, moment: datetime, count: int = SHOWN) -> list[datetime]:
-        """Return the next times at which it fires, cron in the zone that it was declared in."""
+    def next_after(
+        self, moment: datetime, count: int = SHOWN, begun: datetime | None = None
+    ) -> list[datetime]:
+        """Return the next times at which it fires, cron in the zone that it was declared in.
+
+        Args:
+            moment: After which.
+            count: How many.
+            begun: When it was made, from which an interval is counted; None for that moment.
+        """
         if self.schedule.interval_s:
-            return list(islice(timing.every(self.schedule.interval_s, moment), count))
+            return list(islice(timing.every(self.schedule.interval_s, moment, begun), count))
         shown = timing.zone(self.schedule.zone)
         found = timing.firings(self.cron, timing.zone(self.cluster_zone), moment)
         return [time.astimezone(shown) for time in islice(found, count)]
@@ -161,18 +170,36 @@ def _wanted(name: str, file: Schedules, folder: Path, labels: Mapping[str, str])
     try:
         arguments = given.arguments(compiled, folder / schedule.config if schedule.config else None, params)
         order.require_complete(read, arguments)
+        _require_written_out(arguments)
         credentials.require_none(arguments, where="an argument", plain=True)
+        text = order.prefixed(compiled, schedule.registry)
     except InputError as error:
         raise InputError(f"schedule {name}: {error.what}", where=error.where, hint=error.hint) from None
     return Wanted(
         name=name,
         schedule=schedule,
-        package=Package(name=read.name, text=catalog.prefixed(compiled.read_text(), schedule.registry)),
+        package=Package(name=read.name, text=text),
         arguments=arguments,
         cron=_on_cluster(schedule, file.cluster_zone),
         cluster_zone=file.cluster_zone,
         labels={key: labels[key] for key in ("commit", "branch", "dirty") if key in labels},
+        doubts=order.doubts(read, arguments, schedule.registry),
     )
+
+
+def _require_written_out(arguments: Mapping[str, Any]) -> None:
+    """Refuse a placeholder: Kubeflow fills it in for pipelines of its first version only.
+
+    The controller of KFP 2.17 changes the parameters of the workflow, and those of a pipeline stand elsewhere
+    in it (kubeflow/pipelines#12494): every run would get ``[[ScheduledTime]]`` as it is.
+    """
+    for name, value in arguments.items():
+        if found := _PLACEHOLDER.search(value if isinstance(value, str) else ""):
+            raise InputError(
+                f"{name} holds {found[0]}, which Kubeflow hands to the steps as it is",
+                where="params",
+                hint="Leave the date out: each run takes the day in UTC on which its first step starts.",
+            )
 
 
 def _on_cluster(schedule: Schedule, cluster_zone: str) -> str:

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from trainwright.authoring.schedules.declared import Wanted
-from trainwright.authoring.submission import provenance, runs, upload
+from trainwright.authoring.submission import alone, provenance, runs, upload
 from trainwright.authoring.submission.connection import Connection
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, TransientError
 
 CLOCKS = timedelta(hours=1)
 """By how much the clock of the server may differ from ours."""
@@ -25,13 +25,34 @@ ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Existing:
-    """A recurring run on the cluster that this file's owner made."""
+    """A recurring run on the cluster that this file's owner made.
+
+    Attributes:
+        id: Its id.
+        name: Of its schedule.
+        key: Of the content that it was made of.
+        enabled: Whether it fires.
+        created: When it was made.
+        settings: As the API has them. A copy that somebody made in the UI has the key of what it is a copy
+            of, and may fire at other times.
+    """
 
     id: str
     name: str
     key: str
     enabled: bool
     created: datetime
+    settings: tuple[str, int, bool, int] | None = None
+
+    def is_(self, wanted: Wanted) -> bool:
+        """Say whether it is what is wanted, on or off."""
+        schedule = wanted.schedule
+        timing = (wanted.cron, schedule.interval_s or 0)
+        return self.key == wanted.key and self.settings == (
+            *timing,
+            schedule.catch_up,
+            schedule.max_concurrency,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +64,12 @@ class Action:
     why: str = ""
     wanted: Wanted | None = None
     existing: Existing | None = None
+
+    def times(self, now: datetime) -> list[datetime]:
+        """Return the next times at which the schedule fires then; none if it is off."""
+        if self.wanted is None or self.do == "disable" or not self.wanted.schedule.enabled:
+            return []
+        return self.wanted.next_after(now, begun=self.existing.created if self.existing else None)
 
 
 def plan(declared: Sequence[Wanted], there: Sequence[Existing], now: datetime) -> list[Action]:
@@ -67,7 +94,7 @@ def plan(declared: Sequence[Wanted], there: Sequence[Existing], now: datetime) -
 
 def _towards(wanted: Wanted, same: Sequence[Existing], now: datetime) -> Iterator[Action]:
     """Yield the steps for one schedule: the next ones, when an earlier step must be seen first."""
-    fit = [one for one in same if one.key == wanted.key and (one.enabled or not _missed(wanted, one, now))]
+    fit = [one for one in same if one.is_(wanted) and (one.enabled or not _missed(wanted, one, now))]
     kept = next((one for one in fit if one.enabled), fit[0] if fit else None)
     others = [one for one in same if one.enabled and one is not kept]
     if kept is None and not wanted.schedule.enabled:
@@ -94,7 +121,7 @@ def _missed(wanted: Wanted, one: Existing, now: datetime) -> bool:
     """Say whether one has missed a time since it was made; its first hour does not count: clocks differ."""
     if now - one.created < CLOCKS:
         return False
-    return wanted.next_after(one.created, 1)[0] <= now
+    return wanted.next_after(one.created, 1, one.created)[0] <= now
 
 
 def existing(api: Connection, owner: str) -> list[Existing]:
@@ -121,7 +148,17 @@ def _read(run: Any, owner: str) -> Existing | None:
         key=labels.get("key", ""),
         enabled=run.status == "ENABLED",
         created=run.created_at,
+        settings=_settings(run),
     )
+
+
+def _settings(run: Any) -> tuple[str, int, bool, int]:
+    """Return when, and how many at a time, a recurring run starts runs."""
+    trigger = run.trigger
+    cron = trigger.cron_schedule.cron if trigger and trigger.cron_schedule else ""
+    periodic = trigger.periodic_schedule if trigger else None
+    interval_s = int(periodic.interval_second or 0) if periodic else 0
+    return cron or "", interval_s, not run.no_catchup, int(run.max_concurrency or 0)
 
 
 def apply(
@@ -141,18 +178,43 @@ def apply(
         done: Is told every step that was taken.
 
     Raises:
+        TransientError: A run goes on for the date for which the next one would start beside it.
         TrainwrightError: A step was refused, or the API did not answer; another apply goes on from there.
     """
     for _ in range(ROUNDS):
-        actions = [action for action in plan(declared, existing(api, owner), now()) if action.do != "keep"]
+        there = existing(api, owner)
+        actions = [action for action in plan(declared, there, now()) if action.do != "keep"]
         if not actions:
             return
+        for action in actions:
+            _require_alone(api, action, there, now())
         for action in sorted(actions, key=lambda action: ["make", "disable", "enable"].index(action.do)):
             _take(api, owner, action, now)
             done(action)
     raise DependencyError(
         "the schedules do not settle: somebody else changes them", where=api.place.host, hint="Apply again."
     )
+
+
+def _require_alone(api: Connection, action: Action, there: Sequence[Existing], now: datetime) -> None:
+    """Refuse to replace a recurring run while its run goes on for the date of the first one of the new one.
+
+    The controller counts how many go on for each recurring run by itself, so it would start it beside that.
+    """
+    wanted = action.wanted
+    if wanted is None or action.do == "keep":
+        return
+    own = action.existing.id if action.existing else ""
+    others = {one.id for one in there if one.name == action.name and one.id != own}
+    first = wanted.next_after(now, 1)[0]
+    date = alone.date_of(wanted.arguments, first)
+    for run in alone.of_schedules(api, others, date) if others else ():
+        raise TransientError(
+            f"run {run.run_id} of {action.name} goes on for {date}, and as it is declared now it would fire "
+            f"for the same date, at {first:%H:%M:%S %Z}",
+            where=api.place.link(run.run_id),
+            hint=f"Apply again when it has ended, or stop it: trainwright terminate {run.run_id}.",
+        )
 
 
 def _take(api: Connection, owner: str, action: Action, now: Callable[[], datetime]) -> None:
@@ -204,7 +266,7 @@ def _make(api: Connection, owner: str, wanted: Wanted, now: Callable[[], datetim
         fit = (
             one
             for one in existing(api, owner)
-            if (one.name, one.key) == (wanted.name, wanted.key) and not _missed(wanted, one, now())
+            if one.name == wanted.name and one.is_(wanted) and not _missed(wanted, one, now())
         )
         return next(fit, None)
 
@@ -221,12 +283,11 @@ def trigger(wanted: Wanted) -> dict[str, Any]:
 
 def fields(action: Action, now: datetime) -> dict[str, Any]:
     """Describe a step for a program."""
-    times = action.wanted.next_after(now) if action.wanted and action.do != "disable" else []
     return {
         "do": action.do,
         "name": action.name,
         "why": action.why,
         "recurring_run_id": action.existing.id if action.existing else "",
-        "next": [time.isoformat() for time in times],
+        "next": [time.isoformat() for time in action.times(now)],
         **({"key": action.wanted.key} if action.wanted else {}),
     }

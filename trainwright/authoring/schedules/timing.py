@@ -67,11 +67,20 @@ def firings(cron: str, where: ZoneInfo, after: datetime) -> Iterator[datetime]:
     yield from CronSim(cron.replace("?", "*"), after.astimezone(where))
 
 
-def every(interval_s: int, after: datetime) -> Iterator[datetime]:
-    """Yield the moments at which an interval that begins now fires."""
+def every(interval_s: int, after: datetime, begun: datetime | None = None) -> Iterator[datetime]:
+    """Yield the moments after another one at which an interval fires.
+
+    Args:
+        interval_s: Seconds between two.
+        after: After this moment.
+        begun: From when the controller counts; None for the same moment.
+    """
+    step = timedelta(seconds=interval_s)
+    begun = begun or after
+    moment = begun + max((after - begun) // step, 0) * step
     while True:
-        after += timedelta(seconds=interval_s)
-        yield after
+        moment += step
+        yield moment
 
 
 def translated(cron: str, wanted: ZoneInfo, cluster: ZoneInfo) -> str:

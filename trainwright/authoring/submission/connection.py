@@ -7,6 +7,7 @@ generated client repeats nothing here: what is safe to repeat is decided in one 
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,12 @@ from urllib.parse import urlsplit
 import kfp_server_api
 import urllib3
 
+from trainwright.authoring.submission.answers import Client
 from trainwright.authoring.submission.troubles import (
     CONFLICT,
     FAILURES,
     NOT_FOUND,
+    REFUSED,
     Patience,
     Trouble,
     trouble,
@@ -123,20 +126,28 @@ class Connection:
                 return self.once(call, *given, **named)
             except FAILURES as failure:
                 met = trouble(failure, what, self.place.host)
-                if met.status == NOT_FOUND:
+                if met.missing:
                     return None
-                patience.wait(met)
+                elsewhere = met.status == NOT_FOUND  # of a gateway that does not know its routes yet
+                patience.wait(dataclasses.replace(met, passing=met.passing or elsewhere))
 
     def pages(self, what: str, call: Callable[..., Any], entries: str, **named: Any) -> list[Any]:
-        """Return all entries of a list, whatever the number of its pages."""
+        """Return all entries of a list, whatever the number of its pages.
+
+        Raises:
+            TrainwrightError: It was refused, no good answer came in time, or the list has no end.
+        """
         found: list[Any] = []
-        token = ""
+        token, seen = "", {""}
         while True:
             page = self.read(what, call, page_token=token, page_size=100, **named)
             found += getattr(page, entries) or []
             token = page.next_page_token or ""
             if not token:
                 return found
+            if token in seen:
+                raise DependencyError(f"{what}: the list has no end", where=self.place.host)
+            seen.add(token)
 
     def made(
         self, what: str, look: Callable[[], T | None], call: Callable[..., Any], *given: Any, **named: Any
@@ -170,6 +181,10 @@ class Connection:
                 made = True
             except FAILURES as failure:
                 met = trouble(failure, what, self.place.host)
+                # A refusal may come because it is so already: a run that ended before it was stopped.
+                refused = not met.passing and met.status not in REFUSED
+                if refused and (there := look()) is not None:
+                    return there, tried
                 # A conflict says that somebody else has made it just now: it will be found.
                 patience.wait(dataclasses.replace(met, passing=met.passing or met.status == CONFLICT))
 
@@ -201,27 +216,33 @@ def connect(place: Place, patience: Patience | None = None) -> Connection:
     Raises:
         InputError: The address is none, the token cannot be read, or it would travel in the clear.
     """
-    parts = urlsplit(place.host)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
-        raise InputError(
-            "--host is no address of an API",
-            where="--host",
-            hint="Write it as https://HOST/PATH, without a name, a password or a query.",
-        )
+    scheme, name = _address(place.host)
     settings = kfp_server_api.Configuration(host=place.host.rstrip("/"))
     settings.retries = urllib3.Retry(0, redirect=False, raise_on_redirect=False)
     settings.ssl_ca_cert = os.fspath(place.ca_file) if place.ca_file else None
     source = place.token_file or (CLUSTER_TOKEN if CLUSTER_TOKEN.exists() else None)
     if source:
-        if parts.scheme == "http" and not _stays_inside(parts.hostname):
+        if scheme == "http" and not _stays_inside(name):
             hint = "Use https://, or port-forward the API to this machine."
             raise InputError("the token would travel unencrypted", where="--host", hint=hint)
-        _token(source)
         settings.api_key_prefix["authorization"] = "Bearer"
-        settings.api_key["authorization"] = "read at every call"
-        settings.refresh_api_key_hook = lambda changed: changed.api_key.update(authorization=_token(source))
-    client = kfp_server_api.ApiClient(settings)
-    return Connection(place=place, client=client, patience=patience or Patience())
+        settings.api_key["authorization"] = _token(source)
+        settings.refresh_api_key_hook = lambda changed: _renew(changed, source)
+    return Connection(place=place, client=Client(settings), patience=patience or Patience())
+
+
+def _address(host: str) -> tuple[str, str]:
+    """Return scheme and name of an address, which is not repeated if it is none: it may hold a secret."""
+    with contextlib.suppress(ValueError):  # brackets that do not close, a port that is no number
+        parts = urlsplit(host)
+        beside = parts.username or parts.query or parts.fragment or parts.port == 0
+        if parts.scheme in {"http", "https"} and parts.hostname and not beside and host.isprintable():
+            return parts.scheme, parts.hostname
+    raise InputError(
+        "--host is no address of an API",
+        where="--host",
+        hint="Write it as https://HOST/PATH, without a name, a password or a query.",
+    )
 
 
 def _stays_inside(host: str) -> bool:
@@ -229,9 +250,20 @@ def _stays_inside(host: str) -> bool:
     return host in LOOPBACK or host.endswith((".svc", ".svc.cluster.local"))
 
 
+def _renew(settings: kfp_server_api.Configuration, source: Path) -> None:
+    """Read the token again; while its file is being written anew, the last one stays."""
+    with contextlib.suppress(InputError):
+        settings.api_key["authorization"] = _token(source)
+
+
 def _token(path: Path) -> str:
-    """Read a token; the file may be replaced while a run is followed."""
+    """Read a token; the file may be replaced while a run is followed.
+
+    A header takes no other text: the error of the HTTP library would repeat it.
+    """
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        if token := path.read_text().strip():
+        if re.fullmatch(r"[!-~]+", token := path.read_text().strip()):
             return token
-    raise InputError("there is no token in this file", where=str(path))
+    raise InputError(
+        "there is no token in this file", where=str(path), hint="One line of ASCII, nothing else."
+    )

@@ -11,12 +11,14 @@ from trainwright.authoring.spec import Pipeline
 from trainwright.authoring.submission import progress, reasons, states
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.progress import StepNow
-from trainwright.authoring.submission.troubles import FAILURES, NOT_FOUND, Patience, Trouble, trouble
-from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, as_record
+from trainwright.authoring.submission.troubles import FAILURES, Patience, Trouble, trouble
+from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, TrainwrightError, as_record
 
-UNAUTHENTICATED = 401
 OUTAGE_S = 900.0
 """Seconds for which the API may be away; the run itself goes on meanwhile."""
+
+SETTLING = 12
+"""Looks for which the end of an earlier try is not believed: a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,13 @@ class Pace:
 
 
 def follow(
-    api: Connection, run_id: str, pipeline: Pipeline | None, told: Told, pace: Pace | None = None
+    api: Connection,
+    run_id: str,
+    pipeline: Pipeline | None,
+    told: Told,
+    pace: Pace | None = None,
+    *,
+    ended_at: datetime | None = None,
 ) -> Ending:
     """Follow a run until it ends, and say what came of it.
 
@@ -89,13 +97,14 @@ def follow(
         pipeline: What it runs; None if that is not known: its gates are not, either.
         told: Is told what changes.
         pace: How often the API is asked.
+        ended_at: When the run ended before it was tried again. That end may be reported once more, by an
+            agent that is late; it is none then, for a while.
 
     Raises:
         TrainwrightError: The run is gone, the identity is refused, or the API stayed away too long; the run
             goes on.
     """
-    follower = _Follower(api, run_id, pipeline, told, pace or Pace())
-    return follower.to_the_end()
+    return _Follower(api, run_id, pipeline, told, pace or Pace()).to_the_end(ended_at)
 
 
 class _Follower:
@@ -106,10 +115,14 @@ class _Follower:
         self._steps: dict[str, str] = {}
         self._state, self._answered = "", False
 
-    def to_the_end(self) -> Ending:
-        start = self._pace.outage.now()
+    def to_the_end(self, ended_at: datetime | None) -> Ending:
+        start, late = self._pace.outage.now(), SETTLING
         while True:
             run = self._look()
+            if run.state in states.ENDED and ended_at and run.finished_at == ended_at and late:
+                late -= 1
+                self._pace.wait(0.0)
+                continue
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
             self._tell(run, now)
             if run.state in states.ENDED:
@@ -133,29 +146,34 @@ class _Follower:
 
     def _wait(self, met: Trouble) -> None:
         outage = self._pace.outage
-        if met.status == NOT_FOUND:
-            raise InputError(f"there is no run {self._run_id}", where=self._api.place.host)
-        if met.status == UNAUTHENTICATED and self._answered:  # a token is replaced before long
+        if met.missing:
+            deleted = "was deleted while it was followed" if self._answered else "is not there"
+            raise InputError(f"run {self._run_id} {deleted}", where=self._api.place.host)
+        if met.gateway and self._answered:  # a token is replaced before long, a route comes back
             met = dataclasses.replace(met, passing=True)
         if met.passing and not outage.failing_s:
             self._told.warned(f"{met.error.what}; asking again for up to {outage.budget_s:.0f} s")
         try:
             outage.wait(met)
-        except DependencyError as error:
-            hint = f"The run goes on: trainwright status {self._run_id} --wait, when the API is back."
-            raise DependencyError(error.what, where=error.where, hint=hint) from None
+        except TrainwrightError as error:
+            if not self._answered and not met.passing:
+                raise
+            again = f"The run goes on: trainwright status {self._run_id} --wait, when the API is back."
+            why = "" if isinstance(error, DependencyError) else f"{error.hint}\n        "
+            raise type(error)(error.what, where=error.where, hint=f"{why}{again}") from None
 
     def _tell(self, run: Any, now: list[StepNow]) -> None:
         for step in now:
             if self._steps.get(step.name) != step.state:
                 self._steps[step.name] = step.state
                 self._told.step(step)
-        if run.state != self._state:
-            self._state = run.state
-            if run.state not in states.KNOWN:
-                self._told.warned(f"the API says {run.state!r}, which is new to us; following on")
-            elif run.state not in states.ENDED:
-                self._told.state(run.state)
+        state = run.state or states.UNTOLD
+        if state != self._state:
+            self._state = state
+            if state not in states.KNOWN:
+                self._told.warned(f"the API says {state!r}, which is new to us; following on")
+            elif state not in states.ENDED:
+                self._told.state(state)
 
     def _ending(self, run: Any, now: list[StepNow]) -> Ending:
         ending = Ending(
@@ -170,7 +188,7 @@ class _Follower:
         if run.state == "CANCELED":
             stopped = PreemptedUnsaved("the run was stopped from outside", where=self._run_id)
             return dataclasses.replace(ending, error=as_record(stopped, "run"))
-        step = progress.failed(now)
+        step = progress.failed(run, now, self._pipeline)
         error = reasons.reason(self._api, run) or _unknown(run, step)
         return dataclasses.replace(
             ending,

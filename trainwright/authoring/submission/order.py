@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ from trainwright.authoring.submission.screen import Begun
 from trainwright.authoring.submission.upload import Package
 from trainwright.errors import InputError, TrainwrightError
 
+MOST_BYTES = 500_000
+"""Of arguments: etcd takes objects of 1.5 MB, and a workflow holds its arguments twice, and all its steps."""
+
+_REGISTRY = re.compile(r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*/?")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -31,6 +37,7 @@ class Order:
         labels: Where it comes from.
         experiment: Name of the experiment.
         service_account: Of its pods; empty for the installation's.
+        beside: Whether it may go on beside another run of the same work for the same date.
         doubts: What is not wrong, and will hardly work.
     """
 
@@ -41,6 +48,7 @@ class Order:
     labels: Mapping[str, str]
     experiment: str
     service_account: str
+    beside: bool = False
     doubts: tuple[str, ...] = ()
 
 
@@ -57,6 +65,7 @@ def prepared(
     experiment: str,
     service_account: str,
     place: Place,
+    beside: bool = False,
 ) -> Order:
     """Put together what is submitted; nothing is asked of the API.
 
@@ -69,7 +78,7 @@ def prepared(
     arguments = given.arguments(compiled, config, params, date)
     require_complete(read, arguments)
     credentials.require_none(arguments, where="an argument of the pipeline", plain=True)
-    package = Package(name=read.name, text=catalog.prefixed(compiled.read_text(), registry))
+    package = Package(name=read.name, text=prefixed(compiled, registry))
     folder = config.resolve().parent if config else Path.cwd()
     commit = experiments.commit(folder)
     known = provenance.labels(folder, commit, labels, data_version)
@@ -82,8 +91,33 @@ def prepared(
         labels=known,
         experiment=experiment,
         service_account=service_account,
-        doubts=(*_local_paths(arguments), *_no_registry(read, registry)),
+        beside=beside,
+        doubts=doubts(read, arguments, registry),
     )
+
+
+def doubts(pipeline: Pipeline, arguments: Mapping[str, Any], registry: str) -> tuple[str, ...]:
+    """Return what is not wrong, and will hardly work on a cluster."""
+    return (*_local_paths(arguments), *_no_registry(pipeline, registry), *_too_large(arguments))
+
+
+def _too_large(arguments: Mapping[str, Any]) -> list[str]:
+    size = len(json.dumps(dict(arguments)).encode())
+    if size <= MOST_BYTES:
+        return []
+    return [f"the arguments take {size:,} bytes: a workflow of 1.5 MB, with all its steps, is refused"]
+
+
+def prefixed(compiled: Path, registry: str) -> str:
+    """Return compiled YAML with a registry in front of the images of this library.
+
+    Raises:
+        InputError: It is none: the pods would wait for ever for an image of that name.
+    """
+    if registry and not _REGISTRY.fullmatch(registry):
+        hint = "Write it as HOST/TEAM, such as registry.example/team: no https://, no tag."
+        raise InputError(f"{registry!r:.80} is no place of images", where="registry", hint=hint)
+    return catalog.prefixed(compiled.read_text(), registry)
 
 
 def _local_paths(arguments: Mapping[str, Any]) -> list[str]:
@@ -135,6 +169,7 @@ def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> Begun:
         key=order.key,
         labels=order.labels,
         service_account=order.service_account,
+        beside=order.beside,
     )
     run, fresh = runs.submitted(api, experiment_id, submission)
     return Begun(
@@ -143,6 +178,7 @@ def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> Begun:
         link=api.place.link(run.run_id),
         key=order.key,
         fresh=fresh,
+        found="" if fresh else "found by its key, not submitted again",
         uploaded=version.fresh,
         labels=order.labels,
     )
@@ -180,13 +216,15 @@ def pipeline_of(api: Connection, run: Any) -> Pipeline | None:
         return None
 
 
-def seen(api: Connection, run: Any, pipeline: Pipeline | None) -> Begun:
-    """Describe a run that is there."""
+def seen(api: Connection, run: Any, pipeline: Pipeline | None, found: str = "") -> Begun:
+    """Describe a run that is there, and why it was not started just now; empty if it was."""
     labels = provenance.read(run.description)
     return Begun(
         pipeline=pipeline.name if pipeline else str(run.display_name),
         run_id=run.run_id,
         link=api.place.link(run.run_id),
         key=labels.pop("key", ""),
+        fresh=not found,
+        found=found,
         labels=labels,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from trainwright.authoring import catalog
 from trainwright.authoring.spec import PREFIX, Pipeline, channels
 from trainwright.authoring.steps import Step
-from trainwright.authoring.submission.states import GOING_ON, SUCCEEDED, TRIABLE
+from trainwright.authoring.submission.states import GOING_ON, SUCCEEDED, TRIABLE, UNTOLD
 from trainwright.errors import DataRefused, ModelRefused
 
 _INNER = re.compile(
@@ -21,6 +21,7 @@ _INNER = re.compile(
 )
 """Names of nodes that are no steps."""
 
+FAILURES = TRIABLE - {"CANCELED"}
 _DECISION = "decision"
 FIRST_YEAR = 2000
 """The API writes 1970 for a time that it does not know."""
@@ -59,15 +60,20 @@ def names(pipeline: Pipeline) -> dict[str, Step]:
 
 def steps(run: Any, pipeline: Pipeline | None, now: datetime) -> list[StepNow]:
     """Return the steps of a run that have begun, in order of their start."""
-    details = sorted(_details(run), key=lambda detail: str(_time(detail.start_time) or "9"))
     known = names(pipeline) if pipeline else {}
     grouped: dict[str, list[Any]] = {}
-    for detail in details:
-        step = known.get(detail.display_name)
-        if step or not (pipeline or _INNER.fullmatch(detail.display_name)):
-            grouped.setdefault(step.name if step else detail.display_name, []).append(detail)
+    for name, detail in _of_steps(run, known, "start_time"):
+        grouped.setdefault(name, []).append(detail)
     shown = {step.name: step for step in known.values()}
     return [_step(name, found, shown.get(name), now) for name, found in grouped.items()]
+
+
+def _of_steps(run: Any, known: Mapping[str, Step], by: str) -> Iterator[tuple[str, Any]]:
+    """Yield the steps that have begun, by name, in order of one of their times; one unknown comes last."""
+    for detail in sorted(_details(run), key=lambda detail: str(_time(getattr(detail, by)) or "9")):
+        step = known.get(detail.display_name)
+        if step or not (known or _INNER.fullmatch(detail.display_name)):
+            yield (step.name if step else detail.display_name), detail
 
 
 def _details(run: Any) -> list[Any]:
@@ -81,7 +87,7 @@ def _step(name: str, details: Sequence[Any], step: Step | None, now: datetime) -
     return StepNow(
         name=name,
         environment=step.toolchain if step else "",
-        state=_together([detail.state or "RUNTIME_STATE_UNSPECIFIED" for detail in details]),
+        state=_together([detail.state or UNTOLD for detail in details]),
         seconds=max((max(ends) - min(starts)).total_seconds(), 0.0) if starts else 0.0,
         limit_s=step.timeout_s if step else 0.0,
     )
@@ -99,9 +105,12 @@ def _time(value: datetime | None) -> datetime | None:
     return value if value and value.year >= FIRST_YEAR else None
 
 
-def failed(now: Sequence[StepNow]) -> StepNow | None:
-    """Return the step that failed first; None if none did."""
-    return next((step for step in now if step.state in TRIABLE - {"CANCELED"}), None)
+def failed(run: Any, now: Sequence[StepNow], pipeline: Pipeline | None) -> StepNow | None:
+    """Return the step that failed first, by the time of its end; None if none did."""
+    known = names(pipeline) if pipeline else {}
+    ended = (name for name, detail in _of_steps(run, known, "end_time") if detail.state in FAILURES)
+    first = next(ended, "")
+    return next((step for step in now if step.name == first), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,8 @@ def labels(folder: Path, found: str, given: Sequence[str] = (), data_version: st
         "dirty": "yes" if found.endswith(DIRTY) else "no",
         "data": data_version[:16],
     }
-    return {name: value for name, value in known.items() if value} | dict(_label(text) for text in given)
+    told = {name: _value(f"--{name}", value) for name, value in known.items() if value}
+    return told | dict(_label(text) for text in given)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -51,10 +52,14 @@ def _label(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", name) or name == "key":
         hint = "For example --label team=ranking; the name in lower case, and not key."
         raise InputError(f"--label {text!r} is not NAME=VALUE", hint=hint)
-    if not re.fullmatch(rf"[\w.:/@+-]{{1,{LONGEST_VALUE}}}", value):
-        hint = f"1 to {LONGEST_VALUE} letters, digits and . : / @ + - _"
-        raise InputError(f"--label {name}: the value cannot be used", hint=hint)
-    return name, value
+    return name, _value(f"--label {name}", value)
+
+
+def _value(what: str, value: str) -> str:
+    if not re.fullmatch(rf"[\w.:/@+-]{{1,{LONGEST_VALUE}}}", value, re.ASCII):
+        hint = f"1 to {LONGEST_VALUE} letters without accents, digits and . : / @ + - _"
+        raise InputError(f"{what}: the value cannot be used", hint=hint)
+    return value
 
 
 def _branch(folder: Path) -> str:
@@ -64,7 +69,7 @@ def _branch(folder: Path) -> str:
         found = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return re.sub(r"[^\w.:/@+-]", "-", found.stdout.strip())[:LONGEST_VALUE]
+    return re.sub(r"[^\w.:/@+-]", "-", found.stdout.strip(), flags=re.ASCII)[:LONGEST_VALUE]
 
 
 def key_of(package: str, arguments: Mapping[str, Any], place: Sequence[str], commit_id: str) -> str:

@@ -40,12 +40,12 @@ def reason(api: Connection, run: Any) -> dict[str, Any]:
 
 
 def _pods(run: Any) -> Iterator[str]:
-    """Yield the names that the pods of failed tasks may have, those of the last attempts first.
+    """Yield the names that the pods of failed tasks may have: first failure and last attempt first.
 
     The API names an attempt by its node, ``WORKFLOW-NUMBER``; its pod is called ``WORKFLOW-TEMPLATE-NUMBER``.
     """
     details = (run.run_details.task_details if run.run_details else None) or []
-    ended = [detail for detail in details if detail.state in TRIABLE]
+    ended = sorted((detail for detail in details if detail.state in TRIABLE), key=_end)
     executors = [detail for detail in ended if str(detail.display_name).startswith("executor")]
     for detail in [*executors, *ended]:
         nodes = [child.pod_name for child in reversed(detail.child_tasks or []) if child.pod_name]
@@ -53,6 +53,11 @@ def _pods(run: Any) -> Iterator[str]:
             if parts := _NODE.fullmatch(node):
                 yield from (f"{parts[1]}-{template}-{parts[2]}" for template in _TEMPLATES)
             yield node
+
+
+def _end(detail: Any) -> str:
+    """Order by the end: of several that failed, the first is the reason."""
+    return str(detail.end_time or "9")
 
 
 def _log(api: Connection, run_id: str, pod: str) -> str:

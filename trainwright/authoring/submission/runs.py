@@ -3,18 +3,17 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from trainwright.authoring.submission import provenance
+from trainwright.authoring.submission import alone, provenance
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.states import ENDED, STOPPING, TRIABLE
+from trainwright.authoring.submission.states import ENDED, STOPPING, SUCCEEDED, TRIABLE
 from trainwright.authoring.submission.upload import Version
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TransientError
 
 Run: TypeAlias = Any
 """A ``kfp_server_api.V2beta1Run``; the generated models have no types."""
-
-DEFAULT_EXPERIMENT = "trainwright"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +27,7 @@ class Submission:
         key: A second submission with this key finds the run of the first.
         labels: Where it comes from.
         service_account: Kubernetes service account of its pods; empty for the installation's.
+        beside: Whether it may go on beside a run that does the same for the same date.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Submission:
     key: str
     labels: Mapping[str, str]
     service_account: str = ""
+    beside: bool = False
 
 
 def experiment(api: Connection, name: str) -> str:
@@ -71,8 +72,10 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
     oldest one stays. Whoever submits last does this, so that exactly one is left.
 
     Raises:
+        TransientError: A run of another key does the same for the same date, and goes on.
         TrainwrightError: It was refused, or the API did not answer in time.
     """
+    rival = _Rival(api, submission)
     body = {
         "display_name": submission.name,
         "description": provenance.description(submission.key, submission.labels),
@@ -86,7 +89,10 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
     }
 
     def look() -> Run | None:
-        return next(iter(of_key(api, experiment_id, submission.key)), None)
+        if found := next(iter(of_key(api, experiment_id, submission.key)), None):
+            return found
+        rival.refuse()
+        return None
 
     run, tried = api.made("submitting the run", look, api.runs.run_service_create_run, body)
     if not tried:
@@ -95,7 +101,34 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
     for other in others:
         if other.state not in ENDED:
             terminate(api, other.run_id)
+    rival.refuse_older(kept)
     return kept, not others
+
+
+class _Rival:
+    """Whether a run of another key does the same for the same date at this moment."""
+
+    def __init__(self, api: Connection, submission: Submission) -> None:
+        self._api, self._wanted, self._now = api, submission, datetime.now(UTC)
+
+    def refuse(self) -> None:
+        """Refuse to submit beside one."""
+        for run in self._others():
+            raise alone.refused(self._api, run, self._wanted.arguments, self._now)
+
+    def refuse_older(self, own: Run) -> None:
+        """Stop the own run if an older one appeared at the same moment: each side does, so one is left."""
+        for run in self._others():
+            if (run.created_at, run.run_id) < (own.created_at, own.run_id):
+                terminate(self._api, own.run_id)
+                raise alone.refused(self._api, run, self._wanted.arguments, self._now)
+
+    def _others(self) -> list[Run]:
+        if self._wanted.beside:
+            return []
+        pipeline_id = self._wanted.version.pipeline_id
+        found = alone.going_on(self._api, pipeline_id, self._wanted.arguments, self._now)
+        return [run for run in found if not alone.ours(run, self._wanted.key)]
 
 
 def of_key(api: Connection, experiment_id: str, key: str) -> list[Run]:
@@ -140,23 +173,30 @@ def terminate(api: Connection, run_id: str) -> Run:
     return api.made("stopping the run", look, call, run_id)[0]
 
 
-def retry(api: Connection, run_id: str) -> tuple[Run, bool]:
+def retry(api: Connection, run_id: str) -> tuple[Run, datetime | None]:
     """Ask for the steps of a run that failed, or was stopped, to be done again.
 
     Returns:
-        The run, and whether it was started again just now: one that is still going on is left as it is.
+        The run, and when it had ended before: that it is not tried again just now, but goes on as it is, is
+        told by None.
 
     Raises:
         InputError: It has succeeded.
+        TransientError: It is being stopped.
     """
+    before = get(api, run_id)
+    if before.state in STOPPING:
+        hint = "Try again when it has stopped: trainwright status says so."
+        raise TransientError(f"run {run_id} is being stopped", where=api.place.host, hint=hint)
+    if before.state in SUCCEEDED:
+        text = f"run {run_id} has ended with {before.state}: there is nothing to try again"
+        raise InputError(text, where=api.place.host)
+    if before.state not in TRIABLE:
+        return before, None
 
     def look() -> Run | None:
         run = get(api, run_id)
-        return None if run.state in TRIABLE else run
+        return None if run.state in TRIABLE and run.finished_at == before.finished_at else run
 
-    run, fresh = api.made("trying the run again", look, api.runs.run_service_retry_run, run_id)
-    if run.state in ENDED:
-        raise InputError(
-            f"run {run_id} has ended with {run.state}: there is nothing to try again", where=api.place.host
-        )
-    return run, fresh
+    run, _ = api.made("trying the run again", look, api.runs.run_service_retry_run, run_id)
+    return run, before.finished_at

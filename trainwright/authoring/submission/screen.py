@@ -26,6 +26,7 @@ class Begun:
         key: The key it is found by; empty if it was not submitted here.
         link: Its page.
         fresh: It was submitted, or started again, just now.
+        found: Why it was not, in words.
         uploaded: The version of its pipeline was uploaded just now.
         labels: Where it comes from.
     """
@@ -35,6 +36,7 @@ class Begun:
     link: str
     key: str = ""
     fresh: bool = True
+    found: str = ""
     uploaded: bool = False
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -61,7 +63,7 @@ class Screen(Told):
     def begun(self, run: Begun) -> None:
         """Write the headline of the run, and where its page is."""
         count = f"   {self._count} steps" if self._count else ""
-        found = "" if run.fresh else "   found by its key, not submitted again"
+        found = f"   {run.found}" if run.found else ""
         self._line(f"{run.pipeline}{count}   run {run.run_id}{found}")
         self._line(f"  {run.link}\n")
 
@@ -89,7 +91,7 @@ class Screen(Told):
             lines = ["", message(ending.error), f"  page  {link}"]
             again = ending.state in {word(state) for state in TRIABLE}
             lines += [f"  again {self._command('retry', ending.run_id, '--wait')}"] if again else []
-            print("\n".join(lines), file=self._errors, flush=True)
+            print(_plain("\n".join(lines)), file=self._errors, flush=True)
         elif ending.held_by:
             self._line(f"\nHeld by {ending.held_by}.\n  report   {link}")
         else:
@@ -106,7 +108,12 @@ class Screen(Told):
         return shlex.join([COMMAND, *words, *self._reach])
 
     def _line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(_plain(text), file=self._stream, flush=True)
+
+
+def _plain(text: str) -> str:
+    """Leave out what moves a terminal's cursor or changes its colours: names and logs come from elsewhere."""
+    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
 
 
 class Lines(Screen):

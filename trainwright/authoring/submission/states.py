@@ -2,7 +2,10 @@
 
 from trainwright.errors import InternalError, PreemptedUnsaved
 
-WAITING = frozenset({"RUNTIME_STATE_UNSPECIFIED", "PENDING", "PAUSED"})
+UNTOLD = "RUNTIME_STATE_UNSPECIFIED"
+"""The first value of the enumeration: the server leaves it out of its answers, as it does every default."""
+
+WAITING = frozenset({UNTOLD, "PENDING", "PAUSED"})
 GOING_ON = frozenset({"RUNNING"})
 STOPPING = frozenset({"CANCELING"})
 SUCCEEDED = frozenset({"SUCCEEDED", "SKIPPED"})
@@ -12,7 +15,7 @@ KNOWN = ENDED | WAITING | GOING_ON | STOPPING
 """Those of the description of the API, and ``ERROR``, which older servers have."""
 
 WORDS = {
-    "RUNTIME_STATE_UNSPECIFIED": "waiting",
+    UNTOLD: "waiting",
     "PENDING": "waiting",
     "PAUSED": "paused",
     "RUNNING": "running",
@@ -41,4 +44,4 @@ pass: CI must not try it again by itself. Whoever stopped a run did not see to i
 
 def word(state: str | None) -> str:
     """Return what a state is called; one that is new to us keeps its name."""
-    return WORDS.get(state or "RUNTIME_STATE_UNSPECIFIED", str(state).lower())
+    return WORDS.get(state or UNTOLD, str(state).lower())

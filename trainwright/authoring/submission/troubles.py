@@ -5,25 +5,30 @@ Only looks are repeated as they are; whoever makes something looks first whether
 :meth:`trainwright.authoring.submission.connection.Connection.made`.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import kfp_server_api
 import urllib3
 
+from trainwright.authoring.submission.answers import Unreadable, document
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
 
 PASSING = frozenset({0, 408, 425, 429, 500, 502, 503, 504})
 """Answers that may be others later; 0 is what the generated client says of a broken TLS connection."""
 
-NOT_FOUND, CONFLICT = 404, 409
+UNAUTHENTICATED, NOT_FOUND, CONFLICT = 401, 404, 409
 REFUSED, ELSEWHERE = frozenset({401, 403}), range(300, 400)
 SHOWN = 300
-FAILURES = (kfp_server_api.ApiException, urllib3.exceptions.HTTPError, OSError)
+FAILURES = (
+    kfp_server_api.ApiException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+    Unreadable,
+    UnicodeDecodeError,
+)
 """What the generated client raises for a call that did not succeed."""
 
 RIGHTS = (
@@ -40,13 +45,25 @@ class Trouble:
         error: The same in our words.
         status: The HTTP status; 0 when no answer came.
         passing: The same call may succeed later.
+        foreign: Something else than the API answered: a gateway in front of it.
         after_s: Seconds that the server asks to be left alone, else 0.
     """
 
     error: TrainwrightError
     status: int = 0
     passing: bool = False
+    foreign: bool = False
     after_s: float = 0.0
+
+    @property
+    def missing(self) -> bool:
+        """The API itself says that there is no such thing."""
+        return self.status == NOT_FOUND and not self.foreign
+
+    @property
+    def gateway(self) -> bool:
+        """A gateway that worked before may do so again: a token is replaced, a route is set up anew."""
+        return self.status == UNAUTHENTICATED or (self.foreign and self.status not in REFUSED)
 
 
 def trouble(failure: Exception, what: str, host: str) -> Trouble:
@@ -57,37 +74,40 @@ def trouble(failure: Exception, what: str, host: str) -> Trouble:
         what: The call in words, such as ``reading the run``.
         host: Address of the API, for the message.
     """
+    if isinstance(failure, Unreadable | UnicodeDecodeError):
+        said = failure if isinstance(failure, Unreadable) else "the answer is no text"
+        hint = "Look whether the address is the API's, and whether its gateway takes the token."
+        unread = DependencyError(f"{what}: {said}", where=host, hint=hint)
+        return Trouble(error=unread, passing=True, foreign=True)
     if not isinstance(failure, kfp_server_api.ApiException):
         text = f"{what} got no answer: {type(failure).__name__}"
         hint = "Look whether the address is right and the API is up."
         return Trouble(error=DependencyError(text, where=host, hint=hint), passing=True)
     status = int(failure.status or 0)
+    foreign = not isinstance(document(failure.body), dict)
     text = f"{what} was answered with {status}: {message(failure)}"
     if status in REFUSED:
-        return Trouble(error=PermissionRefused(text, where=host, hint=RIGHTS), status=status)
+        error = PermissionRefused(text, where=host, hint=RIGHTS)
+        return Trouble(error=error, status=status, foreign=foreign)
     if status in ELSEWHERE:
         text = f"{what} was sent elsewhere ({status}): to a page to log in, most likely"
         hint = "Name a token that the gateway accepts: --token-file."
-        return Trouble(error=PermissionRefused(text, where=host, hint=hint), status=status)
+        return Trouble(error=PermissionRefused(text, where=host, hint=hint), status=status, foreign=True)
     if status in PASSING:
         after_s = _seconds((failure.headers or {}).get("Retry-After", ""))
         return Trouble(error=DependencyError(text, where=host), status=status, passing=True, after_s=after_s)
-    return Trouble(error=InputError(text, where=host), status=status)
+    return Trouble(error=InputError(text, where=host), status=status, foreign=foreign)
 
 
 def message(failure: kfp_server_api.ApiException) -> str:
     """Return the one sentence of an error's body, or its reason; never headers, which hold cookies."""
-    body = failure.body.decode(errors="replace") if isinstance(failure.body, bytes) else failure.body
-    try:
-        data: Any = json.loads(body or "")
-    except ValueError:
-        data = None
+    data = document(failure.body)
     said = data.get("message") or data.get("error_message") if isinstance(data, dict) else ""
     return str(said or failure.reason or "").split("\n", 1)[0][:SHOWN]
 
 
 def _seconds(text: str) -> float:
-    return float(text) if text.isdigit() else 0.0
+    return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 @dataclass(kw_only=True)

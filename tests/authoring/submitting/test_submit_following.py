@@ -2,43 +2,35 @@
 
 import io
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.authoring.api import packages
-from tests.authoring.api.server import Api, serving
+from tests.authoring.api.asking import QUICK, Clock, command
+from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
 from trainwright.authoring import spec
-from trainwright.authoring.submission import connection, following, runs, states
-from trainwright.authoring.submission.connection import Connection, Place
+from trainwright.authoring.submission import following, runs, states
+from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Ending, Pace
 from trainwright.authoring.submission.screen import Lines, Screen
 from trainwright.authoring.submission.troubles import Patience
-from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    PermissionRefused,
+    TrainwrightError,
+    TransientError,
+)
 
-QUICK = Patience(budget_s=5.0, first_s=0.001, longest_s=0.01)
 TASKS = {"root-driver": "SUCCEEDED", "ingest-driver": "SUCCEEDED", "ingest": "SUCCEEDED"}
 PASSED = TASKS | {"validate": "SUCCEEDED", "condition-1": "SUCCEEDED", "train": "SUCCEEDED"}
 HELD = TASKS | {"validate": "SUCCEEDED", "condition-1-driver": "SUCCEEDED", "condition-1": "SKIPPED"}
-START = "from trainwright.authoring.cli import main; main()"
-
-
-@pytest.fixture
-def server() -> Iterator[Api]:
-    with serving() as api:
-        yield api
-
-
-@pytest.fixture
-def api(server: Api) -> Connection:
-    return connection.connect(Place(host=server.url), QUICK)
 
 
 @pytest.fixture
@@ -121,6 +113,16 @@ def test_a_failed_step_ends_with_the_code_that_it_said_itself(server: Api, follo
     assert "again trainwright retry" in seen.err.getvalue()
 
 
+def test_of_several_that_failed_the_first_one_is_the_reason(server: Api, follow: Follow) -> None:
+    for number, code in ((1, 20), (2, 11)):
+        line = {"error": "E", "code": code, "what": "w", "where": "", "hint": ""}
+        server.logs[f"gated-x-system-container-impl-{number}"] = f"trainwright-error {json.dumps(line)}\n"
+    tasks = {"ingest": "FAILED", "validate": "FAILED"}
+    children = {"ingest": ["gated-x-1"], "validate": ["gated-x-2"]}
+    ending, _ = follow(Frame("FAILED", tasks, children, late=("ingest",)))
+    assert (ending.failed_step, ending.exit_code) == ("validate", 11)
+
+
 def test_a_failure_of_which_nothing_is_known_is_none_that_passes(follow: Follow) -> None:
     for state in ("FAILED", "ERROR"):
         ending, seen = follow(Frame(state, TASKS | {"validate": "FAILED"}, {"validate": ["gated-x-1"]}))
@@ -164,25 +166,22 @@ def test_an_outage_is_told_once_and_sat_out(server: Api, follow: Follow) -> None
 
 
 def test_an_outage_beyond_the_budget_ends_with_21_and_says_how_to_go_on(server: Api, follow: Follow) -> None:
-    now = [0.0]
-    sleep = lambda seconds: now.__setitem__(0, now[0] + seconds)  # noqa: E731
-    outage = Patience(budget_s=900.0, first_s=2.0, now=lambda: now[0], sleep=sleep)
+    clock = Clock()
     server.fail("GET", "/runs/", drop=True, times=10_000, skip=1)
     with pytest.raises(DependencyError) as refused:
-        follow(Frame("RUNNING"), pace=paced(outage))
-    assert 600 < now[0] <= 900
+        follow(Frame("RUNNING"), pace=paced(clock.patience(900.0, first_s=2.0)))
+    assert 600 < clock.now <= 900
     assert "The run goes on: trainwright status" in refused.value.hint
 
 
 def test_each_outage_has_the_whole_budget(server: Api, follow: Follow) -> None:
-    now = [0.0]
-    sleep = lambda seconds: now.__setitem__(0, now[0] + seconds)  # noqa: E731
-    outage = Patience(budget_s=30.0, first_s=20.0, longest_s=20.0, now=lambda: now[0], sleep=sleep)
+    clock = Clock()
+    outage = clock.patience(30.0, first_s=20.0, longest_s=20.0)
     for _ in range(20):
         server.fail("GET", "/runs/", drop=True, skip=1)
     frames = [Frame("RUNNING")] * 60
     assert follow(*frames, Frame("SUCCEEDED", PASSED), pace=paced(outage))[0].exit_code == 0
-    assert now[0] > 30
+    assert clock.now > 30
 
 
 def test_a_token_that_is_replaced_meanwhile_is_no_end(server: Api, follow: Follow) -> None:
@@ -193,9 +192,84 @@ def test_a_token_that_is_replaced_meanwhile_is_no_end(server: Api, follow: Follo
         follow(Frame("RUNNING"))
 
 
+GATEWAY = [
+    {"status": 302, "headers": {"Location": "https://dex.example/auth"}},
+    {"status": 200, "body": "<html>log in: state, error, run_id</html>"},
+    {"status": 404, "body": "<html>no such route</html>"},
+]
+
+
+@pytest.mark.parametrize("how", GATEWAY, ids=str)
+def test_a_gateway_that_answers_for_a_while_in_its_place_is_sat_out(
+    server: Api, follow: Follow, how: dict[str, Any]
+) -> None:
+    server.fail("GET", "/runs/", times=3, skip=1, **how)
+    assert follow(Frame("RUNNING"), Frame("SUCCEEDED", PASSED))[0].exit_code == 0
+    server.fail("GET", "/runs/", times=10_000, skip=1, **how)
+    with pytest.raises(TrainwrightError) as refused:
+        follow(Frame("RUNNING"), pace=paced(Clock().patience(30.0)))
+    assert "The run goes on: trainwright status" in refused.value.hint
+
+
+def test_a_run_that_is_deleted_while_it_is_followed_is_said_to_be(server: Api, follow: Follow) -> None:
+    server.fail("GET", "/runs/", skip=1, meanwhile=server.store.runs.clear)
+    with pytest.raises(InputError, match="was deleted while it was followed"):
+        follow(Frame("RUNNING"))
+
+
+def test_the_end_before_a_retry_that_is_reported_once_more_is_none(
+    server: Api, api: Connection, gated: Path
+) -> None:
+    failed = Frame("FAILED", TASKS | {"validate": "FAILED"})
+    server.store.script = [failed]
+    run = started(server)
+    ended_at = runs.get(api, run).finished_at
+    told = Screen(io.StringIO(), io.StringIO(), None)
+    for frames, code in (([failed, failed, Frame("RUNNING"), Frame("SUCCEEDED", PASSED)], 0), ([failed], 70)):
+        server.store.frames[run] = frames
+        ending = following.follow(api, run, spec.read(gated), told, paced(), ended_at=ended_at)
+        assert ending.exit_code == code
+
+
+def test_a_run_that_ends_just_before_it_is_stopped_is_left_as_it_is(server: Api, api: Connection) -> None:
+    server.store.script = [Frame("RUNNING"), Frame("SUCCEEDED", PASSED)]
+    run = started(server)
+    server.fail("POST", ":terminate", meanwhile=lambda: server.store.look(run) and None)
+    assert runs.terminate(api, run).state == "SUCCEEDED"
+
+
+def test_a_run_that_is_being_stopped_is_not_tried_again_yet(server: Api, api: Connection) -> None:
+    server.store.script = [Frame("CANCELING")]
+    with pytest.raises(TransientError, match="is being stopped"):
+        runs.retry(api, started(server))
+    assert server.made("POST", ":retry") == 0
+
+
+def test_a_retry_that_has_ended_again_already_is_not_made_twice(server: Api, api: Connection) -> None:
+    server.store.script = [Frame("FAILED")]
+    run = started(server)
+    runs.get(api, run)
+    server.store.script = [Frame("SUCCEEDED", PASSED)]
+    server.fail("POST", ":retry", after=True, drop=True)
+    assert runs.retry(api, run)[0].state == "SUCCEEDED"
+    assert server.made("POST", ":retry") == 1
+
+
+def test_what_others_wrote_does_not_move_the_cursor() -> None:
+    out = io.StringIO()
+    Screen(out, io.StringIO(), None).warned("a\x1b[2J\rb\x07")
+    assert out.getvalue() == "  note: a[2Jb\n"
+
+
 def test_a_run_that_is_gone_is_said_to_be_gone(server: Api, api: Connection) -> None:
-    with pytest.raises(InputError, match="there is no run nothing"):
+    with pytest.raises(InputError, match="run nothing is not there"):
         following.follow(api, "nothing", None, Screen(io.StringIO(), io.StringIO(), None), paced())
+
+
+def test_a_state_that_is_not_told_is_one_that_waits(follow: Follow) -> None:
+    """The server leaves defaults out, and the first state of the enumeration is one."""
+    _, seen = follow(Frame("RUNTIME_STATE_UNSPECIFIED"), Frame("SUCCEEDED", PASSED))
+    assert seen.lines[0] == "the run is waiting"
 
 
 def test_a_state_that_is_new_to_us_is_told_and_followed(follow: Follow) -> None:
@@ -226,9 +300,9 @@ def test_stopping_and_trying_again_survive_a_lost_answer(
     assert runs.terminate(api, run).state == "CANCELED"
     server.store.script = [Frame("RUNNING")]
     server.fail("POST", ":retry", **how)
-    again, fresh = runs.retry(api, run)
-    assert (again.state, fresh) == ("RUNNING", True)
-    assert runs.retry(api, run)[1] is False, "a run that goes on is left alone"
+    again, ended_at = runs.retry(api, run)
+    assert (again.state, ended_at is None) == ("RUNNING", False)
+    assert runs.retry(api, run)[1] is None, "a run that goes on is left alone"
 
 
 def test_a_run_that_has_succeeded_is_not_tried_again(server: Api, api: Connection) -> None:
@@ -258,28 +332,19 @@ def test_json_lines_say_the_same(server: Api, api: Connection, gated: Path) -> N
     assert events[-1]["exit_code"] == 11
 
 
-def call(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", START, *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_the_commands_submit_follow_stop_and_try_again(server: Api, tmp_path: Path, gated: Path) -> None:
     server.store.script = [Frame("FAILED", TASKS | {"validate": "FAILED"})]
     reach = ("--host", server.url)
-    submitting = call(tmp_path, "submit", str(gated), "--param", "source=gs://a", "--wait", "--json", *reach)
+    submitting = command(
+        tmp_path, "submit", str(gated), "--param", "source=gs://a", "--wait", "--json", *reach
+    )
     out, err = submitting.communicate()
     assert submitting.returncode == 70, err
     begun, *_, finished = (json.loads(line) for line in out.splitlines())
     assert (begun["event"], finished["exit_code"]) == ("run_submitted", 70)
 
     server.store.script = [Frame("RUNNING", {"ingest": "RUNNING"})]
-    retrying = call(tmp_path, "retry", begun["run_id"], "--wait", *reach)
+    retrying = command(tmp_path, "retry", begun["run_id"], "--wait", *reach)
     assert retrying.stdout
     lines = []
     while "running" not in "".join(lines):
@@ -291,8 +356,30 @@ def test_the_commands_submit_follow_stop_and_try_again(server: Api, tmp_path: Pa
     assert retrying.returncode == 40, err
     assert f"stop   trainwright terminate {begun['run_id']} --host {server.url}" in out
 
-    stopping = call(tmp_path, "terminate", begun["run_id"], *reach)
+    stopping = command(tmp_path, "terminate", begun["run_id"], *reach)
     assert f"run {begun['run_id']} is stop" in stopping.communicate()[0]
-    looking = call(tmp_path, "status", begun["run_id"], *reach)
+    looking = command(tmp_path, "status", begun["run_id"], *reach)
     looking.communicate()
     assert looking.returncode == 41
+
+
+def test_who_stops_a_submission_is_told_that_the_run_may_be_there(
+    server: Api, tmp_path: Path, gated: Path
+) -> None:
+    asked: list[subprocess.Popen[str]] = []
+    stop = lambda: asked[0].send_signal(signal.SIGTERM)  # noqa: E731
+    server.fail("POST", "/runs$", meanwhile=stop, after=True, drop=True)
+    asked.append(command(tmp_path, "submit", str(gated), "--param", "source=a", "--host", server.url))
+    _, err = asked[0].communicate()
+    assert (asked[0].returncode, len(server.store.runs)) == (40, 1)
+    assert "The run may be there already" in err
+
+
+def test_nobody_who_reads_on_is_no_success_of_the_run(server: Api, tmp_path: Path, gated: Path) -> None:
+    asked = command(tmp_path, "submit", str(gated), "--param", "source=a", "--wait", "--host", server.url)
+    assert asked.stdout
+    asked.stdout.close()
+    assert asked.wait() == 40
+    assert asked.stderr
+    assert asked.stderr.read() == ""
+    asked.stderr.close()

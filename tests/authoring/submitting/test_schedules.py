@@ -1,10 +1,7 @@
 """The recurring runs of a cluster become those that a file declares, whatever happens on the way."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,37 +9,21 @@ from typing import Any
 import pytest
 
 from tests.authoring.api import packages
-from tests.authoring.api.server import Api, serving
+from tests.authoring.api.asking import command
+from tests.authoring.api.server import Api
 from trainwright.authoring.schedules import declared, reconciling
 from trainwright.authoring.schedules.reconciling import Action
 from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Connection, Place
 from trainwright.authoring.submission.troubles import Patience
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import DependencyError, InputError, TransientError
 
-QUICK = Patience(budget_s=5.0, first_s=0.001, longest_s=0.01)
 NIGHTLY = {
     "pipeline": "gated.yaml",
-    "params": {"source": "gs://rows/[[ScheduledTime.2006-01-02]]"},
+    "params": {"source": "gs://rows/{date}"},
     "cron": "0 30 2 * * *",
     "zone": "UTC",
 }
-
-
-@pytest.fixture(autouse=True)
-def outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[Api]:
-    with serving() as api:
-        yield api
-
-
-@pytest.fixture
-def api(server: Api) -> Connection:
-    return connection.connect(Place(host=server.url), QUICK)
 
 
 def write(folder: Path, schedules: dict[str, Any], text: str = "", **more: Any) -> Path:
@@ -159,7 +140,6 @@ def test_those_of_others_are_never_touched(
     "how",
     [
         {"after": True, "drop": True},
-        {"drop": True},
         {"after": True, "status": 500},
         {"status": 503, "times": 3},
     ],
@@ -218,6 +198,54 @@ def test_an_interval_is_sent_as_one(server: Api, apply: Apply) -> None:
     assert made.trigger.cron_schedule is None
 
 
+def test_a_copy_that_somebody_made_and_changed_is_not_taken_for_what_is_declared(
+    server: Api, apply: Apply
+) -> None:
+    """The UI copies the description, and with it the key."""
+    apply({"nightly": NIGHTLY})
+    (ours,) = server.store.recurring_runs
+    changes = [
+        {"trigger": {"cron_schedule": {"cron": "0 * * * * *"}}},
+        {"max_concurrency": "9"},
+        {"no_catchup": False},
+    ]
+    plain = {"display_name": "Clone", "description": ours.description, "mode": "ENABLE", "pipeline_spec": {},
+             "max_concurrency": "1", "no_catchup": True,
+             "trigger": {"cron_schedule": {"cron": "0 30 2 * * *"}}}  # fmt: skip
+    for change in changes:
+        ours.status = "DISABLED"
+        copy = server.store.make_recurring(plain | change)
+        assert apply({"nightly": NIGHTLY}) == ["disable nightly", "enable nightly"]
+        assert (ours.status, copy.status) == ("ENABLED", "DISABLED")
+
+
+def test_one_whose_run_goes_on_for_the_same_date_is_not_replaced_yet(server: Api, apply: Apply) -> None:
+    """The controller counts what goes on for each recurring run by itself."""
+    dated = NIGHTLY | {"params": {"source": "a", "date": "2026-01-31"}}
+    apply({"nightly": dated})
+    (old,) = server.store.recurring_runs
+    run = server.store.fire(old.recurring_run_id)
+    changed = {"nightly": dated | {"cron": "0 0 4 * * *"}}
+    with pytest.raises(TransientError, match=f"run {run.run_id} of nightly goes on for 2026-01-31"):
+        apply(changed)
+    assert server.store.recurring_runs == [old]
+    assert old.status == "ENABLED"
+    run.state = "SUCCEEDED"
+    assert apply(changed) == ["make nightly", "disable nightly", "enable nightly"]
+
+
+def test_the_run_of_yesterday_is_no_reason_to_wait(server: Api, apply: Apply) -> None:
+    apply({"nightly": NIGHTLY})
+    server.store.fire(server.store.recurring_runs[0].recurring_run_id).scheduled_at -= timedelta(days=9)
+    assert apply({"nightly": NIGHTLY | {"cron": "0 0 4 * * *"}})[0] == "make nightly"
+
+
+def test_what_is_doubted_of_a_submission_is_doubted_of_a_schedule(tmp_path: Path) -> None:
+    local = {"nightly": NIGHTLY | {"params": {"source": str(tmp_path)}}}
+    (wanted,) = declared.wanted(write(tmp_path, local))[1]
+    assert wanted.doubts[0].startswith("source is a path of this machine")
+
+
 def test_another_commit_alone_changes_nothing(tmp_path: Path) -> None:
     (one,) = declared.wanted(write(tmp_path, {"nightly": NIGHTLY}))[1]
     values = vars(one) | {"arguments": one.arguments | {"commit": "b" * 40}}
@@ -237,6 +265,9 @@ def test_another_commit_alone_changes_nothing(tmp_path: Path) -> None:
         ({"concurrency": 2}, "concurrency: unknown key; did you mean max_concurrency"),
         ({"max_concurrency": 11}, "less than or equal to 10"),
         ({"params": {}}, "schedule nightly: the arguments do not fit the pipeline\n  missing: source"),
+        ({"params": {"source": "a/[[ScheduledTime.2006-01-02]]"}}, "hands to the steps as it is"),
+        ({"params": {"source": "a", "date": "{{$.pipeline_job_create_time_utc}}"}}, "hands to the steps"),
+        ({"registry": "https://h.io/t"}, "schedule nightly: 'https://h.io/t' is no place of images"),
         ({"params": {"source": "s3://A:hunter2@b"}}, "this s3:// address carries a password"),
     ],
 )
@@ -252,15 +283,14 @@ def test_what_is_wrong_with_a_file_is_said_before_the_api_is_asked(
 def test_the_next_five_times_are_printed_with_their_zone(server: Api, tmp_path: Path) -> None:
     tokyo = NIGHTLY | {"zone": "Asia/Tokyo", "cron": "0 30 6 * * 1"}
     write(tmp_path, {"weekly": tokyo})
-    done = command(tmp_path, "plan", server)
-    lines = done.stdout.splitlines()
+    lines = said(tmp_path, "plan", server)
     assert lines[0] == "schedules.yaml   owner team-a   1 declared, 1 to do"
     assert lines[2] == "  make     weekly   0 30 6 * * 1 Asia/Tokyo   new"
     times = [line.strip() for line in lines[3:]]
     assert len(times) == 5
     assert all(time.startswith("Mon ") and time.endswith(" 06:30:00 JST") for time in times)
     assert server.made("POST", "") == 0
-    events = [json.loads(line) for line in command(tmp_path, "apply", server, "--json").stdout.splitlines()]
+    events = [json.loads(line) for line in said(tmp_path, "apply", server, "--json")]
     assert [(event["event"], event["do"]) for event in events] == [
         ("planned", "make"),
         ("done", "make"),
@@ -271,17 +301,8 @@ def test_the_next_five_times_are_printed_with_their_zone(server: Api, tmp_path: 
     assert made.trigger.cron_schedule.cron == "0 30 21 * * 0", "Monday morning in Tokyo is Sunday in UTC"
 
 
-def command(folder: Path, name: str, server: Api, *more: str) -> "subprocess.CompletedProcess[str]":
-    start = "from trainwright.authoring.cli import main; main()"
-    words = ["schedules", name, "schedules.yaml", "--host", server.url, *more]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", start, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+def said(folder: Path, name: str, server: Api, *more: str) -> list[str]:
+    done = command(folder, "schedules", name, "schedules.yaml", "--host", server.url, *more)
+    out, err = done.communicate()
+    assert (done.returncode, err) == (0, "")
+    return out.splitlines()

@@ -122,3 +122,6 @@ def test_an_interval_fires_evenly() -> None:
     start = datetime(2026, 11, 20, tzinfo=UTC)
     found = list(islice(timing.every(3600, start), 3))
     assert found == [start + timedelta(hours=hour) for hour in (1, 2, 3)]
+    later = start + timedelta(minutes=150)
+    assert next(timing.every(3600, later, start)) == start + timedelta(hours=3), "it counts from its making"
+    assert next(timing.every(3600, start, later)) == later + timedelta(hours=1)

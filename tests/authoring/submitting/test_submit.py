@@ -1,38 +1,20 @@
 """A submission makes one pipeline, one version, one experiment and one run, whatever happens to answers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.authoring.api import packages
-from tests.authoring.api.server import Api, serving
+from tests.authoring.api.asking import QUICK, Clock
+from tests.authoring.api.server import Api
 from trainwright.authoring.submission import connection, order, provenance, upload
 from trainwright.authoring.submission.connection import Connection, Place
 from trainwright.authoring.submission.screen import Begun
-from trainwright.authoring.submission.troubles import Patience
-from trainwright.errors import DependencyError, InputError, PermissionRefused
-
-QUICK = Patience(budget_s=5.0, first_s=0.001, longest_s=0.01)
-
-
-@pytest.fixture(autouse=True)
-def outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[Api]:
-    with serving() as api:
-        yield api
-
-
-@pytest.fixture
-def api(server: Api) -> Connection:
-    return connection.connect(Place(host=server.url), QUICK)
-
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 
 Submit = Callable[..., Begun]
 
@@ -84,7 +66,7 @@ def test_the_same_submission_again_finds_its_run_and_makes_nothing(server: Api, 
 
 def test_other_content_is_another_version_of_the_same_pipeline(server: Api, submit: Submit) -> None:
     submit()
-    submit(text="changed")
+    submit(text="changed", beside=True)
     assert count(server) == (1, 1, 2, 2)
     assert len({version.name for version in server.store.pipeline_versions}) == 2
 
@@ -104,8 +86,6 @@ POSTS = ["/experiments", "/pipelines$", "/upload_version", "/runs$"]
     "how",
     [
         {"after": True, "drop": True},
-        {"drop": True},
-        {"status": 500},
         {"after": True, "status": 502},
         {"status": 429, "headers": {"Retry-After": "0"}},
         {"status": 503, "times": 3},
@@ -153,26 +133,24 @@ def test_of_two_runs_submitted_at_the_same_moment_the_older_one_stays(
 def test_an_outage_longer_than_the_budget_ends_with_21_and_a_later_try_goes_on(
     server: Api, tmp_path: Path
 ) -> None:
-    now = [0.0]
-    clock = Patience(budget_s=60.0, now=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
-    api = connection.connect(Place(host=server.url), clock)
+    clock = Clock()
+    api = connection.connect(Place(host=server.url), clock.patience(60.0))
     outage = server.fail("GET", "", drop=True, times=10_000)
     with pytest.raises(DependencyError, match="got no answer") as refused:
         order.placed(api, ordered(api.place, tmp_path), print)
     assert (refused.value.code, refused.value.where) == (21, server.url)
-    assert 20 < now[0] <= 60.0
+    assert 20 < clock.now <= 60.0
     outage.times = 0
     order.placed(api, ordered(api.place, tmp_path), print)
     assert count(server) == (1, 1, 1, 1)
 
 
 def test_the_server_says_how_long_it_is_to_be_left_alone(server: Api, tmp_path: Path) -> None:
-    waits: list[float] = []
-    patience = Patience(budget_s=60.0, first_s=0.001, now=lambda: sum(waits), sleep=waits.append)
-    api = connection.connect(Place(host=server.url), patience)
+    clock = Clock()
+    api = connection.connect(Place(host=server.url), clock.patience(60.0, first_s=0.001))
     server.fail("GET", "/experiments", status=429, headers={"Retry-After": "7"})
     order.placed(api, ordered(api.place, tmp_path), print)
-    assert waits == [7.0]
+    assert clock.waits == [7.0]
 
 
 def test_a_refusal_is_not_repeated_and_says_what_the_identity_needs(server: Api, submit: Submit) -> None:
@@ -215,10 +193,21 @@ def test_arguments_that_do_not_fit_are_refused_before_the_api_is_asked(
     assert server.calls == []
 
 
-@pytest.mark.parametrize("label", ["team", "Team=a", "key=a", "team=", "team=a b", "team=" + "a" * 64])
+@pytest.mark.parametrize(
+    "label", ["team", "Team=a", "key=a", "team=", "team=a\nb", "team=grün", "team=" + "a" * 64]
+)
 def test_a_label_that_cannot_be_kept_is_refused(submit: Submit, label: str) -> None:
     with pytest.raises(InputError, match="--label"):
         submit(labels=(label,))
+
+
+@pytest.mark.parametrize("more", [{"registry": "https://h.io/t"}, {"data_version": "a\ntrainwright/key=b"}])
+def test_a_registry_or_a_digest_that_is_none_is_refused(
+    server: Api, submit: Submit, more: dict[str, str]
+) -> None:
+    with pytest.raises(InputError):
+        submit(**more)
+    assert server.calls == []
 
 
 def test_more_labels_than_a_run_has_room_for_are_refused(server: Api, submit: Submit) -> None:
@@ -235,6 +224,7 @@ def test_paths_of_this_machine_and_images_without_a_registry_are_doubted(
     assert doubts == (
         "source.store is a path of this machine: a step sees it only where its pod mounts the same",
     )
+    assert "bytes" in ordered(api.place, tmp_path, ("source=" + "a " * 300_000,)).doubts[0]
     text = (tmp_path / "gated.yaml").read_text().replace("registry.example/team/trainwright", "trainwright")
     (tmp_path / "bare.yaml").write_text(text)
     given = {"labels": (), "key": "", "data_version": "", "experiment": "e", "service_account": ""}
@@ -247,6 +237,73 @@ def test_paths_of_this_machine_and_images_without_a_registry_are_doubted(
     )
     assert named.doubts == ()
     assert "image: h.io/t/trainwright/tfdv:0.1.0" in named.package.text
+
+
+def test_an_answer_that_is_none_of_the_api_is_no_empty_list(server: Api, submit: Submit) -> None:
+    """A page to log in, with status 200: taken for "there is no such run", it would make a second one."""
+    first = submit()
+    for path in ("/experiments", "/pipelines/names", "/versions", "/runs$"):
+        server.fail("GET", path, status=200, body="<html>log in, run_id, state, error</html>")
+        server.fail("GET", path, status=200, body="log in")
+    assert submit().run_id == first.run_id
+    assert count(server) == (1, 1, 1, 1)
+
+
+def test_each_namespace_has_its_own_pipeline_of_a_name(server: Api, tmp_path: Path) -> None:
+    server.store.multi_user = True
+    for team in ("a", "b"):
+        api = connection.connect(Place(host=server.url, namespace=f"team-{team}"), QUICK)
+        order.placed(api, ordered(api.place, tmp_path), print)
+        assert not order.placed(api, ordered(api.place, tmp_path), print).fresh
+    assert {one.namespace for one in server.store.pipelines} == {"team-a", "team-b"}
+    assert count(server) == (2, 2, 2, 2)
+
+
+SAME = ("source=gs://rows/a", "date=2026-01-31")
+
+
+def test_a_run_of_another_key_for_the_same_date_is_refused_while_it_goes_on(
+    server: Api, submit: Submit
+) -> None:
+    first = submit(SAME, key="a")
+    with pytest.raises(TransientError, match=f"run {first.run_id} does the same for 2026-01-31") as refused:
+        submit(SAME, text="another version", key="b")
+    assert "another key" in str(refused.value)
+    assert "--beside" in refused.value.hint
+    assert submit(SAME, key="a").run_id == first.run_id, "its own key finds it all the same"
+    others = [("source=gs://rows/a", "date=2026-02-01"), ("source=gs://rows/b", "date=2026-01-31")]
+    assert all(submit(other).fresh for other in others)
+    assert submit(SAME, key="c", beside=True).fresh
+    for run in server.store.runs:
+        run.state = "FAILED"
+    assert submit(SAME, key="b").fresh
+
+
+def test_the_run_of_a_schedule_is_seen_too_and_its_date_is_the_day_it_is_scheduled_for(
+    server: Api, submit: Submit, api: Connection
+) -> None:
+    submit(SAME)
+    store = server.store
+    reference = store.runs[0].pipeline_version_reference.to_dict()
+    body = {"display_name": "nightly", "experiment_id": store.experiments[0].experiment_id, "mode": "ENABLE",
+            "max_concurrency": "1", "pipeline_version_reference": reference,
+            "trigger": {"cron_schedule": {"cron": "0 0 1 * * *"}},
+            "runtime_config": {"parameters": {"source": "gs://rows/a", "date": ""}}}  # fmt: skip
+    scheduled = store.fire(store.make_recurring(body).recurring_run_id)
+    with pytest.raises(TransientError, match=f"{scheduled.run_id} .* a schedule started it"):
+        submit()
+    scheduled.scheduled_at -= timedelta(days=1)
+    assert submit().fresh
+
+
+def test_of_two_keys_at_the_same_moment_the_younger_run_gives_way(
+    server: Api, submit: Submit, api: Connection, tmp_path: Path
+) -> None:
+    other = ordered(api.place, tmp_path, SAME, key="b")
+    server.fail("POST", "/runs$", meanwhile=lambda: order.placed(api, other, print) and None)
+    with pytest.raises(TransientError, match=r"for 2026-01-31"):
+        submit(SAME, key="a")
+    assert [run.state for run in server.store.runs] == ["PENDING", "CANCELED"]
 
 
 def count(server: Api) -> tuple[int, int, int, int]:
