@@ -35,8 +35,7 @@ def materialize_features(feature_source: str, materialize_section: str, date: st
     Args:
         feature_source: The definitions and offline files; their content goes on the record.
         materialize_section: Section ``materialize`` of the experiment file, as JSON.
-        date: The run's date: a day or a time with its zone; '' for now. Schedules pass
-            ``[[ScheduledTime.2006-01-02T15:04:05Z]]``, so that a run that starts late does what it was to do.
+        date: The run's date: a day or a time with its zone; '' for now.
     """
     finish = summarize()
     _set(finish, cpu="500m", memory="1G")

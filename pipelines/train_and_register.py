@@ -25,7 +25,9 @@ SECRETS = "/var/run/secrets/trainwright"
 """A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
 
 
-def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True) -> None:
+def _set(
+    task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True
+) -> dsl.PipelineTask:
     """Give a task its resources, retries, time limit and caching; all are fixed when it is compiled.
 
     Caching is set here, because the client's override does not reach tasks inside an exit handler. What kfp
@@ -39,6 +41,12 @@ def _set(task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cache
     task.set_caching_options(cached)
     kubernetes.set_timeout(task, hours * HOUR_S)
     kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
+    return task
+
+
+def _look(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """Set up a task that looks at what is outside: never cached, for that may have changed since."""
+    return _set(task, cpu="1", memory="1G", cached=False)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -86,20 +94,15 @@ def train_and_register(
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for today.
     """
-    finish = summarize()
-    _set(finish, cpu="500m", memory="1G", cached=False)
+    finish = _set(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
-        # What is outside may have changed since the last run, so these four always look. Only their strings
-        # are passed on: on a cluster, a step that took an artifact of theirs would never be reused.
-        source_now = resolve(source=source, data=data, date=date)
-        _set(source_now, cpu="1", memory="1G", cached=False)
+        # Only strings of these four are passed on: on a cluster, a step that took an artifact of a task that
+        # is never cached would never be reused itself.
+        source_now = _look(resolve(source=source, data=data, date=date))
         _read_outside(source_now)
-        features_now = resolve(source=feature_source).set_display_name("resolve-features")
-        _set(features_now, cpu="1", memory="1G", cached=False)
-        baseline_now = resolve(source=baseline).set_display_name("resolve-baseline")
-        _set(baseline_now, cpu="1", memory="1G", cached=False)
-        production_now = locate(registry=registry)
-        _set(production_now, cpu="1", memory="1G", cached=False)
+        features_now = _look(resolve(source=feature_source).set_display_name("resolve-features"))
+        baseline_now = _look(resolve(source=baseline).set_display_name("resolve-baseline"))
+        production_now = _look(locate(registry=registry))
 
         ingested = ingest(
             source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data

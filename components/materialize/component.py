@@ -23,7 +23,7 @@ def materialize(
         online: What was written, of which window, and how it was checked; one entry a view.
         summary: The same in a table.
         date: The run's date: a day, which stands for its first moment in UTC, or a time with its zone; '' for
-            now. Schedules pass ``[[ScheduledTime.2006-01-02T15:04:05Z]]``.
+            now.
 
     Returns:
         The digest of what was done.

@@ -22,7 +22,7 @@ def resolve(
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
         listing: Every file with its size, checksum and version.
         data: JSON: how the source is read, how fresh it must be (the section ``data``); '' for files.
-        date: The run's date, as 2026-01-31; '' for today. Schedules pass ``[[ScheduledTime.2006-01-02]]``.
+        date: The run's date, as 2026-01-31; '' for the day on which the step starts, in UTC.
 
     Returns:
         version: The content digest, which any changed byte or file name changes, and nothing else; '' if

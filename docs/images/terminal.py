@@ -1,20 +1,27 @@
-"""Draws the picture of a real run for the README: ``.venv/bin/python docs/images/terminal.py``.
+"""Draws the picture of a real run for the README: ``.venv/bin/python docs/images/terminal.py [RUN]``.
 
-Runs the demo in a terminal of its own and writes what it printed, colours included, as an SVG.
+Runs the demo in a terminal of its own and writes what it printed, colours included, as an SVG; or, with the
+id of a run below ``runs/``, writes once more what that one printed.
 """
 
+import io
 import os
 import pty
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from trainwright.authoring import runs
+from trainwright.authoring.local import Outcome, Plan
+from trainwright.authoring.screen import Screen
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ["trainwright", "run", "train_and_register", "--config", "examples/flights/flights.yaml"]
-WIDTH = 128
+WIDTH = 142
 
 
 def recorded(command: list[str]) -> str:
@@ -33,6 +40,35 @@ def recorded(command: list[str]) -> str:
     return written.decode()
 
 
+def told_again(run: str) -> str:
+    """Return what a run that succeeded has written, from what it left in its folder."""
+    folder, said = ROOT / "runs" / run, io.StringIO()
+    request, found = runs.Request.read(folder), runs.Tasks.read(folder)
+    if found.state != "done":
+        sys.exit(f"run {run} is {found.state}; no picture was drawn")
+    began = datetime.fromisoformat(request.created).timestamp()
+    seconds = (folder / runs.Tasks.FILE).stat().st_mtime - began
+    screen = Screen(said, said, again="")
+    steps = {task.step: task.environment for task in found.tasks}
+    screen.started(Plan(id=run, folder=folder, pipeline=request.pipeline, steps=steps))
+    for task in found.tasks:
+        screen.task_ended(task)
+    screen.ended(
+        Outcome(
+            id=run,
+            folder=folder,
+            pipeline=request.pipeline,
+            state=found.state,
+            exit_code=0,
+            tasks=found.tasks,
+            seconds=seconds,
+            held_by="",
+            error={},
+        )
+    )
+    return said.getvalue()
+
+
 def lasting(text: str) -> str:
     """Keep of each line only what was there in the end: progress is drawn over itself."""
     lines = [line.rsplit("\r", 1)[-1] for line in text.replace("\r\n", "\n").split("\n")]
@@ -41,7 +77,7 @@ def lasting(text: str) -> str:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    said = lasting(recorded(COMMAND))
+    said = lasting(told_again(sys.argv[1]) if sys.argv[1:] else recorded(COMMAND))
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
         console.print(Text("$ " + " ".join(COMMAND), style="bold"))

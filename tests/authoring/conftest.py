@@ -19,6 +19,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 import trainwright
 from tests.authoring.probe import Probe
+from trainwright import tracking
 from trainwright.authoring import local
 from trainwright.authoring.local import Outcome, Plan
 from trainwright.authoring.runs import Task
@@ -32,6 +33,7 @@ class Venvs:
 
     folder: Path
     locks: dict[str, str]
+    library: Path | None = None
     names: tuple[str, ...] = ("red", "blue")
 
     def python(self, toolchain: str) -> Path:
@@ -39,6 +41,9 @@ class Venvs:
 
     def lock_digest(self, toolchain: str) -> str:
         return self.locks[toolchain]
+
+    def library_digest(self) -> str:
+        return tracking.library_digest(self.library)
 
 
 @pytest.fixture(scope="session")

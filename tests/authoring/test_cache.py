@@ -1,5 +1,6 @@
 """A result is reused when, and only when, everything that it was made from is the same."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from kfp import dsl
 
 import trainwright
+from tests.authoring.conftest import Venvs
 from tests.authoring.steps import both, bring, close, count, red, tell, written
 from trainwright.authoring import spec
 from trainwright.authoring.local import Outcome
@@ -21,17 +23,15 @@ States = Callable[[Outcome], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    package = Path(trainwright.__file__).parent
     target = tmp_path_factory.mktemp("library") / "trainwright"
-    shutil.copytree(package, target, ignore=shutil.ignore_patterns("__pycache__"))
-    return target / "__init__.py"
+    shutil.copytree(Path(trainwright.__file__).parent, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
 
 
-@pytest.fixture(autouse=True)
-def library(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library that nobody edits while these tests run: its digest is in every key."""
-    monkeypatch.setattr(trainwright, "__file__", str(copied))
-    return copied
+@pytest.fixture
+def machine(machine: Venvs, copied: Path) -> Venvs:
+    """The environments, with a library that nobody edits meanwhile: its digest is in every key."""
+    return dataclasses.replace(machine, library=copied)
 
 
 def pipeline(source: str, letter: str, marks: str) -> None:
@@ -114,10 +114,11 @@ def test_another_lock_of_the_image_that_a_parameter_names_is_another_result(
 
 
 def test_another_library_is_another_result(
-    run: Run, states: States, arguments: dict[str, Any], library: Path
+    run: Run, states: States, arguments: dict[str, Any], copied: Path
 ) -> None:
     run(pipeline, arguments)
     assert states(run(pipeline, arguments)) == REUSED
+    library = copied / "__init__.py"
     library.write_text(library.read_text() + "\n# changed\n")
     assert states(run(pipeline, arguments)) == DONE
 

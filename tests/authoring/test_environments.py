@@ -265,16 +265,10 @@ def test_one_that_was_killed_half_way_is_made_whole_by_the_next(locks: Path, rea
     assert ask(made / "bin" / "python", "import pebble, kfp; print(pebble.VERSION, kfp.VERSION)") == "1.0 2.0"
 
 
-def test_the_interpreter_of_one_that_is_not_there_names_the_command_that_makes_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("trainwright.authoring.toolchains.LIBRARY", tmp_path / "trainwright")
-    (tmp_path / "images" / "tiny").mkdir(parents=True)
-    (tmp_path / "images" / "kfp.lock").touch()
-    (tmp_path / "images" / "tiny" / "requirements.lock").touch()
+def test_the_interpreter_of_one_that_is_not_there_names_the_command_that_makes_it(locks: Path) -> None:
     with pytest.raises(DependencyError, match="the environment of tiny has not been made") as caught:
-        environments.python("tiny")
-    assert caught.value.where == str(tmp_path / ".environments" / "tiny")
+        environments.python("tiny", folder=locks.parent / "made", images=locks)
+    assert caught.value.where == str(locks.parent / "made" / "tiny")
     assert caught.value.hint.startswith("Run: ")
 
 

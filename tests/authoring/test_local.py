@@ -207,6 +207,9 @@ def test_the_environment_of_an_image_that_a_parameter_names_must_be_there_too(
         def lock_digest(self, toolchain: str) -> str:
             return toolchain
 
+        def library_digest(self) -> str:
+            return "the library"
+
     def pipeline() -> None:
         say(text="trainwright/blue:0.1.0")
 

@@ -186,6 +186,9 @@ def test_a_bug_of_ours_in_a_step_leaves_its_traceback_in_the_log(run: Run, machi
         def lock_digest(self, toolchain: str) -> str:
             raise ZeroDivisionError(toolchain)
 
+        def library_digest(self) -> str:
+            return "the library"
+
     def pipeline() -> None:
         say(text="a")
 
@@ -220,6 +223,9 @@ def test_an_environment_that_is_missing_is_named_before_anything_runs(
 
         def lock_digest(self, toolchain: str) -> str:
             return toolchain
+
+        def library_digest(self) -> str:
+            return "the library"
 
     def pipeline() -> None:
         say(text="a")

@@ -35,6 +35,9 @@ class Machine:
     def lock_digest(self, toolchain):
         return toolchain
 
+    def library_digest(self):
+        return "the library"
+
 
 class Told(local.Listener):
     def task_ended(self, task):

@@ -154,6 +154,11 @@ def test_a_label_of_floats_with_nan_is_zeros_ones_and_nothing(tmp_path: Path) ->
     assert [entry.checksum for entry in floats.files] == [entry.checksum for entry in truths.files]
 
 
+def test_a_key_of_lists_is_refused_with_its_type(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"key column 'id' holds list<.*>, not single values"):
+        take(put(tmp_path / "in.parquet", flights(3, id=[["a"], ["b"], ["c"]])), tmp_path / "out")
+
+
 def test_a_label_of_lists_is_refused_with_examples(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"label column 'late' holds list<.*>, not 0 and 1: \[1\]"):
         take(put(tmp_path / "in.parquet", flights(3, late=[[1], [1], [0]])), tmp_path / "out")

@@ -21,9 +21,12 @@ from tests.join.conftest import Joined, features_of, repository_of, write_sales
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import DataRefused, InputError
+from trainwright.featurestore import open_service
 from trainwright.join import joining, referee
 from trainwright.join.asof import History
 from trainwright.join.audit import Audit
+from trainwright.join.left_out import read_left_out
+from trainwright.join.source import Source
 from trainwright.join.training_set import make_training_set
 from trainwright.storage import take_listing
 
@@ -113,12 +116,8 @@ def random_sales(seed: int, count: int) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("spans", [1, 5])
-def test_every_value_is_the_one_that_a_search_in_plain_python_finds(
-    spans: int, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_value_is_the_one_that_a_search_in_plain_python_finds(join: Join, tmp_path: Path) -> None:
     views, sales = random_views(1), random_sales(2, 400)
-    monkeypatch.setattr(referee, "PAIRS_PER_SPAN", 10**9 if spans == 1 else 400)
     repository = make_repository(tmp_path / "repo", views)
     made, rows, headline, _ = join(repository, {"train": sales[:300], "evaluate": sales[300:]})
     for view in views:
@@ -142,14 +141,39 @@ def test_order_count_and_splits_are_those_of_the_rows(join: Join, tmp_path: Path
     assert made.roles == {"key": "sale", "time": "sold", "label": "returned"}
 
 
-def test_chunks_of_rows_change_nothing(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pairs_per_span", [10**9, 1])
+def test_feast_asked_about_many_short_spans_of_time_says_the_same(
+    tmp_path: Path, pairs_per_span: int
+) -> None:
+    views, sales = random_views(1), random_sales(2, 400)
+    repository = make_repository(tmp_path / "repo", views)
+    write_sales(tmp_path / "sales", {"train": sales})
+    rows = tables.read_split(tmp_path / "sales", Snapshot.read(tmp_path / "sales"), "train")
+    service = open_service(str(repository), "shop_v1")
+    for view, spec in zip(service.views, views, strict=True):
+        found = referee.feast_values(service, Source(view), rows, "sold", pairs_per_span=pairs_per_span)
+        [feature] = spec.features
+        assert found.column(0).to_pylist() == [known_value(spec, row, feature) for row in sales]
+
+
+def test_chunks_of_rows_change_nothing(tmp_path: Path) -> None:
     sales = random_sales(5, 60)
-    splits = {"train": sales[:40], "evaluate": sales[40:]}
-    repository = make_repository(tmp_path / "repo", random_views(6))
-    whole, _, _, _ = join(repository, splits)
-    monkeypatch.setattr(joining, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(tables.iter_batches, "__defaults__", (None, 7))
-    assert join(repository, splits)[0] == whole
+    snapshot = write_sales(tmp_path / "sales", {"train": sales[:40], "evaluate": sales[40:]})
+    features = features_of(make_repository(tmp_path / "repo", random_views(6)))
+    service = open_service(features.repository, features.service)
+
+    def joined(chunk_rows: int | None) -> tuple[list[tuple[str, Row]], Audit, int]:
+        nothing = read_left_out(None, "", snapshot.digest, "sale")
+        join = joining.Join(snapshot, service, features, nothing, chunk_rows=chunk_rows)
+        pieces = list(join.rows(tmp_path / "sales"))
+        rows = [(split, row) for split, piece in pieces for row in piece.to_pylist()]
+        return rows, join.audit(), len(pieces)
+
+    whole, audit, _ = joined(None)
+    rows, same, pieces = joined(7)
+    assert pieces == 9
+    assert [row["sale"] for _, row in rows] == [row["sale"] for row in sales]
+    assert (rows, same) == (whole, audit)
 
 
 def test_only_the_roles_the_request_columns_and_the_features_go_on(join: Join, tmp_path: Path) -> None:
@@ -157,6 +181,13 @@ def test_only_the_roles_the_request_columns_and_the_features_go_on(join: Join, t
     assert rows.column_names == ["sale", "sold", "returned", "shop", "pieces", "price", "currency"]
     assert "Left behind: product, refund." in summary
     assert [column.name for column in made.columns] == rows.column_names
+
+
+def test_a_time_that_is_no_timestamp_is_refused_with_its_type(join: Join, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    roles = {"key": "sale", "time": "pieces", "label": "returned"}
+    with pytest.raises(InputError, match="'pieces' is int64, not a timestamp"):
+        join(repository, {"train": [sale("a", 1)]}, roles=roles, request=["shop"])
 
 
 def test_a_value_that_was_filled_in_later_does_not_leak(join: Join, tmp_path: Path) -> None:

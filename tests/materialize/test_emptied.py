@@ -1,14 +1,13 @@
 """A store that lost what was written to it is noticed by the next run, and written again."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow.parquet as pq
-import pytest
 
 from tests.materialize.shop import Shop, at, row
 from trainwright.featurestore import open_online
-from trainwright.materialize import watermark
 from trainwright.materialize.watermark import History
 
 
@@ -111,14 +110,12 @@ def test_keys_that_are_to_expire_are_not_missed(make_shop: Callable[..., Shop], 
     assert shop.run(date=at(11).isoformat()).views[0].asked == 0
 
 
-def test_of_the_watermarks_the_last_are_kept(
-    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watermark, "KEPT", 3)
+def test_of_the_watermarks_the_last_are_kept(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
-    for hours in range(1, 6):
-        shop.run(date=at(hours).isoformat())
+    mark = shop.run(date=at(1).isoformat()).views[0].mark
     folder = shop.folder / "state" / shop.project / "stock"
+    for number in range(2, 6):
+        History(str(folder), kept=3).add(replace(mark, number=number, reached=at(number).isoformat()))
     assert sorted(path.name for path in folder.glob("watermark.*")) == [
         f"watermark.{number:08d}.json" for number in (3, 4, 5)
     ]

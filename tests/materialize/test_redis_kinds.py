@@ -41,7 +41,7 @@ def redis_with(folder: Path, *options: str) -> Iterator[int]:
 
 
 def test_rows_go_through_tls_to_a_server_whose_certificate_is_checked(
-    tmp_path: Path, make_shop: Callable[..., Shop]
+    tmp_path: Path, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=redis"]
@@ -53,6 +53,7 @@ def test_rows_go_through_tls_to_a_server_whose_certificate_is_checked(
         place = f"127.0.0.1:{port},ssl=true"
         known = {"connection_string": f"{place},ssl_ca_certs={certificate}"}
         assert serve(make_shop(), known) == "redis, from arrays"
+        monkeypatch.setattr("redis.retry.sleep", lambda _: None)  # it asks again and again
         with pytest.raises(DependencyError, match=r"Redis failed: .*certificate"):
             serve(make_shop(), {"connection_string": place})
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.materialize.shop import Shop, at, row
-from tests.materialize.test_disturbed import COUNT, history, many, start
+from tests.materialize.strikes import COUNT, struck
+from tests.materialize.test_disturbed import history, many
 from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
 from trainwright.materialize.latest import latest_rows
@@ -46,23 +47,19 @@ def test_a_run_that_was_stopped_while_another_took_over_replaces_nothing_of_that
     def written(stock: int) -> int:
         return sum(value[0] == stock for value in shop.read(*range(0, COUNT, step)))
 
-    process = start(shop, "stopped", lease_s=1)
-    while not written(1):
-        assert process.is_alive()
-        time.sleep(0.01)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    child = struck(signal.SIGSTOP, lambda: shop.run(date=at(100).isoformat(), lease_s=1))
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     try:
-        assert written(1) < COUNT // step
+        assert 0 < written(1) < COUNT // step
         corrected = many(COUNT, 9.5, 2)
         known = corrected.column("created").to_pylist()[0].replace(hour=12)
         place = corrected.schema.get_field_index("created")
         shop.add("b", corrected.set_column(place, "created", [[known] * COUNT]).cast(shop.schema))
         shop.run(date=at(100).isoformat(), lease_s=1)
     finally:
-        os.kill(process.pid, signal.SIGCONT)
-    process.join()
-    assert process.exitcode == 1
+        os.kill(child, signal.SIGCONT)
+        _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == TransientError.code
     assert written(2) == COUNT // step
     assert history(shop).last().number == 1  # type: ignore[union-attr]
 
@@ -106,24 +103,29 @@ def test_a_transaction_that_began_after_the_lease_was_lost_writes_nothing(
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_while_one_run_is_between_its_check_and_its_rows_no_other_writes(
-    kind: str, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+    kind: str, make_shop: Callable[..., Shop]
 ) -> None:
     from trainwright.errors import DependencyError
-    from trainwright.materialize import postgres, sqlite
+    from trainwright.materialize.postgres import PostgresWriter
+    from trainwright.materialize.sqlite import SqliteWriter
 
-    monkeypatch.setattr(sqlite, "PATIENCE_S", 1)
-    monkeypatch.setattr(postgres, "PATIENCE_S", 1)
     shop = make_shop(kind).apply()
     shop.add("a", [row(1, 0, 10)])
     said: list[str] = []
 
     def paused() -> None:
+        online = open_online(str(shop.repository))
+        make = SqliteWriter if kind == "sqlite" else PostgresWriter
+        other = make(online, online.views[0], lambda: None, patience_s=1)
         with pytest.raises(DependencyError) as raised:
-            shop.run(date=at(50).isoformat())
+            other.write(rows)
         said.append(raised.value.what)
+        other.close()
+        online.close()
 
     with writing(shop, paused) as (writer, rows):
         writer.write(rows)
+    assert len(said) == 1
     assert "lock" in said[0]
     assert shop.read(1) == [(10, "n10")]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from kfp import dsl
 
 import trainwright
 from components.ingest.component import ingest
 from components.resolve.component import resolve
+from trainwright import tracking
 from trainwright.authoring import arguments, images, local
 from trainwright.authoring.execution import Environments
 
@@ -51,10 +51,14 @@ def pipeline(source: str, data: str, date: str = "", salt: str = "") -> None:
 
 
 class Machine(Environments):
-    """The real environments, with locks that a row can change."""
+    """The real environments, with locks and a library that a row can change, and nobody else meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Path) -> None:
+        self.library = library
         self.other: dict[str, str] = {}
+
+    def library_digest(self) -> str:
+        return tracking.library_digest(self.library)
 
     def lock_digest(self, toolchain: str) -> str:
         return self.other.get(toolchain) or super().lock_digest(toolchain)
@@ -67,7 +71,7 @@ class Bench:
     folder: Path
     library: Path
     compiled: Path
-    machine: Machine = field(default_factory=Machine)
+    machine: Machine
     experiment: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -108,9 +112,7 @@ class Bench:
         path.write_text(yaml.safe_dump(self.experiment, sort_keys=False))
         given = arguments.read(path) | self.given
         wanted = {name: value for name, value in given.items() if name in {"source", "data", "date", "salt"}}
-        with pytest.MonkeyPatch.context() as monkeypatch:  # a library that nobody edits meanwhile
-            monkeypatch.setattr(trainwright, "__file__", str(self.library / "__init__.py"))
-            return local.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
+        return local.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
 
 
 def rows_of(month: str) -> list[dict[str, str]]:

@@ -70,15 +70,12 @@ def job(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def edited(job: Path, tmp_path: Path) -> Callable[[Edit], Path]:
-    """Write a changed copy of the experiment beside its files, and return its path."""
+    """Write a changed copy of the experiment beside it, and return its path."""
 
     def write(edit: Edit) -> Path:
-        for name in ("rows.parquet", "schema.pbtxt"):
-            (tmp_path / name).symlink_to(job / name)
-        (tmp_path / "registry").mkdir()
         experiment = yaml.safe_load((job / "experiment.yaml").read_text())
         edit(experiment)
-        path = tmp_path / "experiment.yaml"
+        path = job / f"{tmp_path.name}.yaml"
         path.write_text(yaml.safe_dump(experiment))
         return path
 
@@ -121,3 +118,19 @@ def run(config: Path, runs: Path, *more: str) -> "subprocess.CompletedProcess[st
 
 def events(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def tasks(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {event["step"]: event for event in said if event["event"] == "task_finished"}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def finished(job: Path, runs: Path) -> dict[str, dict[str, Any]]:
+    done = run(job / "experiment.yaml", runs, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tasks(events(done))

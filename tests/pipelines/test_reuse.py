@@ -15,7 +15,7 @@ from kfp import compiler
 
 import trainwright
 from tests.pipelines import at_the_source, in_the_run
-from tests.pipelines.bench import Bench, edit, pipeline, truth
+from tests.pipelines.bench import Bench, Machine, edit, pipeline, truth
 from trainwright.authoring import explain, local
 
 DONE, REUSED = "done", "cached"
@@ -33,7 +33,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     shutil.copytree(Path(trainwright.__file__).parent, library, ignore=ignored)
     compiled = folder / "reuse.yaml"
     compiler.Compiler().compile(pipeline, str(compiled))
-    bench = Bench(folder, library, compiled)
+    bench = Bench(folder, library, compiled, Machine(library))
     bench.restore()
     outcome = bench.run()
     assert states(outcome) == (DONE, DONE, DONE), [task.error for task in outcome.tasks]
@@ -87,7 +87,7 @@ TABLE: dict[str, tuple[Callable[[Bench], None], tuple[str, str]]] = {
     "keys in another order": (in_the_run.keys_in_another_order, SAME),
     "a default written out": (in_the_run.data(min_rows=1), SAME),
     "a limit that still holds": (in_the_run.data(min_rows=2), READ_AGAIN),
-    "another number of workers": (in_the_run.data(runner={"workers": 1}), READ_AGAIN),
+    "another number of workers": (in_the_run.data(runner={"workers": 1}), SAME),
     "another seed": (in_the_run.another_seed, OTHER),
     "other splits": (in_the_run.other_splits, OTHER),
     # where the shards lie

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,28 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holding, run, trainwright
+from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holding, run, tasks, trainwright
 from trainwright.artifacts import Model, Snapshot
+from trainwright.authoring import local
 from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
 
 WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "probe")
-
-
-def tasks(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {event["step"]: event for event in said if event["event"] == "task_finished"}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def finished(job: Path, runs: Path) -> dict[str, dict[str, Any]]:
-    done = run(job / "experiment.yaml", runs, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return tasks(events(done))
 
 
 def output(task: dict[str, Any], name: str) -> Path:
@@ -103,6 +89,41 @@ def test_the_schedule_reaches_no_feature_that_is_known_only_afterwards(
     assert not inputs & {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time", "late"}
 
 
+def test_promote_model_brings_the_registered_version_into_production_once(
+    finished: dict[str, dict[str, Any]], job: Path, tmp_path: Path
+) -> None:
+    registration = json.loads(
+        (output(finished["register"], "registration") / "registration.json").read_text()
+    )
+    asked = {"to": "production", "by": "anna", "reason": "the first one", "version": registration["version"]}
+    if registration["data_decision"] != "PASS":
+        asked["data_verdict"] = registration["verdicts"]["data_verdict"]
+    # A copy, so that for the other tests nothing is in production.
+    (tmp_path / "registry").mkdir()
+    shutil.copyfile(job / "registry" / "mlflow.db", tmp_path / "registry" / "mlflow.db")
+    shutil.copytree(job / "registry" / "audit", tmp_path / "registry" / "audit")
+    given = {
+        "registry": json.dumps(
+            {"model": "flight-delay", "tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"}
+        ),
+        "promotion": json.dumps({"path": ["production"], "four_eyes": False}),
+        "request": json.dumps(asked),
+    }
+    compiled = ROOT / "compiled" / "pipelines" / "promote_model.yaml"
+    for done_before in (False, True):
+        outcome = local.run(compiled, given, runs_folder=tmp_path / "runs")
+        assert outcome.state == "done", outcome
+        promoted = json.loads((outcome.folder / "promote" / "record" / "promotion.json").read_text())
+        assert (promoted["decision"], promoted["production"]) == ("PASS", registration["version"])
+        assert promoted["done_before"] is done_before
+        assert (outcome.folder / "summarize").is_dir()
+    entries = sorted(path.name for path in (tmp_path / "registry" / "audit" / "flight-delay").glob("*.json"))
+    assert entries == ["00000001.json", "00000002.json"]
+    with sqlite3.connect(tmp_path / "registry" / "mlflow.db") as database:
+        rows = database.execute("select alias, version from registered_model_aliases")
+        assert dict(rows.fetchall())["production"] == int(registration["version"])
+
+
 def interrupted(config: Path, runs: Path, after: str) -> dict[str, dict[str, Any]]:
     """Start a run, kill it without warning as soon as a step is reported, and return what was reported."""
     command = [Path(sys.executable).with_name("trainwright"), "run", "train_and_register"]
@@ -125,13 +146,9 @@ def interrupted(config: Path, runs: Path, after: str) -> dict[str, dict[str, Any
 
 
 def test_a_killed_run_started_again_repeats_no_finished_step(job: Path, tmp_path: Path) -> None:
-    config = job / "experiment.yaml"
-    first = interrupted(config, tmp_path, after="ingest")
-    assert first["ingest"]["state"] == "done"
-    second = interrupted(config, tmp_path, after="validate")
-    assert (second["ingest"]["state"], second["validate"]["state"]) == ("cached", "done")
-    third = interrupted(config, tmp_path, after="validate")
-    assert (third["ingest"]["state"], third["validate"]["state"]) == ("cached", "cached")
+    for state in ("done", "cached"):
+        seen = interrupted(job / "experiment.yaml", tmp_path, after="validate")
+        assert (seen["ingest"]["state"], seen["validate"]["state"]) == (state, state)
 
 
 def set_in(path: str, value: object) -> Edit:
@@ -157,13 +174,21 @@ def set_in(path: str, value: object) -> Edit:
     ids=["wrong key", "missing file", "no such label", "no such service", "no schema", "too few rows"],
 )
 def test_bad_input_is_one_clear_error_with_its_documented_code(
-    edit: Edit, code: int, message: str, edited: Callable[[Edit], Path], tmp_path: Path
+    edit: Edit,
+    code: int,
+    message: str,
+    edited: Callable[[Edit], Path],
+    runs: Path,
+    finished: dict[str, dict[str, Any]],
 ) -> None:
-    done = run(edited(edit), tmp_path / "runs")
+    """What comes before the wrong input is the same as in the run that finished, and so need not be done."""
+    assert finished
+    before = set(runs.iterdir())
+    done = run(edited(edit), runs)
     assert done.returncode == code, done.stdout + done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    for snapshot in (tmp_path / "runs").glob("*/ingest/snapshot"):
+    for snapshot in (path / "ingest" / "snapshot" for path in set(runs.iterdir()) - before):
         assert (snapshot / "manifest.json").exists() or not list(snapshot.rglob("*"))
 
 

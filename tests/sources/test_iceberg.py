@@ -81,6 +81,8 @@ def test_a_snapshot_is_chosen_and_one_that_is_not_there_is_named(made: Made) -> 
     with pytest.raises(InputError, match="the Iceberg table has no snapshot 7") as caught:
         listed(made.place, version="7")
     assert str(first) in caught.value.hint
+    with pytest.raises(InputError, match="'latest' is no snapshot id"):
+        listed(made.place, version="latest")
     with pytest.raises(InputError, match="no Iceberg table"):
         listed(made.place.parent)
 

@@ -1,4 +1,7 @@
-"""A process that is killed before each of its operations on files in turn, until one run is whole."""
+"""A process that is killed before each of its changes of files in turn, until one run is whole.
+
+Before it only reads it is not killed: that would leave what the kill before the next change leaves.
+"""
 
 import signal
 import subprocess
@@ -11,6 +14,7 @@ from pathlib import Path
 
 ROOT, *ARGUMENTS = sys.argv[1:]
 EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link"}
+CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def kill_at(limit):
@@ -18,7 +22,8 @@ def kill_at(limit):
 
     def count(event, arguments):
         nonlocal calls
-        if event in EVENTS or (event == "open" and str(arguments[0]).startswith(ROOT)):
+        opens = event == "open" and arguments[2] & CHANGES and str(arguments[0]).startswith(ROOT)
+        if event in EVENTS or opens:
             calls += 1
             if calls == limit:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +48,7 @@ for limit in range(1, 500):
 
 
 def kill_everywhere(code: str, root: Path, *arguments: str) -> list[Path]:
-    """Run some code in fresh folders, killed before its first operation on files, its second, and so on.
+    """Run some code in fresh folders, killed before its first change of files, its second, and so on.
 
     Args:
         code: Defines ``before(folder)`` and ``act(folder)``; finds ``arguments`` in ``ARGUMENTS``.

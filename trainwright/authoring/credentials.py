@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from trainwright.errors import InputError
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^\s\"'<>]+")
 _SECRET = re.compile(
     r"(^|[-_.])(sig|signature|token|secret|password|passwd|pwd|credential|(api|access|account)[-_.]?key(id)?)$",
     re.IGNORECASE,

@@ -8,6 +8,7 @@ changed since, counts as not there and is made again.
 """
 
 import argparse
+import dataclasses
 import fcntl
 import importlib.util
 import json
@@ -63,15 +64,20 @@ def folder() -> Path:
     return default_folder()
 
 
-def python(toolchain: str) -> Path:
+def python(toolchain: str, *, folder: Path | None = None, images: Path | None = None) -> Path:
     """Return the interpreter of a toolchain's environment.
+
+    Args:
+        toolchain: Which one.
+        folder: Where environments lie; :func:`folder` when None.
+        images: The folder of the locks; those of this library when None.
 
     Raises:
         DependencyError: The environment is not there, not complete, or older than its lock.
         InputError: There is no such toolchain.
     """
-    place = Place(toolchain)
-    problem = place.problem() and Place(toolchain, gpu=True).problem()
+    place = Place(toolchain, folder or default_folder(), images or locks())
+    problem = place.problem() and dataclasses.replace(place, gpu=True).problem()
     if not problem and place.link.resolve() != LIBRARY:
         problem = "belongs to another copy of the library"
     if problem:

@@ -12,9 +12,10 @@ from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
 from trainwright.authoring.calls import Invocation
 from trainwright.authoring.content import Digests
 from trainwright.authoring.explain import MadeFrom
+from trainwright.authoring.pace import decisive
 from trainwright.authoring.processes import Ended, Processes
 from trainwright.authoring.runs import Task
-from trainwright.authoring.steps import toolchains_in
+from trainwright.authoring.steps import Step, toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
 
 RETRYABLE = frozenset({20, 21, 40, 41})
@@ -39,6 +40,21 @@ class Machine(Protocol):
     def lock_digest(self, toolchain: str) -> str:
         """Return the digest of what a toolchain's environment is made from."""
         ...
+
+    def library_digest(self) -> str:
+        """Return the digest of the library that steps run."""
+        ...
+
+
+def require(machine: Machine, steps: Sequence[Step]) -> None:
+    """Look for the environments of all steps, and of the jobs that they start.
+
+    Raises:
+        DependencyError: One is not there, or is older than its lock.
+    """
+    for step in steps:
+        for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
+            machine.python(toolchain)
 
 
 class Place(Protocol):
@@ -66,6 +82,10 @@ class Environments:
         """Return the digest of the toolchain's lock."""
         return environments.lock_digest(toolchain)
 
+    def library_digest(self) -> str:
+        """Return the digest of this library, which every environment has a link to."""
+        return tracking.library_digest()
+
 
 class Here:
     """Starts steps as processes of this machine, each under the environment of its image."""
@@ -92,6 +112,7 @@ class Execution:
         folder: The run's folder.
         place: Where steps are started.
         processes: The run's processes.
+        library: Digest of the library that steps run; it is in every key.
         reusable: Steps whose result may be taken from the cache.
         warn: Told what is not as it should be.
     """
@@ -102,15 +123,15 @@ class Execution:
         *,
         place: Place,
         processes: Processes,
+        library: str,
         reusable: frozenset[str],
         warn: Callable[[str], None],
     ) -> None:
-        self._folder, self._place, self._processes = folder, place, processes
+        self._folder, self._place, self._processes, self._library = folder, place, processes, library
         self._reusable, self._warn = reusable, warn
         self._digests = Digests()
         self._shared = Cache(folder.parent / ".cache", self._digests)
         self._finished = Cache(folder / runs.OWN / "finished", self._digests)
-        self._library = tracking.library_digest()
 
     def run(self, call: Invocation) -> Task:
         """Run a step, or reuse its result.
@@ -151,7 +172,7 @@ class Execution:
             "locks": self._place.made_from(call),
             "library": self._library,
             "container": call.step.container,
-            "parameters": call.parameters,
+            "parameters": decisive(call.step, call.parameters),
             "artifacts": artifacts,
             "outputs": call.step.outputs,
         }

@@ -17,10 +17,9 @@ from typing import Any
 from trainwright.authoring import bridge, calls, credentials, failures, runs, spec, subset
 from trainwright.authoring.adapt import for_local_run
 from trainwright.authoring.containers import Engine
-from trainwright.authoring.execution import Environments, Execution, Here, Machine, Place
+from trainwright.authoring.execution import Environments, Execution, Here, Machine, Place, require
 from trainwright.authoring.processes import GRACE_S, Processes
 from trainwright.authoring.runs import Task
-from trainwright.authoring.steps import toolchains_in
 from trainwright.errors import (
     DataRefused,
     InputError,
@@ -139,11 +138,10 @@ def run(
     credentials.require_none(arguments, where="an argument", plain=True)
     subset.check(pipeline, arguments, machine.names)
     forced = _forced(pipeline, again_from)
-    for step in pipeline.steps:
-        for toolchain in {step.toolchain, *toolchains_in(step.constants)} if not engine else ():
-            machine.python(toolchain)
     if engine:
         engine.require(pipeline.steps)
+    else:
+        require(machine, pipeline.steps)
     if not run_id:
         folder, request = runs.create(runs_folder, name, dict(arguments))
     with contextlib.ExitStack() as stack:
@@ -161,11 +159,13 @@ def run(
             options=options,
             listener=listener or Listener(),
             processes=processes,
+            library=machine.library_digest(),
             reusable=frozenset(step.name for step in pipeline.steps if use_cache) - forced,
         ).go(request)
 
 
 def _forced(pipeline: spec.Pipeline, again_from: str) -> frozenset[str]:
+    """Name the step that is done again and all that stand on it; none if none is named."""
     if not again_from:
         return frozenset()
     names = [step.name for step in pipeline.steps]
@@ -188,6 +188,7 @@ class _Run:
         processes: Processes,
         place: Place,
         options: Mapping[str, Any] | None,
+        library: str,
         reusable: frozenset[str],
     ) -> None:
         self._options = options
@@ -199,7 +200,9 @@ class _Run:
         def warn(text: str) -> None:
             self._tell(listener.warned, text)
 
-        self._steps = Execution(folder, place=place, processes=processes, reusable=reusable, warn=warn)
+        self._steps = Execution(
+            folder, place=place, processes=processes, library=library, reusable=reusable, warn=warn
+        )
 
     def go(self, request: runs.Request) -> Outcome:
         """Run the pipeline, and say what came of it."""

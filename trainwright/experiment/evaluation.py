@@ -136,7 +136,9 @@ class Overfitting(Section):
 class Evaluation(Section):
     """What the model must reach before it is registered."""
 
-    split: Name = Field("evaluate", description="Split that is judged.")
+    split: Name = Field(
+        "evaluate", description="Split that is judged; neither learned from nor watched to end the training."
+    )
     threshold: Fraction | Literal["model"] = Field(
         0.5, description="A score of at least this predicts label 1; `model`: the one that the model carries."
     )
@@ -181,6 +183,14 @@ class Evaluation(Section):
     max_calibration_error: Fraction | None = Field(
         None, description="Largest accepted expected calibration error."
     )
+
+    @model_validator(mode="after")
+    def _judges_new_rows(self) -> Self:
+        if self.overfitting and self.overfitting.split == self.split:
+            raise ValueError(
+                f"split {self.split!r} is what the model was fitted on, as overfitting.split says; judge another"
+            )
+        return self
 
     @model_validator(mode="after")
     def _limits_have_slices(self) -> Self:

@@ -49,8 +49,14 @@ class Experiment(Section):
         wrong = [f"{key} names split {name!r}" for key, name in wanted.items() if name not in known]
         if self.evaluation.split not in self.training.predict:
             wrong.append(f"evaluation.split {self.evaluation.split!r} is not in training.predict")
-        if self.training.split in self.training.predict:
-            wrong.append(f"training.predict scores {self.training.split!r}, which is learned from")
+        over = self.evaluation.overfitting
+        if over and over.split not in self.training.predict:
+            wrong.append(f"evaluation.overfitting.split {over.split!r} is not in training.predict")
+        if self.training.split in self.training.predict and not (over and over.split == self.training.split):
+            wrong.append(
+                f"training.predict scores {self.training.split!r}, which is learned from; only "
+                "evaluation.overfitting looks at it"
+            )
         if wrong:
             raise ValueError(f"{'; '.join(wrong)}; data.splits has {known}")
         if leak := sorted({self.data.label} & set(self.features.request)):

@@ -40,7 +40,7 @@ class Toleration(Section):
     )
 
 
-class Volume(Section):
+class VolumeMount(Section):
     """Something else that is mounted into every pod."""
 
     path: Annotated[str, AfterValidator(_mountable)] = Field(description="Where it is mounted.")
@@ -116,7 +116,7 @@ class Placement(Section):
     disk_gib: float | None = Field(
         None, gt=0, description="Room on the node's disk for temporary files, a pod; null: what there is."
     )
-    volumes: tuple[Volume, ...] = Field((), description="What else is mounted.")
+    volumes: tuple[VolumeMount, ...] = Field((), description="What else is mounted.")
     labels: dict[LabelKey, LabelValue] = Field(
         default_factory=dict,
         description="Labels of the job and its pods, such as `team`, `owner`, `cost-center`.",

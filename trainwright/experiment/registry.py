@@ -118,3 +118,8 @@ class PromotionRequest(Section):
     canary_verdict: str = Field(
         "", description="File or URI of the verdict on the canary; asked for on the way to production."
     )
+    data_verdict: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="Digest of the data verdict that is accepted though it is not PASS; `reason` says why.",
+    )

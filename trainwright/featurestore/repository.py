@@ -27,7 +27,11 @@ def open_folder(repository: str) -> Path:
             hint="Put it into the image or mount it; its offline files and its registry may be remote.",
         )
     if not (folder / SETTINGS).is_file():
-        raise InputError(f"no Feast repository here: no {SETTINGS}", where=str(folder))
+        raise InputError(
+            f"no Feast repository here: no {SETTINGS}",
+            where=str(folder),
+            hint="Name the folder that holds it.",
+        )
     return folder
 
 

@@ -202,7 +202,11 @@ def _require_columns(view: View, *, nanoseconds: bool) -> None:
         first = first if len(first) else schema
         if schema != first:
             difference = tables.schema_difference(first, schema)
-            raise InputError(f"the offline files of view {view.name!r} differ: {difference}", where=uri)
+            raise InputError(
+                f"the offline files of view {view.name!r} differ: {difference}",
+                where=uri,
+                hint="Write all of them with the same columns and types.",
+            )
     for name in times:
         kind = first.field(name).type
         if not pa.types.is_timestamp(kind) or (kind.unit == "ns" and not nanoseconds):

@@ -66,7 +66,11 @@ def _state(options: Sequence[str], work: Callable[[Shard], None], shards: Sequen
         import apache_beam
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
-        raise DependencyError(f"Apache Beam is not installed here: {error}", where="data.runner") from None
+        raise DependencyError(
+            f"Apache Beam is not installed here: {error}",
+            where="data.runner",
+            hint="Install apache-beam, or set data.runner.engine to processes.",
+        ) from None
     beam: Any = apache_beam  # its functions have no types
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(options)))

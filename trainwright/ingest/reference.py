@@ -119,7 +119,11 @@ def _opened(entry: SourceFile, access: Access) -> Iterator[pq.ParquetFile]:
             source = path or stack.enter_context(storage.open_file(entry.uri, entry.version, access))
             yield stack.enter_context(open_parquet(source))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"the Parquet file cannot be read: {error!s:.300}", where=entry.uri) from None
+        raise InputError(
+            f"the Parquet file cannot be read: {error!s:.300}",
+            where=entry.uri,
+            hint="Write the file again: it is broken, or was not written to its end.",
+        ) from None
 
 
 def _require_whole_ticks(table: pa.Table, where: str) -> None:

@@ -90,7 +90,11 @@ def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, sta
         InputError: A value is missing, they are lists or structures, or floats too large to be told apart.
     """
     if pa.types.is_nested(column.type):
-        raise InputError(f"{role} column {name!r} holds {column.type}, not single values", where=where)
+        raise InputError(
+            f"{role} column {name!r} holds {column.type}, not single values",
+            where=where,
+            hint="Name another column, or write single values into this one.",
+        )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         _refuse_lost_digits(column, role, name, where)

@@ -215,7 +215,9 @@ def _require_readable(schema: pa.Schema, listing: Listing, request: Request) -> 
     require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=request.source)
     if nested := [name for name in data.disjoint if pa.types.is_nested(schema.field(name).type)]:
         raise InputError(
-            f"disjoint columns {nested} hold lists or structures, not single values", where="data.disjoint"
+            f"disjoint columns {nested} hold lists or structures, not single values",
+            where="data.disjoint",
+            hint="Leave them out, or name a column of single values instead.",
         )
     if data.mode == "reference":
         require_referable(listing, schema, data)

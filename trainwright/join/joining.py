@@ -46,17 +46,26 @@ class Join:
         service: The features.
         features: What was asked for.
         left_out: The rows that are not joined to.
+        chunk_rows: Rows joined at once; when None, as many as suit who joins them.
 
     Raises:
         InputError: A column is missing, would leak or is there twice; or a view's files are ambiguous.
     """
 
-    def __init__(self, snapshot: Snapshot, service: Service, features: Features, left_out: LeftOut) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        service: Service,
+        features: Features,
+        left_out: LeftOut,
+        *,
+        chunk_rows: int | None = None,
+    ) -> None:
         self.plan: Plan = plan_columns(snapshot, service, features)
         self._snapshot, self._service, self._features = snapshot, service, features
         self._left_out = left_out
         self._sources: list[Source | EngineSource] = [_source(view, service) for view in service.views]
-        self._chunk = ENGINE_ROWS if service.on_engine else CHUNK_ROWS
+        self._chunk = chunk_rows or (ENGINE_ROWS if service.on_engine else CHUNK_ROWS)
         self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
         self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
         self._to_score = _Sample(snapshot.splits[self._scored], SCORED_ROWS)
@@ -70,20 +79,28 @@ class Join:
             InputError: There is no row; or a key is null or stands twice.
         """
         if not self._snapshot.rows:
-            raise InputError("there is no row to join to", where=str(entities))
+            raise InputError(
+                "there is no row to join to",
+                where=str(entities),
+                hint="Look at the summaries of ingest and validate: what was left out, and why.",
+            )
         name = self.plan.key
         batches = tables.iter_batches(entities, self._snapshot, list(self._snapshot.splits), [name])
         keys = self._left_out.keys(pa.chunked_array([batch.column(0) for batch in batches]))
         absent, repeated = keys.null_count, len(keys) - len(keys.unique())
         if absent or repeated:
             problem = f"{absent:,} rows have none" if absent else f"{repeated:,} rows repeat another's"
-            raise InputError(f"{name!r} is no key: {problem}", where=str(entities))
+            raise InputError(
+                f"{name!r} is no key: {problem}",
+                where=str(entities),
+                hint="Name a column in data.key that every row has, and no two share.",
+            )
 
     def rows(self, entities: Path) -> Iterator[tuple[str, pa.Table]]:
         """Give the rows of each split, in order, with their features."""
         waiting: list[tuple[str, pa.Table]] = []
         count = 0
-        for split, whole in _pieces(entities, self._snapshot, self.plan.read):
+        for split, whole in _pieces(entities, self._snapshot, self.plan.read, self._chunk):
             table = self._left_out.without(split, whole, self.plan.key)
             waiting.append((split, table))
             count += table.num_rows
@@ -150,9 +167,17 @@ class Join:
         """
         name, column = self.plan.time, rows[self.plan.time]
         if not pa.types.is_timestamp(column.type):
-            raise InputError(f"{name!r} is {column.type}, not a timestamp", where="the rows' time column")
+            raise InputError(
+                f"{name!r} is {column.type}, not a timestamp",
+                where="the rows' time column",
+                hint="Name a timestamp column in data.time.",
+            )
         if column.null_count:
-            raise InputError(f"{column.null_count:,} rows have no {name!r}", where="the rows' time column")
+            raise InputError(
+                f"{column.null_count:,} rows have no {name!r}",
+                where="the rows' time column",
+                hint="Leave such rows out of the source, or name another column in data.time.",
+            )
         at = microseconds(column)
         if (cutoff := self._features.cutoff) is not None:
             newer = np.flatnonzero(at >= (cutoff - _EPOCH) // timedelta(microseconds=1))
@@ -200,10 +225,12 @@ def _beside(parts: list[pa.Table]) -> pa.Table:
     return pa.table([column for part in parts for column in part.columns], names=names)
 
 
-def _pieces(folder: Path, snapshot: Snapshot, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+def _pieces(
+    folder: Path, snapshot: Snapshot, columns: tuple[str, ...], most: int
+) -> Iterator[tuple[str, pa.Table]]:
     """Give the rows in pieces that each belong to one split; a split without rows gives one empty piece."""
     for split, rows in snapshot.splits.items():
         if not rows:
             yield split, tables.read_split(folder, snapshot, split, columns)
-        for batch in tables.iter_batches(folder, snapshot, [split], columns):
+        for batch in tables.iter_batches(folder, snapshot, [split], columns, min(most, tables.ROW_GROUP)):
             yield split, pa.Table.from_batches([batch])

@@ -67,7 +67,13 @@ def joined_again(service: Service, source: Source | EngineSource, rows: pa.Table
 
 
 def feast_values(
-    service: Service, source: Source, rows: pa.Table, time: str, *, known_only: bool = True
+    service: Service,
+    source: Source,
+    rows: pa.Table,
+    time: str,
+    *,
+    known_only: bool = True,
+    pairs_per_span: int = PAIRS_PER_SPAN,
 ) -> pa.Table:
     """Ask Feast for one view's features as of each row's time, once for every distinct key and time.
 
@@ -77,6 +83,7 @@ def feast_values(
         rows: Any rows; those with a null key get nulls.
         time: Column of ``rows`` with the time.
         known_only: Leave out values created after the row's time. Without it backfilled values leak.
+        pairs_per_span: Pairs of rows that are worth one more question.
 
     Returns:
         The view's features in its order, one row for each of ``rows``, in their order.
@@ -93,7 +100,7 @@ def feast_values(
     answers, count = [source.values.slice(0, 0)], 0
     at = microseconds(asked[time])
     of_keys = source.among(asked)
-    for span in _spans(complete, at, source, of_keys):
+    for span in _spans(complete, at, source, of_keys, pairs_per_span):
         part = asked.take(pa.array(span))
         answers.append(_answer(service, source, part, at[span], of_keys, known_only=known_only))
         place[span] = np.arange(count, count + span.size)
@@ -101,10 +108,12 @@ def feast_values(
     return pa.concat_tables(answers).take(pa.array(place[number], mask=place[number] < 0))
 
 
-def _spans(complete: Ints, at: Ints, source: Source, of_keys: NDArray[np.bool_]) -> list[Ints]:
+def _spans(
+    complete: Ints, at: Ints, source: Source, of_keys: NDArray[np.bool_], pairs_per_span: int
+) -> list[Ints]:
     """Cut the asked rows into spans of time: as many as pay; one if any age of a value is accepted."""
     pairs = complete.size * int(of_keys.sum()) / max(source.key_count, 1)
-    count = min(max(round(math.sqrt(pairs / PAIRS_PER_SPAN)), 1), MAX_SPANS) if source.max_age else 1
+    count = min(max(round(math.sqrt(pairs / pairs_per_span)), 1), MAX_SPANS) if source.max_age else 1
     ordered = complete[np.argsort(at[complete], kind="stable")]
     return [span for span in np.array_split(ordered, count) if span.size]
 

@@ -160,6 +160,7 @@ def as_files_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: 
         raise InputError(
             f"view {view.name!r} joins by {name!r}, {column.type} in the rows but {kind} in its files",
             where=view.source,
+            hint="Write the key with the same type in both.",
         )
     if column.type == kind:
         return column

@@ -59,6 +59,7 @@ def _part(name: str, kind: str, column: pa.Array) -> pa.Array:
     raise InputError(
         f"key {name!r} is {kind}: Feast looks up strings, bytes, integers and times",
         where="the feature view's entities",
+        hint="Give the entity one of these as its value_type.",
     )
 
 

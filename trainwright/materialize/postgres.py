@@ -16,7 +16,6 @@ from trainwright.materialize.rows import Rows
 from trainwright.materialize.values import texts
 
 PATIENCE_S = 60
-"""How long to wait for another run in the middle of a transaction."""
 
 COLUMNS = ("entity_key", "feature_name", "value", "value_text", "event_ts", "created_ts")
 
@@ -34,6 +33,7 @@ class PostgresWriter:
         online: The repository.
         view: The view.
         held: Raises unless this run still holds its lease.
+        patience_s: How long to wait for another run in the middle of a transaction.
 
     Raises:
         InputError: The view has no table: the definitions were never applied here.
@@ -42,13 +42,15 @@ class PostgresWriter:
 
     name = "postgres, by COPY"
 
-    def __init__(self, online: Online, view: OnlineView, held: Callable[[], None]) -> None:
+    def __init__(
+        self, online: Online, view: OnlineView, held: Callable[[], None], patience_s: int = PATIENCE_S
+    ) -> None:
         from feast.infra.online_stores.helpers import compute_table_id
         from feast.infra.utils.postgres.connection_utils import _get_conn
         from psycopg import Error, sql
 
         config = online.feast.config
-        self._view, self._held = view, held
+        self._view, self._held, self._patience_s = view, held, patience_s
         versions = config.registry.enable_online_feature_view_versioning
         name = compute_table_id(online.project, view.feast, versions)
         self._table, self._lock = sql.Identifier(name), _lock(name)
@@ -70,7 +72,7 @@ class PostgresWriter:
         names = ", ".join(COLUMNS)
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE_S}s'")
+                cursor.execute(f"SET LOCAL lock_timeout = '{self._patience_s}s'")
                 cursor.execute("SELECT pg_advisory_xact_lock(%s)", [self._lock])
                 self._held()  # from here on no other can write: one that takes over writes after this
                 copy = f"COPY trainwright_incoming ({names}) FROM STDIN (FORMAT binary)"

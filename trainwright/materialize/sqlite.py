@@ -11,7 +11,6 @@ from trainwright.materialize.rows import Rows
 from trainwright.materialize.values import texts
 
 PATIENCE_S = 60
-"""How long to wait for another process that writes to the file."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,6 +22,7 @@ class SqliteWriter:
         online: The repository.
         view: The view.
         held: Raises unless this run still holds its lease.
+        patience_s: How long to wait for another process that writes to the file.
 
     Raises:
         InputError: The view has no table: the definitions were never applied here.
@@ -30,11 +30,13 @@ class SqliteWriter:
 
     name = "sqlite, from arrays"
 
-    def __init__(self, online: Online, view: OnlineView, held: Callable[[], None]) -> None:
+    def __init__(
+        self, online: Online, view: OnlineView, held: Callable[[], None], patience_s: int = PATIENCE_S
+    ) -> None:
         from feast.infra.online_stores.helpers import compute_table_id
 
         config = online.feast.config
-        self._view, self._held = view, held
+        self._view, self._held, self._patience_s = view, held, patience_s
         self._path = online.folder / config.online_store.path
         table = compute_table_id(
             online.project, view.feast, config.registry.enable_online_feature_view_versioning
@@ -66,7 +68,7 @@ class SqliteWriter:
     def _opened(self, table: str) -> sqlite3.Connection:
         uri = f"{self._path.as_uri()}?mode=rw"  # a file that is not there is not made
         try:
-            connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE_S)
+            connection = sqlite3.connect(uri, uri=True, timeout=self._patience_s)
             names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         except sqlite3.Error as error:
             if self._path.exists():

@@ -70,10 +70,11 @@ class History:
 
     Args:
         folder: Path or URI; it need not exist.
+        kept: How many of the last ones stay.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, kept: int = KEPT) -> None:
+        self._folder, self._kept = folder, kept
 
     def last(self) -> Watermark | None:
         """Return the newest watermark; None if the view was never materialized."""
@@ -98,7 +99,7 @@ class History:
         return None
 
     def add(self, mark: Watermark) -> None:
-        """Write the next watermark, and remove those that are older than the last ``KEPT``.
+        """Write the next watermark, and remove those that are older than those that stay.
 
         Raises:
             TransientError: Another run wrote it first.
@@ -110,7 +111,7 @@ class History:
             raise TransientError(
                 f"another run of view {mark.view!r} finished meanwhile", where=uri, hint="Run again."
             ) from None
-        old = [number for number in self._numbers() if number <= mark.number - KEPT]
+        old = [number for number in self._numbers() if number <= mark.number - self._kept]
         remove(join(self._folder, _name(number)) for number in old)
 
     def _numbers(self) -> list[int]:
@@ -126,7 +127,11 @@ class History:
         try:
             return Watermark.from_json(json.loads(read_bytes(uri)), where=uri)
         except ValueError as error:
-            raise InputError(f"this watermark is not JSON: {error}", where=uri) from None
+            raise InputError(
+                f"this watermark is not JSON: {error}",
+                where=uri,
+                hint="Remove it: the next run goes on from the one before it.",
+            ) from None
 
 
 def reached_after(before: Watermark | None, window: Window) -> str:

@@ -102,7 +102,9 @@ def incremental(
         start = max(start, whole_second(first))
     if start is not None and start >= end:
         raise InputError(
-            f"materialize.since {shown(start)} is not before the end {shown(end)}", where="materialize.since"
+            f"materialize.since {shown(start)} is not before the end {shown(end)}",
+            where="materialize.since",
+            hint="The end is the earliest of materialize.end, the run's date, and now less the lag.",
         )
     return Window(start, end)
 

@@ -151,16 +151,21 @@ def draw_page(page: Page) -> str:
     return _template().render(page=page)
 
 
-def write_page(page: Page, path: Path) -> Path:
+def write_page(page: Page, path: Path, most: int = MAX_BYTES) -> Path:
     """Write a page as one file that needs nothing else.
 
+    Args:
+        page: What it shows.
+        path: The file.
+        most: Bytes that it stays below.
+
     Raises:
-        InternalError: It has :data:`MAX_BYTES` or more: show fewer figures, or fewer rows.
+        InternalError: It has as many or more: show fewer figures, or fewer rows.
     """
     content = draw_page(page).encode()
-    if len(content) >= MAX_BYTES:
+    if len(content) >= most:
         raise InternalError(
-            f"the report {page.title!r} has {len(content):,} bytes; a page stays below {MAX_BYTES:,}",
+            f"the report {page.title!r} has {len(content):,} bytes; a page stays below {most:,}",
             where=str(path),
         )
     path.parent.mkdir(parents=True, exist_ok=True)

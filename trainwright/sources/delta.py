@@ -113,7 +113,11 @@ def _log_of(root: str, wanted: int | None, access: Access) -> "Iterator[tuple[De
             table = DeltaTable(folder, version=wanted)
         except (DeltaError, ValueError, OSError) as error:
             said = redacted(str(error)).replace(folder, "")
-            raise InputError(f"the log of this Delta table cannot be read: {said:.300}", where=root) from None
+            raise InputError(
+                f"the log of this Delta table cannot be read: {said:.300}",
+                where=root,
+                hint="Name the folder that holds _delta_log, or another version.",
+            ) from None
         yield table, int(table.version())
 
 

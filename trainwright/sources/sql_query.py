@@ -65,7 +65,11 @@ class Statement:
 
     def __init__(self, url: str, data: Data, access: Access) -> None:
         if data.sql is None:
-            raise InputError("nothing says what to read of the database", where="data.sql")
+            raise InputError(
+                "nothing says what to read of the database",
+                where="data.sql",
+                hint="Give data.sql a select and its tables.",
+            )
         query, place = data.sql, place_of(url)
         self.url, self._key, self._types = url, data.key, dict(data.types)
         self._server, self._parameters = Server(place, query, access), dict(query.parameters)

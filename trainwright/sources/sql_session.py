@@ -126,7 +126,11 @@ class Server:
         try:
             return path.read_text().rstrip("\r\n")
         except FileNotFoundError:
-            raise InputError("no such file", where=f"data.sql.password_file: {path}") from None
+            raise InputError(
+                "no such file",
+                where=f"data.sql.password_file: {path}",
+                hint="Mount the secret there, or name its file.",
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise PermissionRefused(
                 f"the password cannot be read: {type(error).__name__}",

@@ -7,8 +7,9 @@ A local path, a ``file://`` URI and a mounted volume are one thing and need noth
 from trainwright.storage.access import Access
 from trainwright.storage.commit import create, publish, remove
 from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
-from trainwright.storage.opening import fetch, head, open_file, read_bytes
+from trainwright.storage.opening import head, open_file, read_bytes
 from trainwright.storage.store import AlreadyThere, Moved
+from trainwright.storage.transfer import fetch
 from trainwright.storage.uris import join, local_path, redacted
 
 __all__ = [

@@ -129,7 +129,11 @@ def _push(store: Store, place: Remote, stream: BinaryIO, sums: _Sums, patience_s
     try:
         return retrying(once, "writing", place.uri, patience_s)
     except Absent:
-        raise InputError(f"there is no bucket {place.bucket!r}", where=place.uri) from None
+        raise InputError(
+            f"there is no bucket {place.bucket!r}",
+            where=place.uri,
+            hint="Make it first, or look at the name.",
+        ) from None
     except Taken:
         found = retrying(lambda: store.head(place.name), "looking at", place.uri, patience_s)
         if unsure and _same(found, sums, store, patience_s):

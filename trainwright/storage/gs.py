@@ -134,7 +134,11 @@ class Bucket:
 
     def _blob(self, name: str, version: str = "") -> Any:
         if version and not version.isdigit():
-            raise InputError(f"{version!r} is no generation", where=f"gs://{self.name}/{name}")
+            raise InputError(
+                f"{version!r} is no generation",
+                where=f"gs://{self.name}/{name}",
+                hint="It is a number, as the bucket's own listing has it.",
+            )
         return self._bucket.blob(name, generation=int(version) if version else None)
 
     def _entry(self, blob: Any) -> SourceFile:

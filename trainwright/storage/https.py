@@ -58,7 +58,7 @@ class Server:
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:  # noqa: ARG002
         """A web server lists nothing."""
-        raise InputError("a web server cannot be listed", where=self._where(prefix))
+        raise InputError("a web server cannot be listed", where=self._where(prefix), hint="Name one file.")
 
     def children(self, prefix: str) -> list[str]:  # noqa: ARG002
         """A web server lists nothing."""
@@ -110,7 +110,11 @@ class Server:
                         return
                     url = urljoin(url, answer.headers["Location"])
                 _require_allowed(url, self.access)
-        raise InputError(f"redirected more than {_HOPS} times", where=self._where(name))
+        raise InputError(
+            f"redirected more than {_HOPS} times",
+            where=self._where(name),
+            hint="Name the address that it leads to in the end.",
+        )
 
     def _judge(self, answer: requests.Response, name: str) -> None:
         status = answer.status_code
@@ -159,7 +163,11 @@ def _require_allowed(url: str, access: Access) -> None:
     except ValueError:
         raise InputError("this is no URL", where=redacted(url)) from None
     if parts.scheme != "https" or parts.username is not None or not host:
-        raise PermissionRefused("a redirect leads away from https", where=redacted(url))
+        raise PermissionRefused(
+            "a redirect leads away from https",
+            where=redacted(url),
+            hint="Name an https address that needs none.",
+        )
     require_host(host, port, access)
 
 

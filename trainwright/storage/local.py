@@ -38,7 +38,11 @@ def list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:
             found = _below(path, suffixes) if path.is_dir() else _matching(path, suffixes)
             return [_entry(file) for file in found]
         except RecursionError:
-            raise InputError("hundreds of folders lie in one another", where=str(path)) from None
+            raise InputError(
+                "hundreds of folders lie in one another",
+                where=str(path),
+                hint="Name a folder further down, or a glob.",
+            ) from None
 
 
 def open_local(path: Path) -> BinaryIO:
@@ -163,7 +167,11 @@ def _walk(folder: Path, root: Path, above: tuple[Path, ...], wanted: Callable[[s
             if counts(entry.name, ()):
                 real = path.resolve()
                 if real in above:
-                    raise InputError(f"a link leads back to {real}, which holds it", where=str(path))
+                    raise InputError(
+                        f"a link leads back to {real}, which holds it",
+                        where=str(path),
+                        hint="Remove the link, or name a folder below it.",
+                    )
                 yield from _walk(path, root, (*above, real), wanted)
         elif wanted(entry.name):
             yield path
@@ -185,7 +193,11 @@ def _descend(folder: Path, wanted: tuple[str, ...], root: Path, above: tuple[Pat
     """Give the files that could match: every level is one part of the pattern, but from ``**`` on, all do."""
     real = folder.resolve()
     if real in above:
-        raise InputError(f"a link leads back to {real}, which holds it", where=str(folder))
+        raise InputError(
+            f"a link leads back to {real}, which holds it",
+            where=str(folder),
+            hint="Remove the link, or name a folder below it.",
+        )
     first, deep = matcher(wanted[0]), wanted[0] == "**"
     for path in sorted(folder.iterdir()):
         if not deep and not first(path.name):
@@ -216,7 +228,11 @@ def _entry(path: Path) -> SourceFile:
         state = path.stat()
     except FileNotFoundError:
         if path.is_symlink():
-            raise InputError("a link to a file that is not there", where=str(path)) from None
+            raise InputError(
+                "a link to a file that is not there",
+                where=str(path),
+                hint="Remove the link, or put the file back.",
+            ) from None
         raise
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

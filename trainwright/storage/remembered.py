@@ -43,7 +43,11 @@ class Memory:
             return cls(None, {})
         place = local_path(folder)
         if place is None:
-            raise InputError(f"checksums are remembered on a disk, not at {folder!r}", where="data.remember")
+            raise InputError(
+                f"checksums are remembered on a disk, not at {folder!r}",
+                where="data.remember",
+                hint="Name a folder of this machine, or leave it out.",
+            )
         return cls(place / FILE, _read(place / FILE))
 
     def recall(self, entry: SourceFile) -> str | None:

@@ -32,13 +32,23 @@ def read_whole(uri: str, version: str, access: Access) -> bytes:
     return content
 
 
-def fetch_whole(entry: SourceFile, path: Path, access: Access) -> None:
-    """Copy a listed file to a local path that must not exist yet.
+def fetch(entry: SourceFile, path: Path, access: Access = Access()) -> None:  # noqa: B008 - it is frozen
+    """Copy a listed file to a local path that must not exist, checked against its listed size and checksum.
+
+    Large objects are read by several ranges at a time.
+
+    Args:
+        entry: The file, as it was listed.
+        path: Where to.
+        access: What may be reached.
 
     Raises:
         AlreadyThere: Something lies at the path.
         Moved: The source's bytes are not the listed ones.
-        TransientError: They arrived damaged.
+        InputError: There is no such file.
+        PermissionRefused: It may not be read, or the path not be written.
+        TransientError: They arrived damaged, or the store kept failing.
+        DependencyError: Nothing answers there, or the disk is full.
     """
     with placed(path) as target:
         if remote(entry.uri) is None:

@@ -156,7 +156,7 @@ def _within(text: str, folder: str) -> bool:
 
 def _require_name(text: str) -> None:
     if not text.strip() or "\0" in text or not _is_utf8(text):
-        raise InputError(f"{text!r} names no file", where="source")
+        raise InputError(f"{text!r} names no file", where="source", hint="Write a path or a URI.")
 
 
 def _is_utf8(text: str) -> bool:

@@ -73,7 +73,11 @@ def _require_size(path: Path, entry: SnapshotFile, folder: Path) -> os.stat_resu
     except (FileNotFoundError, NotADirectoryError):
         raise gone(entry, str(folder)) from None
     except PermissionError:
-        raise PermissionRefused("this file may not be read by this process", where=str(path)) from None
+        raise PermissionRefused(
+            "this file may not be read by this process",
+            where=str(path),
+            hint="Let the user of this process read it.",
+        ) from None
     if not stat.S_ISREG(state.st_mode):
         raise gone(entry, str(folder))
     if state.st_size != entry.size:
@@ -103,7 +107,11 @@ def _digest_of(path: Path, kind: str, size: int, mtime_ns: int) -> str:  # noqa:
             while block := stream.read(_BLOCK):
                 digest.update(block)
     except PermissionError:
-        raise PermissionRefused("this file may not be read by this process", where=str(path)) from None
+        raise PermissionRefused(
+            "this file may not be read by this process",
+            where=str(path),
+            hint="Let the user of this process read it.",
+        ) from None
     return str(digest.hexdigest())
 
 
@@ -112,7 +120,9 @@ class _Crc32c:
         try:
             from google_crc32c import Checksum
         except ImportError as error:
-            raise DependencyError(f"a crc32c cannot be checked here: {error}", where="checksum") from None
+            raise DependencyError(
+                f"a crc32c cannot be checked here: {error}", where="checksum", hint="Install google-crc32c."
+            ) from None
         make: Callable[[], Any] = Checksum
         self._checksum = make()
 

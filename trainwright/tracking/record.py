@@ -15,12 +15,15 @@ import trainwright
 from trainwright.artifacts import Environment, Record
 
 
-def library_digest() -> str:
+def library_digest(package: Path | None = None) -> str:
     """Return the SHA-256 over the source files that a step can reach, names included.
 
     ``authoring`` is left out: no step imports it, so a change of the command line repeats no step.
+
+    Args:
+        package: Folder of the package; this one when None.
     """
-    root = Path(trainwright.__file__).resolve().parent
+    root = package or Path(trainwright.__file__).resolve().parent
     total = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         own = path.relative_to(root).parts[0] in {"authoring", "_compiled", "_images"}

@@ -65,7 +65,9 @@ def infer_schema(folder: Path, split: str) -> str:
     """
     snapshot = Snapshot.read(folder)
     if not snapshot.splits.get(split, 1):
-        raise InputError(f"split {split!r} has no rows to learn from", where=str(folder))
+        raise InputError(
+            f"split {split!r} has no rows to learn from", where=str(folder), hint="Name another one: --split."
+        )
 
     from trainwright.tables import iter_batches
     from trainwright.validate.schema import infer, write_text

@@ -61,7 +61,11 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
     folder = _verdict_folder(source)
     verdict, baseline = _checked(folder)
     if verdict.decision == "FAIL":
-        raise DataRefused("this data was refused: it is no baseline", where=str(folder))
+        raise DataRefused(
+            "this data was refused: it is no baseline",
+            where=str(folder),
+            hint="Name a run whose data was not.",
+        )
     evidence = _evidence(source, folder, verdict, promoted)
     if not (evidence or reason.strip()):
         raise InputError(

@@ -68,7 +68,11 @@ def propose(folder: Path, text: str, split: str, where: str) -> Proposal:
     """
     snapshot, schema = Snapshot.read(folder), parse_schema(text, where)
     if not snapshot.splits.get(split, 1):
-        raise InputError(f"split {split!r} has no rows to compare with", where=str(folder))
+        raise InputError(
+            f"split {split!r} has no rows to compare with",
+            where=str(folder),
+            hint="Name another one: --split.",
+        )
     key = [snapshot.roles["key"]] if "key" in snapshot.roles else []
     statistics = describe(iter_batches(folder, snapshot, [split]), schema, key)
     profile = Profile(split, snapshot.splits[split], statistics, {})

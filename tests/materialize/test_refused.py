@@ -1,0 +1,50 @@
+"""What cannot be materialized, or must not be believed, is refused by name before a row is written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from tests.materialize.shop import TIMES, Shop, at, row
+from trainwright.errors import InputError, TransientError
+from trainwright.materialize.watermark import History
+
+
+def test_a_repository_without_an_online_store_says_what_to_set(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop().apply()
+    settings = shop.repository / "feature_store.yaml"
+    settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"online_store": None}))
+    with pytest.raises(InputError, match="this repository has no online store") as caught:
+        shop.run(date=at(5).isoformat())
+    assert "sqlite, redis or postgres" in caught.value.hint
+
+
+def test_a_watermark_that_something_else_wrote_is_named(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop().apply()
+    place = shop.folder / "state" / shop.project / "stock" / "watermark.00000001.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("{")
+    with pytest.raises(InputError, match="this watermark is not JSON") as caught:
+        shop.run(date=at(5).isoformat())
+    assert caught.value.where == str(place)
+    place.unlink()
+    assert shop.run(date=at(5).isoformat()).views[0].mark.number == 1
+
+
+def test_of_two_runs_that_end_with_the_same_number_the_second_is_told(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop().apply()
+    mark = shop.run(date=at(5).isoformat()).views[0].mark
+    with pytest.raises(TransientError, match="another run of view 'stock' finished meanwhile"):
+        History(str(shop.folder / "state" / shop.project / "stock")).add(mark)
+
+
+def test_a_key_of_floats_is_refused_before_a_row_is_written(
+    make_shop: Callable[..., Shop], tmp_path: Path
+) -> None:
+    schema = pa.schema([("product", pa.float64()), ("stock", pa.int64()), *TIMES])
+    shop = make_shop(schema=schema, types={"stock": "Int64"}, keys={"product": "DOUBLE"}).apply()
+    shop.add("a", [{"product": 1.5} | {name: row(1, 0, 10)[name] for name in ("stock", "event", "created")}])
+    with pytest.raises(InputError, match="key 'product' is DOUBLE"):
+        shop.run(date=at(5).isoformat())

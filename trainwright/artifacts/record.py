@@ -1,0 +1,76 @@
+"""What a step did, where it ran, and how far it is."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trainwright.documents import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where a step ran: enough to build the same environment again.
+
+    Attributes:
+        name: The image's short name, such as ``tabular``.
+        lock_sha256: Digest of the lock it was made from; empty if unknown.
+        library: Version of trainwright.
+        library_sha256: Digest over the source of trainwright as it was.
+        python: Version of the interpreter.
+        platform: Operating system and processor.
+    """
+
+    name: str
+    lock_sha256: str
+    library: str
+    library_sha256: str
+    python: str
+    platform: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Document):
+    """What one step did: the ground of the run's page and of a model's lineage.
+
+    It lies beside the step's main document and carries the records of what it was made from, so a
+    model's record alone leads back to the source. It is no part of any identity: it names times.
+
+    Attributes:
+        step: The verb.
+        headline: The one fact worth a line on the screen, with its limit beside the number.
+        decision: One of :data:`trainwright.verdicts.DECISIONS` for a judging step, else empty.
+        started: Start in UTC, ISO 8601.
+        seconds: Duration of the work, imports excluded.
+        config: What was asked of the step.
+        inputs: Digests of what it read, by name.
+        outputs: Digests of what it made, by name.
+        environment: Where it ran.
+        parents: Records of the steps it read from.
+    """
+
+    FILE: ClassVar[str] = "record.json"
+    step: str
+    headline: str
+    started: str
+    seconds: float
+    environment: Environment
+    decision: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    parents: tuple["Record", ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Document):
+    """Where a training stands; written whole, at most every 10 seconds."""
+
+    FILE: ClassVar[str] = "progress.json"
+    step: int
+    total: int
+    epoch: int
+    loss: float
+    samples_per_s: float
+    eta_s: float
+    time: str
+    checkpoint_step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
