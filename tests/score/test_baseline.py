@@ -21,7 +21,9 @@ def training_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run(training_set, tmp_path_factory.mktemp("trained"), training={"epochs": 1})
+    return run(
+        training_set, tmp_path_factory.mktemp("trained"), training={"epochs": 1}, resources={"processes": 1}
+    )
 
 
 def score(training_set: Path, folder: Path, model: Path | None, digest: str = "") -> Scored:

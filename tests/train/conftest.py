@@ -10,6 +10,8 @@ from tests.train.odd import TARGETS, Made, untrained, with_odd_rows
 from tests.train.problems import ROWS, Outcome, flights, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
+from trainwright.launch.job import Completion, Job, Result
+from trainwright.launch.local import Local
 from trainwright.train.group import Group, joined
 from trainwright.train.model import write_model
 
@@ -26,6 +28,30 @@ def training_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """A training in two processes that went well."""
     return run(training_set, tmp_path_factory.mktemp("trained"))
+
+
+class Interrupted:
+    """A launcher whose job lost its first process while that wrote the model, in an earlier round."""
+
+    name = "local"
+
+    def run(self, job: Job) -> Result:
+        for place in ("model", "predictions"):
+            (job.folder / place).mkdir()
+            (job.folder / place / "half.parquet").write_bytes(b"half of it")
+        Completion(attempt=job.attempt, outputs={}).write(job.folder)
+        (job.folder / "half-written").touch()
+        return Local().run(job)
+
+
+@pytest.fixture(scope="session")
+def trained_again(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The same training, over a shared volume beside its outputs, and with a lost round before it."""
+    place = tmp_path_factory.mktemp("again")
+    shared = place / "shared"
+    shared.mkdir()
+    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
+    return run(training_set, place / "out", Interrupted(), resources=resources)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ FARTHEST = 25
 """Most steps between a start and its kill."""
 
 WHOLE = 3
-"""Every so many kills, one takes the whole job with it."""
+"""Usually, every third kill takes the whole job with it."""
 
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -41,7 +41,9 @@ class Report:
     recovery_s: list[float]
 
 
-def kill_often(folder: Path, count: int, seed: int, *, forked: bool = False, processes: int = 2) -> Report:
+def kill_often(
+    folder: Path, count: int, seed: int, *, forked: bool = False, processes: int = 2, whole: int = WHOLE
+) -> Report:
     """Train with kills at random, and compare with the same training left alone.
 
     Args:
@@ -49,12 +51,13 @@ def kill_often(folder: Path, count: int, seed: int, *, forked: bool = False, pro
         count: How many kills.
         seed: Of the steps and ranks.
         forked: Start each life by forking, which takes a tenth of the time; else the agent of a job starts
-            them, and is killed itself at every third kill.
+            them, and is killed itself at some of the kills.
         processes: How many.
+        whole: Every so many kills, one takes the whole job with it.
     """
     draw = random.Random(seed)  # noqa: S311
     kills = [[draw.randint(1, FARTHEST), draw.randrange(processes)] for _ in range(count)]
-    for index in range(WHOLE - 1, count, WHOLE) if not forked else ():
+    for index in range(whole - 1, count, whole) if not forked else ():
         kills[index][1] = -1
     steps = EVERY * (count + 2)
     alone = Options(str(folder / "alone" / "home"), str(folder / "alone" / "notes"), steps, EVERY)

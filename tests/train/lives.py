@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from trainwright.experiment import Training
 from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.train.architectures import Inputs
-from trainwright.train.checkpoint import Checkpoints
+from trainwright.train.checkpoint import Checkpoints, committed
 from trainwright.train.checkpoint.tensors import tensors_of
 from trainwright.train.group import Group, joined
 from trainwright.train.loader import Loader
@@ -56,6 +56,7 @@ class Options:
         hidden: Width of its network.
         batch: Global batch.
         pause_s: Seconds that each step takes longer.
+        settled: Wait with a kill until the checkpoint before it is committed: so it is known what is lost.
         told: What it was told.
         dropout: Of its network.
         parallel: How it is divided.
@@ -71,6 +72,7 @@ class Options:
     hidden: int = 8
     batch: int = BATCH
     pause_s: float = 0.0
+    settled: bool = False
     told: dict[str, Any] = field(default_factory=lambda: {"data_version": "d"})
     dropout: float = 0.2
     parallel: dict[str, Any] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class Witness:
         if state.step % self._options.every == 0 or last:
             self._note("reached", state, loss)
         if state.step == self._due:
+            self._settle(state.step // self._options.every * self._options.every)
             lives = len(list(self._notes.glob("killed-*")))
             (self._notes / f"killed-{lives:03}").write_text(f"{state.step} {self._rank} {time.time()}")
             if self._whole:
@@ -161,6 +164,12 @@ class Witness:
 
     def roll_back(self, state: State) -> None:
         self.kept.roll_back(state)
+
+    def _settle(self, step: int) -> None:
+        """Wait for the commit of a step's checkpoint, which threads of all processes are at."""
+        folder = Path(self._options.home) / "checkpoints"
+        while self._options.settled and step not in [name.step for name in committed(folder)]:
+            time.sleep(0.01)
 
     def _note(self, what: str, state: State, loss: float = 0) -> None:
         """Add a line that no kill can tear."""
@@ -207,7 +216,7 @@ def live(
     prepare: Callable[[int], None] | None = None,
     *,
     grace_s: float = 2,
-    within_s: float = 60,
+    within_s: float = 300,
 ) -> list[int]:
     """Start the processes of one life, wait for their end, and return their exit codes.
 
@@ -232,7 +241,7 @@ def begin(options: Options, processes: int = 2, prepare: Callable[[int], None] |
     return [_forked(options, rank, processes, port, prepare) for rank in range(processes)]
 
 
-def ended(pids: list[int], *, grace_s: float = 2, within_s: float = 60) -> list[int]:
+def ended(pids: list[int], *, grace_s: float = 2, within_s: float = 300) -> list[int]:
     """Wait for the end of a life, and return the exit codes of its processes."""
     codes: dict[int, int] = {}
     end = time.monotonic() + within_s

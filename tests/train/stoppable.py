@@ -20,7 +20,7 @@ from trainwright.experiment import Training
 from trainwright.launch.job import Completion, Job
 from trainwright.launch.pulse import Pulse
 from trainwright.launch.ranks import reported_rank
-from trainwright.train.checkpoint import Checkpoints
+from trainwright.train.checkpoint import Checkpoints, committed
 from trainwright.train.checkpoint.tensors import tensors_of
 from trainwright.train.evaluation import Evaluation
 from trainwright.train.evidence import witness_in
@@ -32,7 +32,7 @@ from trainwright.train.order import Order
 from trainwright.train.samples import Batch
 from trainwright.train.state import State
 from trainwright.train.step import Gradients, Stepper
-from trainwright.train.stopping import Stop, listening
+from trainwright.train.stopping import Stop, leaving_at_once, listening
 from trainwright.train.straggling import Straggling
 
 SAMPLES, FEATURES, BATCH = 330, 6, 32
@@ -56,7 +56,8 @@ class Options:
         signals: Step, rank and signal that the process then sends itself; once, by a file in the home.
         greedy: Samples at once that a GPU has no memory for; 0 for none.
         slow: Rank that takes long for each batch; -1 for none.
-        pause_s: Seconds that each step takes longer.
+        frozen: Step whose save rank 1 stops in; 0 for none.
+        pause_s: Seconds that each step takes longer, once something is saved.
     """
 
     training: dict[str, Any] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Options:
     signals: list[list[int]] = field(default_factory=list)
     greedy: int = 0
     slow: int = -1
+    frozen: int = 0
     pause_s: float = 0.0
 
 
@@ -104,7 +106,7 @@ class Poisoned(Points):
 
     def __init__(self, options: Options, rank: int) -> None:
         super().__init__()
-        self._sleep_s = 0.05 if rank == options.slow else 0.0
+        self._sleep_s = 0.15 if rank == options.slow else 0.0
         self._bad = options.poison
 
     def take(self, index: NDArray[np.int64]) -> Batch:
@@ -136,6 +138,13 @@ class Wild(Stepper):
         super().apply(gradients, rate * 1000 if 0 < self.wild_from <= self.taken else rate)
 
 
+def send(number: signal.Signals) -> None:
+    """Send this process a signal. It is continued for its stacks, and must not have gone on by then."""
+    os.kill(os.getpid(), number)
+    if number == signal.SIGSTOP:
+        time.sleep(600)
+
+
 class Trouble:
     """Sends this process the signals that are due, once each, and digests the last state."""
 
@@ -143,18 +152,24 @@ class Trouble:
         self._options, self._home, self._rank = options, home, rank
 
     def saw(self, step: Step) -> None:
-        time.sleep(self._options.pause_s)
+        if self._options.pause_s and committed(self._home / "checkpoints"):
+            time.sleep(self._options.pause_s)
         for index, (number, rank, name) in enumerate(self._options.signals):
             mark = self._home / f"sent-{index}"
             if number <= step.number and rank == self._rank and not mark.exists():
                 mark.write_text(str(step.number))
-                os.kill(os.getpid(), signal.Signals(name))
+                send(signal.Signals(name))
 
 
 class Digesting(Checkpoints):
     """Checkpoints that tell what the state is that they save last."""
 
-    last = ""
+    last, frozen = "", 0
+
+    def _begin(self, state: State, loss: float) -> None:
+        if state.step == self.frozen:
+            send(signal.SIGSTOP)
+        super()._begin(state, loss)
 
     def saw(self, state: State, loss: float, *, last: bool) -> None:
         super().saw(state, loss, last=last)
@@ -180,9 +195,10 @@ def ready(options: Options, folder: Path, home: Path, group: Group, stop: Stop, 
     order = Order(SAMPLES, BATCH, 8, seed=3)
     feeder = Loader(Poisoned(options, group.rank), order, group.rank, group.size, prefetch=1)
     keeper = Digesting(training.checkpoints, home, folder.name, {"data_version": "d"}, group)
+    keeper.frozen = options.frozen if group.rank == 1 else 0
     evaluate = None
     if training.guards.early_stopping:
-        evaluate = Evaluation(stepper, Line(), Points(), training, group)
+        evaluate = Evaluation(stepper, Line(), Points(), training, group, stop.asked)
     watchers = [Trouble(options, home, group.rank), Straggling(stepper.module, training, group)]
     witness = witness_in(folder, group.rank)
     return Loop(stepper, feeder, training, group, keeper, watchers, stop.asked, evaluate, witness, pulse)
@@ -194,7 +210,7 @@ def job(home: Path, options: Options, **changes: Any) -> Job:
     attempts.mkdir(parents=True, exist_ok=True)
     folder = attempts / f"{len(list(attempts.iterdir())) + 1:04}"
     folder.mkdir()
-    settings: dict[str, Any] = {"processes": 2, "cpu": 2, "timeout_s": 120, "grace_s": 20}
+    settings: dict[str, Any] = {"processes": 2, "cpu": 2, "timeout_s": 600, "grace_s": 60}
     program = ("-m", "tests.train.stoppable", "{folder}", json.dumps(asdict(options)))
     return Job(run="r", task="train", image="i", program=program, folder=folder, **settings | changes)
 
@@ -213,7 +229,13 @@ def main(folder: Path, options: Options, stop: Stop) -> None:
         Completion(attempt=folder.name, outputs=outputs).write(folder)
 
 
+def one_process(folder: Path, options: Options) -> None:
+    """Train as one of several processes that no agent looks after."""
+    with listening() as told:
+        main(folder, options, told)
+
+
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    with reported_rank(place, int(os.environ["RANK"])), listening() as told:
+    with leaving_at_once(), reported_rank(place, int(os.environ["RANK"])), listening() as told:
         main(place, Options(**json.loads(sys.argv[2])), told)

@@ -38,7 +38,7 @@ def losses(options: Options) -> dict[int, float]:
     return {note.step: note.loss for note in notes(Path(options.notes)) if note.what == "reached"}
 
 
-def await_that(true: Callable[[], object], within_s: float = 30) -> None:
+def await_that(true: Callable[[], object], within_s: float = 300) -> None:
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end
@@ -50,7 +50,7 @@ def test_another_number_of_processes_goes_on_with_the_same_samples_and_losses(
     tmp_path: Path, others: int
 ) -> None:
     whole = asked(tmp_path / "whole", dropout=0.0)
-    changed = asked(tmp_path / "changed", dropout=0.0, pause_s=0.02)
+    changed = asked(tmp_path / "changed", dropout=0.0, settled=True)
     assert live(whole, 4) == [0] * 4
     live(replace(changed, kills=[[29, 3]]), 4, grace_s=0.2)
     assert live(changed, others) == [0] * others
@@ -66,7 +66,7 @@ def test_sharded_parameters_go_on_unsharded_and_the_other_way_round(tmp_path: Pa
     sharded: dict[str, Any] = {"dropout": 0.0, "parallel": {"shard": 2}}
     whole = asked(tmp_path / "whole", **sharded)
     assert live(whole) == [0, 0]
-    changed = asked(tmp_path / "changed", pause_s=0.02, dropout=0.0)
+    changed = asked(tmp_path / "changed", dropout=0.0, settled=True)
     first, second = replace(changed, parallel={"shard": 2}), replace(changed, kills=[[19, 0], [9, 0]])
     live(replace(first, kills=[[19, 0]]), grace_s=0.2)
     live(second, processes, grace_s=0.2)
@@ -137,7 +137,7 @@ def test_a_disk_that_stays_full_ends_the_training_and_leaves_the_old_checkpoint(
 
 
 def stored(options: Options, store: str) -> Options:
-    return replace(options, settings={**options.settings, "store": store, "wait_s": 20})
+    return replace(options, settings={**options.settings, "store": store, "wait_s": 120})
 
 
 def test_a_fresh_machine_goes_on_from_the_store(tmp_path: Path) -> None:
@@ -198,13 +198,13 @@ def test_a_store_that_does_not_answer_does_not_stop_the_training(
 ) -> None:
     options = asked(tmp_path, 20)
     assert live(options) == [0, 0]
-    settings = {"store": unreachable, "wait_s": 3}
+    settings = {"store": unreachable, "wait_s": 6}
     assert live(replace(options, steps=40, settings=settings)) == [0, 0]
     assert steps_in(checkpoints(options))[0] == 40
     said = capfd.readouterr().err
     assert "the store does not answer; training goes on without it" in said
     assert "waits for its store" in said
-    assert "the last checkpoint was not copied to s3://bucket/checkpoints/ab12 within 3 s" in said
+    assert "the last checkpoint was not copied to s3://bucket/checkpoints/ab12 within 6 s" in said
 
 
 def test_where_nothing_lies_here_and_the_store_does_not_answer_no_training_begins_anew(

@@ -173,7 +173,7 @@ def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
 
 
 def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path, alone: Group) -> None:
-    store = {"store": str(tmp_path / "store"), "wait_s": 20}
+    store = {"store": str(tmp_path / "store"), "wait_s": 120}
     begun(tmp_path / "lost-1", alone, width=64, **store)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))

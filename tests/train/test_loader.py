@@ -112,7 +112,7 @@ def test_one_that_is_forgotten_ends_its_thread(rows: Rows) -> None:
     assert threads() == before + 1
     del loader
     gc.collect()
-    for _ in range(200):
+    for _ in range(6000):
         if threads() == before:
             break
         time.sleep(0.02)
@@ -154,7 +154,7 @@ def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: Rows) -> None:
     with Loader(samples, order(rows), 0, 1, prefetch=3) as loader:
         loader.begin(0)
         for expected in (3, 4, 5):
-            for _ in range(200):
+            for _ in range(6000):
                 if samples.taken >= expected:
                     break
                 time.sleep(0.01)

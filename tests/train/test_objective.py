@@ -76,7 +76,7 @@ def test_a_split_that_nothing_can_be_judged_on_is_refused_before_anything_is_lea
     judged = judged.set_column(place, "late", pa.nulls(60, judged["late"].type))
     write(tmp_path / "set", {"train": learned, "evaluate": judged})
     with pytest.raises(DataRefused, match="no row of split 'evaluate' has a label"):
-        run(tmp_path / "set", tmp_path / "out")
+        run(tmp_path / "set", tmp_path / "out", resources={"processes": 1})
     assert not [path for path in (tmp_path / "out").rglob(HISTORY) if History.read(path).points]
 
 

@@ -151,7 +151,7 @@ def test_a_token_outside_the_vocabulary_that_is_only_to_be_scored_is_found_befor
     wrong = pa.table({"id": ["a", "b"], "tokens": pa.array([[1, 2], [3, 9]], pa.list_(pa.int32()))})
     parts = {"train": [texts(60, 0)], "evaluate": [wrong]}
     tables.write_snapshot(tmp_path / "set", parts, parents={}, roles={"key": "id"})
-    asked = request(tmp_path / "set", training=TRAINING | {"epochs": 1000})
+    asked = request(tmp_path / "set", training=TRAINING | {"epochs": 1000}, resources={"processes": 1})
     asked = type(asked)(**vars(asked) | {"network": json.dumps(NETWORK)})
     places = (tmp_path / name for name in ("model", "predictions", "summary.md", "report.html"))
     with pytest.raises(InputError, match=r"tokens lie in \[1, 9\]; a vocabulary of 8 has 0 to 7"):

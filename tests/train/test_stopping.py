@@ -14,11 +14,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.stoppable import SAMPLES, SETTINGS, WATCHED, Line, Options, Points, digest, job, ready
+from tests.train import clean
+from tests.train.stoppable import (
+    SAMPLES,
+    SETTINGS,
+    WATCHED,
+    Line,
+    Options,
+    Points,
+    digest,
+    job,
+    one_process,
+    ready,
+)
 from trainwright.errors import Diverged, Hang, Preempted, PreemptedUnsaved
 from trainwright.experiment import Training
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Result
+from trainwright.launch.job import Completion, Result
 from trainwright.launch.local import Local
 from trainwright.launch.ranks import RankError, rounds
 from trainwright.train.checkpoint import Manifest, committed
@@ -33,7 +45,16 @@ WATCHING = {"guards": {"early_stopping": WATCHED}}
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A training in two processes that nothing happened to."""
-    return Local().run(job(tmp_path_factory.mktemp("left_alone"), Options(training=WATCHING)))
+    return undisturbed_in(tmp_path_factory.mktemp("left_alone"))
+
+
+def undisturbed_in(home: Path) -> Result:
+    """Train in two processes, on from what is there, without an agent; nothing happens to them."""
+    options = Options(training=WATCHING)
+    folder = job(home, options).folder
+    started = [clean.start(one_process, folder, options, **place) for place in clean.places((0, 2), (1, 2))]
+    assert [clean.ended(process) for process in started] == [0, 0]
+    return Result(folder=folder, completion=Completion.read(folder), launcher="none")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +101,7 @@ def test_a_training_that_is_stopped_and_a_training_that_loses_a_process_end_like
 def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_before(
     tmp_path: Path, undisturbed: str
 ) -> None:
-    options = Options(training=WATCHING, pause_s=0.1)
+    options = Options(training=WATCHING, pause_s=1)
     asked = job(tmp_path, options, grace_s=1)
 
     def stop() -> None:
@@ -96,7 +117,7 @@ def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_be
         Local().run(asked)
     thread.join()
     assert caught.value.code == 41
-    again = Local().run(job(tmp_path, Options(training=WATCHING)))
+    again = undisturbed_in(tmp_path)
     assert again.completion.outputs["state"] == undisturbed
 
 
@@ -104,9 +125,8 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = 266  # of step 11, in the share of rank 1
-    asked = job(
-        tmp_path, Options(poison=bad, slow=1, training={"checkpoints": {"every_steps": 5}}), restarts=3
-    )
+    settings = {"checkpoints": {"every_steps": 5}, "guards": {"slow": 1.05}}
+    asked = job(tmp_path, Options(poison=bad, slow=1, training=settings), restarts=3)
     with pytest.raises(Diverged, match="the loss is not finite at step 11, epoch 1") as caught:
         Local().run(asked)
     assert caught.value.code == 30
@@ -123,10 +143,10 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
 
 def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: Path) -> None:
     options = Options(
-        training={"guards": {"stall_s": 3, "collective_s": 60}}, signals=[[9, 1, signal.SIGSTOP]]
+        training={"guards": {"stall_s": 8, "collective_s": 600}}, signals=[[9, 1, signal.SIGSTOP]]
     )
-    asked = job(tmp_path, options, stall_s=3)
-    with pytest.raises(Hang, match=r"no step for 3 s: .* rank 1 at step \d, stopped") as caught:
+    asked = job(tmp_path, options, stall_s=8)
+    with pytest.raises(Hang, match=r"no step for 8 s: .* rank 1 at step \d, stopped") as caught:
         Local().run(asked)
     assert caught.value.code == 31
     stacks = [(asked.folder / "stacks" / f"rank-{rank}.txt").read_text() for rank in (0, 1)]
@@ -134,10 +154,10 @@ def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: 
     assert "in saw" in stacks[1], "this one was stopped after it"
 
 
-def test_a_collective_that_takes_too_long_is_a_hang_too(tmp_path: Path) -> None:
-    options = Options(
-        training={"guards": {"stall_s": 600, "collective_s": 2}}, signals=[[9, 1, signal.SIGSTOP]]
-    )
+def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_waits_for_a_save(
+    tmp_path: Path,
+) -> None:
+    options = Options(training={"guards": {"stall_s": 600, "collective_s": 4}}, frozen=20)
     asked = job(tmp_path, options, stall_s=600)
     with pytest.raises(Hang, match="waited in vain for another process") as caught:
         Local().run(asked)
@@ -203,6 +223,38 @@ def test_a_batch_that_is_left_out_on_the_spot_or_after_going_back_leaves_the_sam
     assert capsys.readouterr().err.count("is left out") == 12
     clean, _ = alone_with(Options(), tmp_path / "clean", alone)
     assert clean != ends["skip"][0]
+
+
+class ToldLater(Stop):
+    """Told to stop from the n-th question on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._left = first
+
+    def asked(self) -> bool:
+        self._left -= 1
+        return self._left <= 0
+
+
+def test_a_look_at_the_watched_split_that_is_told_to_stop_is_made_by_who_goes_on(
+    tmp_path: Path, alone: Group
+) -> None:
+    """It may take longer than the grace, and what it finds decides what is kept."""
+    settings = {"steps": 40, "guards": {"early_stopping": WATCHED}}
+    options = Options(training=settings)
+    whole = alone_with(options, tmp_path / "whole", alone)
+    folder = tmp_path / "cut" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    for asked, step in ((27, 20), (2, 20), (35, 40)):  # a look asks at each of 11 batches
+        loop = ready(options, folder, tmp_path / "cut", alone, ToldLater(asked), None)
+        with pytest.raises(Preempted, match=f"stopped after step {step} of 40, which is saved"):
+            loop.run()
+        name = committed(tmp_path / "cut" / "checkpoints")[0]
+        facts = Manifest.read(tmp_path / "cut" / "checkpoints" / str(name)).facts
+        assert (name.step, "unwatched" in facts) == (step, True)
+        assert (facts.get("watched") or {"step": 0})["step"] == step - 20
+    assert alone_with(options, tmp_path / "cut", alone) == whole
 
 
 def test_going_back_without_a_checkpoint_is_refused(tmp_path: Path, alone: Group) -> None:

@@ -17,6 +17,7 @@ from trainwright.train.curves import Curves
 from trainwright.train.loop import Step
 
 TRACKED = {"epochs": 2, "tracking": {"every_steps": 1}}
+ALONE = {"processes": 1}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
 @pytest.fixture(scope="module")
 def untracked(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The same training without a server."""
-    return run(training_set, tmp_path_factory.mktemp("untracked"), training=TRACKED)
+    return run(training_set, tmp_path_factory.mktemp("untracked"), training=TRACKED, resources=ALONE)
 
 
 def weights(outcome: Outcome) -> str:
@@ -42,7 +43,7 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
 ) -> None:
     way.mode = mode
     tracking = TRACKED | {"tracking": {"every_steps": 1, "uri": way.uri, "experiment": mode}}
-    outcome = run(training_set, tmp_path, training=tracking)
+    outcome = run(training_set, tmp_path, training=tracking, resources=ALONE)
     assert weights(outcome) == weights(untracked)
     assert outcome.submitted.model_version == untracked.submitted.model_version
 
@@ -60,10 +61,9 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
 
 
 def test_the_curves_of_two_trainings_that_are_alike_are_alike(
-    trained: Outcome, training_set: Path, tmp_path: Path
+    trained: Outcome, trained_again: Outcome
 ) -> None:
-    again = run(training_set, tmp_path)
-    first, second = (History.read(outcome.model / FILE) for outcome in (trained, again))
+    first, second = (History.read(outcome.model / FILE) for outcome in (trained, trained_again))
     for name in ("loss", "gradient_norm", "learning_rate"):
         assert first.curve(name) == second.curve(name)
 

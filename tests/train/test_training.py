@@ -16,7 +16,6 @@ from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import Diverged, InternalError
 from trainwright.launch.job import Completion, Job, Result
-from trainwright.launch.local import Local
 from trainwright.tracking.history import FILE as HISTORY
 
 
@@ -142,12 +141,9 @@ def test_nothing_of_the_attempt_is_left(trained: Outcome) -> None:
 
 
 def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
-    trained: Outcome, training_set: Path, tmp_path: Path
+    trained: Outcome, trained_again: Outcome, training_set: Path
 ) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
-    again = run(training_set, tmp_path / "out", Local(), resources=resources)
+    again, shared = trained_again, trained_again.folder.parent / "shared"
     assert again.submitted == trained.submitted
     for path in trained.model.iterdir():
         if path.name not in {Record.FILE, HISTORY}:  # these have times in them
@@ -197,32 +193,20 @@ def test_a_training_that_cannot_tell_of_its_end_keeps_its_home(
     assert [path.name for path in tmp_path.glob(".model.job-*")], "what the next attempt goes on from"
 
 
-class Interrupted:
-    """A launcher whose job lost its first process while that wrote the model, in an earlier round."""
-
-    name = "local"
-
-    def run(self, job: Job) -> Result:
-        for place in ("model", "predictions"):
-            (job.folder / place).mkdir()
-            (job.folder / place / "half.parquet").write_bytes(b"half of it")
-        Completion(attempt=job.attempt, outputs={}).write(job.folder)
-        return Local().run(job)
-
-
 def test_what_an_earlier_round_left_half_written_is_written_again(
-    trained: Outcome, training_set: Path, tmp_path: Path
+    trained: Outcome, trained_again: Outcome
 ) -> None:
-    again = run(training_set, tmp_path, Interrupted())
-    assert again.submitted == trained.submitted
-    assert not list(tmp_path.rglob("half.parquet"))
+    assert trained_again.submitted == trained.submitted
+    assert not list(trained_again.folder.parent.rglob("half.parquet"))
+    (attempt,) = trained_again.folder.parent.glob("shared/trainwright/jobs/*/attempts/0001")
+    assert (attempt / "half-written").exists()
 
 
-def test_a_loss_that_is_not_finite_stops_every_process_with_exit_code_30(
+def test_a_loss_that_is_not_finite_ends_the_step_with_exit_code_30(
     training_set: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(Diverged, match="not finite at step") as caught:
-        run(training_set, tmp_path, training={"learning_rate": 1e30})
+        run(training_set, tmp_path, training={"learning_rate": 1e30}, resources={"processes": 1})
     assert caught.value.code == 30
     assert "Lower the learning rate" in str(caught.value)
     assert_only_the_home_is_there(tmp_path)

@@ -17,6 +17,8 @@ import torch
 import xgboost
 from numpy.typing import NDArray
 
+from tests.train import clean
+from tests.train.node import node
 from tests.train.problems import flights, source, write
 from trainwright.artifacts import Model
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
@@ -335,56 +337,18 @@ def test_a_loss_that_is_not_finite_ends_the_growth(rows: Path, tmp_path: Path, a
         grow(prepared)
 
 
-NODE = """
-import hashlib, sys
-from pathlib import Path
-import torch
-from tests.train.problems import source
-from trainwright.errors import reported
-from trainwright.experiment import Training, Trees
-from trainwright.train.group import joined
-from trainwright.train.prepared import Prepared
-from trainwright.train.trees.training import train_trees
-folder, home, sections = Path(sys.argv[1]), Path(sys.argv[2]), eval(sys.argv[3])
-torch.set_num_threads(1)
-class Look:
-    def saw(self, step):
-        if step.number == sections.get("kill") and group.rank == sections.get("killed", 0):
-            import os, signal
-            os.kill(os.getpid(), signal.SIGKILL)
-with reported("test"), joined(0) as group:
-    prepared = Prepared.of(source(folder), Trees().encoding, Training(**sections["training"]), home, group)
-    trained = train_trees(prepared, Trees(**sections["network"]), [Look()])
-    raw = bytes(trained.grown.booster.save_raw("ubj"))
-    (home / f"out-{group.rank}.ubj").write_bytes(raw)
-"""
-
-
-def processes(
-    folder: Path, home: Path, places: list[tuple[int, int]], **sections: Any
-) -> list[subprocess.Popen[bytes]]:
+def processes(folder: Path, home: Path, places: list[tuple[int, int]], **sections: Any) -> list[Any]:
     """Start processes by hand, each with its number on its machine and that machine's number of processes."""
-    import os
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     home.mkdir(parents=True, exist_ok=True)
     told = {"training": {}, "network": NETWORK} | sections
-    started = []
-    for rank, (local, size) in enumerate(places):
-        place = {"RANK": rank, "WORLD_SIZE": len(places), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": size}
-        env = os.environ | {name: str(value) for name, value in place.items()}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", NODE, str(folder), str(home), repr(told)]
-        with (home / f"said-{rank}").open("w") as said:
-            started.append(subprocess.Popen(command, env=env, cwd=Path(__file__).parents[2], stderr=said))
-    return started
+    return [
+        clean.start(node, folder, home, told, said=home / f"said-{rank}", **place)
+        for rank, place in enumerate(clean.places(*places))
+    ]
 
 
 def outcomes(folder: Path, home: Path, places: list[tuple[int, int]], **sections: Any) -> list[bytes]:
-    codes = [process.wait(60) for process in processes(folder, home, places, **sections)]
+    codes = [clean.ended(process) for process in processes(folder, home, places, **sections)]
     assert codes == [0] * len(places)
     return [(home / f"out-{rank}.ubj").read_bytes() for rank in range(len(places))]
 
@@ -427,7 +391,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
         "network": NETWORK | CHANCE,
     }
     (killed,) = processes(rows, tmp_path / "home", [(0, 1)], kill=17, **sections)
-    assert killed.wait(60) == -signal.SIGKILL
+    assert clean.ended(killed) == -signal.SIGKILL
     (found,) = outcomes(rows, tmp_path / "home", [(0, 1)], **sections)
     undisturbed = grow(prepare(rows, tmp_path / "whole", alone), **CHANCE)
     assert found == bytes(undisturbed.grown.booster.save_raw("ubj"))
@@ -440,9 +404,9 @@ def test_a_machine_that_is_lost_ends_the_other_so_that_both_go_on_with_the_same_
     apart = [(0, 1), (0, 1)]
     undisturbed = outcomes(rows, tmp_path / "whole", apart, **sections)
     left, killed = processes(rows, tmp_path / "home", apart, kill=12, killed=1, **sections)
-    assert killed.wait(60) == -signal.SIGKILL
+    assert clean.ended(killed) == -signal.SIGKILL
     # XGBoost may crash on the way out; by then the process has told what happened.
-    assert left.wait(60) != 0
+    assert clean.ended(left) != 0
     said = (tmp_path / "home" / "said-0").read_text()
     assert '"error": "TransientError", "code": 20' in said
     assert outcomes(rows, tmp_path / "home", apart, **sections) == undisturbed

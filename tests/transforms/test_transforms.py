@@ -1,6 +1,7 @@
 """Transforms: what is fitted, and what a network then reads."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,24 @@ def test_missing_unknown_and_rare_categories_have_codes_of_their_own() -> None:
 def test_the_most_frequent_categories_are_kept_and_ties_are_broken_by_name() -> None:
     values = ["z"] * 9 + ["b"] * 5 + ["a"] * 5 + ["y"]
     assert fitted({"c": categories(values)}, most=2).categories[0].values == ("z", "a")
+
+
+@pytest.mark.parametrize("cuts", [[], [2], [1, 2, 3]])
+def test_a_category_of_too_many_values_is_refused_however_its_rows_are_cut(cuts: list[int]) -> None:
+    values = ["a", "b", "c", "b"]
+    bounds = [0, *cuts, len(values)]
+
+    def total(most: int) -> Fit:
+        found = Fit({"c": "category"}, most=most)
+        for first, last in pairwise(bounds):
+            part = Fit({"c": "category"}, most=most)
+            part.add({"c": categories(values[first:last])})
+            found.merge(part.state)
+        return found
+
+    assert total(3).counts["counts"] == {"c": {"a": 1, "b": 2, "c": 1}}
+    with pytest.raises(InputError, match="column 'c' has more than 2 different values"):
+        total(2)
 
 
 def test_codes_of_different_columns_never_meet() -> None:

@@ -50,5 +50,7 @@ class Guards(Section):
     stall_s: float = Field(
         600, gt=0, description="Seconds without a step after which the training counts as hung."
     )
-    collective_s: float = Field(600, gt=0, description="Seconds that a process waits for the others.")
+    collective_s: float = Field(
+        600, gt=0, description="Seconds that an exchange in a step may take, from the third step on."
+    )
     early_stopping: EarlyStopping | None = Field(None, description="When enough is learned; null: never.")

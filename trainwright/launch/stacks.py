@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = "stacks"
 
 _WAIT_S = 3.0
-_CALM_S = 0.3
+_CALM_S = 1.0
 """Nothing says where the text ends; it comes thread by thread, the main one last."""
 
 

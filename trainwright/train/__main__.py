@@ -19,7 +19,7 @@ from trainwright.train.on_rows import train_on_rows
 from trainwright.train.on_tokens import train_on_tokens
 from trainwright.train.parallel import settle_arithmetic
 from trainwright.train.specification import Specification
-from trainwright.train.stopping import Stop, listening
+from trainwright.train.stopping import Stop, leaving_at_once, listening
 
 
 def main(path: Path, stop: Stop) -> None:
@@ -114,5 +114,6 @@ def _curves(specification: Specification, training: Training, group: Group, fold
 
 if __name__ == "__main__":
     spec = Path(sys.argv[1])
-    with reported_rank(spec.parent, int(os.environ.get("RANK", "0"))), listening() as told:
+    rank = int(os.environ.get("RANK", "0"))
+    with leaving_at_once(), reported_rank(spec.parent, rank), listening() as told:
         main(spec, told)

@@ -1,6 +1,7 @@
 """The loss on a split that is not learned from, the same on every process and at every number of them."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,13 +25,20 @@ class Evaluation:
         samples: The split.
         training: Size of a batch.
         group: The processes.
+        asked_to_stop: Says whether this process was told to stop.
 
     Raises:
         InputError: The module is cut into stages: these can only be run to learn.
     """
 
     def __init__(
-        self, stepper: Stepper, architecture: Architecture, samples: Samples, training: Training, group: Group
+        self,
+        stepper: Stepper,
+        architecture: Architecture,
+        samples: Samples,
+        training: Training,
+        group: Group,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         if (stages := stepper.layout.degrees.pipeline) > 1:
             raise InputError(
@@ -39,20 +47,23 @@ class Evaluation:
                 hint="Set parallel.pipeline: 1, or leave early_stopping out.",
             )
         self._stepper, self._architecture, self._samples = stepper, architecture, samples
-        self._group = group
+        self._group, self._asked_to_stop = group, asked_to_stop
         share = math.ceil(training.batch_size / stepper.layout.parts)
         self._size = min(training.micro_batch or share, share)
 
-    def __call__(self) -> float:
+    def __call__(self) -> float | None:
         """Return the mean loss of the split, each sample counting by its weight.
 
-        Nothing of the training changes: no gradient is taken, and dropout is off.
+        Nothing of the training changes: no gradient is taken, and dropout is off. When a process was told to
+        stop, all of them learn of it at the same batch, and there is no result.
         """
         module, sums = self._stepper.module, torch.zeros(2, dtype=torch.float64, device=self._group.device)
         module.eval()
         try:
             with torch.no_grad():
                 for index in self._batches():
+                    if self._stopped():
+                        return None
                     batch = self._samples.take(index).to(self._group.device)
                     loss = self._architecture.loss(module(*batch.inputs), batch.target)
                     sums += torch.stack([(loss.double() * batch.weight).sum(), batch.weight.double().sum()])
@@ -63,6 +74,13 @@ class Evaluation:
             distributed.all_reduce(sums)
         total, weight = sums.tolist()
         return float(total / weight)
+
+    def _stopped(self) -> bool:
+        """Tell whether any process was told to stop: one small sum over all of them, as at every step."""
+        told = torch.tensor(float(self._asked_to_stop()), device=self._group.device)
+        if self._group.size > 1:
+            distributed.all_reduce(told)
+        return bool(told)
 
     def _batches(self) -> list[NDArray[np.int64]]:
         """Cut this process's share; all have as many batches, so that all join in what each one needs."""

@@ -53,7 +53,7 @@ def fit_network(
         Preempted: A process was told to stop; the state is saved.
     """
     group = given.group
-    wait_for_all()
+    wait_for_all(group)
     training = fitting_memory(given.training, given.folder, group)
     torch.manual_seed(training.seed)
     stepper = Stepper(build(architecture, inputs, group.device), architecture, training, group)
@@ -74,13 +74,17 @@ def fit_network(
             keeper,
             [given.curves, Straggling(stepper.module, training, group)],
             given.stop.asked,
-            Evaluation(stepper, architecture, watched, training, group) if watched else None,
+            _evaluation(given, stepper, architecture, watched) if watched else None,
             witness_in(given.folder, group.rank),
             pulse,
         ).run()
     cost = keeper.figures
     given.curves.note(fitted.steps, checkpoint_stall_s=cost.stall_s, resume_s=cost.resume_s)
     return _whole(full_weights(stepper.module, layout), architecture, inputs, group), fitted
+
+
+def _evaluation(given: Given, stepper: Stepper, architecture: Architecture, watched: Samples) -> Evaluation:
+    return Evaluation(stepper, architecture, watched, given.training, given.group, given.stop.asked)
 
 
 def _keeper(given: Given, order: Order) -> Checkpoints:

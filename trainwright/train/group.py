@@ -1,17 +1,23 @@
 """The processes of a training job, as torchrun starts them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 from torch import distributed
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from trainwright.errors import DependencyError, InternalError
 
-_PATIENCE = timedelta(hours=24)
+JOINING = timedelta(minutes=10)
+"""How long the processes wait for each other to connect: they may start, and import, far apart."""
+
+PATIENCE = timedelta(hours=24)
+"""How long they wait for what one of them reads or brings: as long as the data is large."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Group:
         local_rank: Its number on this machine.
         local_size: Processes on this machine.
         device: Where its tensors live.
+        limit_s: Seconds that an exchange of a step may take.
+        patient: Connects all of them, over gloo, for exchanges that may take hours; absent if there are none.
     """
 
     rank: int
@@ -31,6 +39,8 @@ class Group:
     local_rank: int
     local_size: int
     device: torch.device
+    limit_s: float = JOINING.total_seconds()
+    patient: ProcessGroup | None = None
 
     @property
     def leads(self) -> bool:
@@ -38,12 +48,37 @@ class Group:
         return self.rank == 0
 
 
-def wait_for_all() -> None:
+def wait_for_all(group: Group) -> None:
     """Wait until every process has come here, for hours if need be: some have more to read than others.
 
-    A step waits for seconds; what comes before the first one takes as long as the data is large.
+    A step waits for seconds; what comes before the first one takes as long as the data is large. The
+    connections were made when the processes joined, so the end of one is seen by all others at once.
     """
-    distributed.barrier(group=distributed.new_group(backend="gloo", timeout=_PATIENCE))
+    if group.patient is not None:
+        distributed.barrier(group=group.patient)
+
+
+def limit_exchanges(group: Group, parts: Iterable[ProcessGroup] = ()) -> None:
+    """From now on let no exchange take longer than a step may wait.
+
+    Args:
+        group: The processes.
+        parts: Their groups along the axes of a mesh.
+    """
+    for each in (distributed.group.WORLD, *parts):
+        allow(timedelta(seconds=group.limit_s), each)
+
+
+def patient_group() -> ProcessGroup:
+    """Connect all processes once more, for exchanges that may take hours; all of them call this together."""
+    made: ProcessGroup = distributed.new_group(backend="gloo", timeout=JOINING)
+    allow(PATIENCE, made)
+    return made
+
+
+def allow(limit: timedelta, group: ProcessGroup | None) -> None:
+    """Set how long an exchange may take: torch has no public way to change that of a group that is there."""
+    _set_pg_timeout(limit, group)
 
 
 def _place(name: str) -> int:
@@ -62,7 +97,9 @@ def joined(gpus: int, wait_s: float = 600) -> Iterator[Group]:
 
     Args:
         gpus: GPUs of this machine; 0 trains on the CPU.
-        wait_s: Seconds that a process waits for the others, here and whenever they exchange anything.
+        wait_s: Seconds that an exchange may take, once :func:`limit_exchanges` was called. Before that, and
+            here, it may take ten minutes, if that is longer: the first step may compile, and no two start
+            alike.
 
     Raises:
         DependencyError: GPUs were asked for and there are fewer than processes.
@@ -76,7 +113,10 @@ def joined(gpus: int, wait_s: float = 600) -> Iterator[Group]:
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(seconds=wait_s))
-    yield Group(_place("RANK"), _place("WORLD_SIZE"), local_rank, local_size, device)
+    rank, size = _place("RANK"), _place("WORLD_SIZE")
+    joining = max(JOINING, timedelta(seconds=wait_s))
+    distributed.init_process_group("nccl" if gpus else "gloo", timeout=joining)
+    patient = patient_group() if size > 1 else None
+    yield Group(rank, size, local_rank, local_size, device, wait_s, patient)
     # Not after an error: the others may be waiting in a collective that this process will not join.
     distributed.destroy_process_group()

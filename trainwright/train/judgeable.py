@@ -36,7 +36,7 @@ def check_labels(
                 labels = known(batch.column(0), classes=outputs.kind != "regression")
                 found[split] += len(labels) - labels.null_count
     everywhere: list[dict[str, int]] = [{} for _ in range(group.size)]
-    wait_for_all()
+    wait_for_all(group)
     distributed.all_gather_object(everywhere, found)
     if empty := [split for split in splits if not sum(each[split] for each in everywhere)]:
         raise unjudged(empty, snapshot)

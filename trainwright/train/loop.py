@@ -1,6 +1,5 @@
 """The training loop: steps, guards, checkpoints, in one order on every process."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,13 +11,20 @@ from trainwright.errors import Preempted
 from trainwright.experiment import Training
 from trainwright.launch.pulse import Pulse
 from trainwright.train.evidence import Witness, nobody
-from trainwright.train.group import Group
+from trainwright.train.group import Group, limit_exchanges
 from trainwright.train.guards import EarlyStop, Guard, Seen, keep_left_out, left_out
 from trainwright.train.order import Order
 from trainwright.train.parallel.arithmetic import seed_step
+from trainwright.train.rates import learning_rate
 from trainwright.train.samples import Batch
 from trainwright.train.state import Keeper, NoKeeper, State
 from trainwright.train.step import Gradients, Stepper
+
+_FIRST = 2
+"""Steps that may take long: the first one compiles, and the second may compile again."""
+
+_UNWATCHED = "unwatched"
+"""In the facts: the loss of a step after which a look at the watched split is still due."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Loop:
         keeper: Saves the state.
         watchers: Are told of every step.
         asked_to_stop: Says whether this process was told to stop.
-        evaluate: Measures the loss of the split that is watched.
+        evaluate: Measures the loss of the split that is watched; gives none when a process was told to stop.
         witness: Takes note of a batch that a step went wrong on.
         pulse: Shows this machine's agent that the training gets on.
     """
@@ -115,7 +121,7 @@ class Loop:
     keeper: Keeper = field(default_factory=NoKeeper)
     watchers: Sequence[Watcher] = ()
     asked_to_stop: Callable[[], bool] = lambda: False
-    evaluate: Callable[[], float] | None = None
+    evaluate: Callable[[], float | None] | None = None
     witness: Witness = nobody
     pulse: Pulse | None = None
 
@@ -143,18 +149,33 @@ class Loop:
             self.keeper.resume(state)
         self.feeder.begin(state.step, left_out(state.facts))
         begun, start = state.step, time.monotonic()
+        if (loss := state.facts.get(_UNWATCHED)) is not None:
+            self._close(state, loss, stop=False)
         while state.step < self.total and not self._enough(state):
             before = state.step
             gradients = self._step(state)
-            if state.step <= before:
-                continue
-            enough = self._look(state)
-            last = enough or state.step == self.total or gradients.asked_to_stop
-            with self._during("saving"):
-                self.keeper.saw(state, gradients.loss, last=last)
-            if gradients.asked_to_stop and not enough and state.step < self.total:
-                raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
+            if state.step > before:
+                self._close(state, gradients.loss, stop=gradients.asked_to_stop)
+            if state.step - begun == _FIRST:
+                limit_exchanges(self.group, self.stepper.layout.groups)
         return self._fitted(state, begun, time.monotonic() - start)
+
+    def _close(self, state: State, loss: float, *, stop: bool) -> None:
+        """End a step that was taken: look at the watched split and save, if it is time to; stop, if told to.
+
+        A look that is cut short leaves a note in what is saved: who goes on from there looks first, and so
+        decides as if nothing had been cut.
+        """
+        enough = self._look(state)
+        cut = enough is None
+        state.facts.pop(_UNWATCHED, None)
+        if cut:
+            state.facts[_UNWATCHED] = loss
+        ends = enough or state.step == self.total
+        with self._during("saving"):
+            self.keeper.saw(state, loss, last=bool(ends or stop or cut))
+        if cut or (stop and not ends):
+            raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
 
     def _step(self, state: State) -> Gradients:
         """Take a step; the state stays where it is, or goes back, when the batch is left out."""
@@ -205,12 +226,17 @@ class Loop:
         self.feeder.begin(state.step, without)
         return False
 
-    def _look(self, state: State) -> bool:
-        """Measure the loss of the watched split if it is time to; tell whether enough is learned."""
+    def _look(self, state: State) -> bool | None:
+        """Measure the loss of the watched split if it is time to; tell whether enough is learned.
+
+        Nothing is known, and None returned, if a process was told to stop meanwhile.
+        """
         if self._early is None or self.evaluate is None or not self._early.due(state.step, self.total):
             return False
         with self._during("evaluating"):
             loss = self.evaluate()
+        if loss is None:
+            return None
         for watcher in self.watchers:
             if note := getattr(watcher, "note", None):
                 note(state.step, watched_loss=loss)
@@ -254,25 +280,3 @@ class Loop:
 
     def _epoch_losses(self, state: State) -> tuple[float, ...]:
         return tuple(total / size for total, size in state.facts["sums"] if size)
-
-
-def learning_rate(step: int, total: int, training: Training) -> float:
-    """Return the rate of a step: up in a line during the warm-up, then down to almost 0, or flat.
-
-    Args:
-        step: Number of the step, from 0.
-        total: Number of steps.
-        training: Peak, share of warm-up, and form of the fall.
-    """
-    peak = training.learning_rate
-    rising = max(1, math.ceil(total * training.warmup))
-    if step < rising:
-        return peak * (step + 1) / rising
-    done = (step - rising + 1) / (total - rising + 1)
-    match training.schedule:
-        case "cosine":
-            return peak * 0.5 * (1 + math.cos(math.pi * done))
-        case "linear":
-            return peak * (1 - done)
-        case "constant":
-            return peak

@@ -28,7 +28,6 @@ from trainwright.train.prepared import Prepared
 from trainwright.train.rows import Source
 from trainwright.train.specification import input_kinds
 from trainwright.train.threshold import choose_on
-from trainwright.train.trees.training import Beating, train_trees
 
 
 class _Made(Protocol):
@@ -89,8 +88,10 @@ def train_on_rows(given: Given, network: Mlp | FeatureTokenizer | Imported | Tre
     snapshot, training = given.snapshot, given.training
     source = Source(given.training_set, snapshot, training.split, input_kinds(snapshot))
     if isinstance(network, Trees):
+        from trainwright.train.trees.training import Beating, train_trees
+
         prepared = _prepared(given, source, network.encoding)
-        wait_for_all()
+        wait_for_all(given.group)
         with Pulse(given.folder, given.group.rank, training.guards.stall_s) as pulse:
             trees = train_trees(prepared, network, [given.curves, Beating(pulse)], given.stop.asked)
         return FinishedRows(given, trees.fitted, prepared.outputs, replace(trees, config=given.config))

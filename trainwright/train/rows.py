@@ -120,7 +120,7 @@ def _fit(source: Source, network: Tabular, group: Group, asked: Asked) -> tuple[
         part = _fit_piece(source, piece, network, asked)
         found[piece] = _Part(counted.count(part.fit), part.labels)
     gathered: list[tuple[dict[str, Any], dict[int, _Part]]] = [({}, {}) for _ in range(group.size)]
-    wait_for_all()
+    wait_for_all(group)
     distributed.all_gather_object(gathered, (counted.counts, found))
     parts = {piece: part for _, share in gathered for piece, part in share.items()}
     together = Fit(source.kinds, network.scaling)

@@ -131,7 +131,7 @@ def count(source: TokenSource, group: Group) -> list[Counted]:
     """
     mine = {file: _count(source, file) for file in range(group.rank, len(source.files), group.size)}
     gathered: list[dict[int, Counted]] = [{} for _ in range(group.size)]
-    wait_for_all()
+    wait_for_all(group)
     distributed.all_gather_object(gathered, mine)
     parts = {file: part for share in gathered for file, part in share.items()}
     counts = [parts[file] for file in range(len(source.files))]

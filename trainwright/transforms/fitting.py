@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwright.errors import InputError
 from trainwright.transforms.distribution import Distribution
 from trainwright.transforms.encoding import LARGEST, Category, Kind, Number, Ranked, TimeOf, Transforms
 from trainwright.transforms.raw import (
@@ -23,6 +24,10 @@ from trainwright.transforms.raw import (
 
 Scaling: TypeAlias = Literal["standard", "quantile"]
 """How numbers are scaled: by mean and standard deviation, or by their place in the distribution."""
+
+
+MOST_VALUES = 1 << 24
+"""Different values of a category; at 100 to 200 bytes each, they are held while they are counted."""
 
 
 @dataclass
@@ -77,10 +82,13 @@ class Fit:
     Args:
         kinds: What each input column is, by name, in the order of the features.
         scaling: How numbers are scaled.
+        most: Different values that a category may have.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind], scaling: Scaling = "standard") -> None:
-        self._kinds = dict(kinds)
+    def __init__(
+        self, kinds: Mapping[str, Kind], scaling: Scaling = "standard", most: int = MOST_VALUES
+    ) -> None:
+        self._kinds, self._most = dict(kinds), most
         counted = kinds if scaling == "quantile" else {}
         self._distributions = {
             name: Distribution.of(np.empty(0)) for name, kind in counted.items() if kind == "number"
@@ -92,7 +100,11 @@ class Fit:
         self._missing = dict.fromkeys(self._counts, 0)
 
     def add(self, columns: Mapping[str, Values]) -> None:
-        """Add a batch: every column of ``kinds``, all of one length."""
+        """Add a batch: every column of ``kinds``, all of one length.
+
+        Raises:
+            InputError: A category has too many different values.
+        """
         for name in self._moments:
             values = columns[name]
             if self._kinds[name] == "time":
@@ -110,9 +122,14 @@ class Fit:
             for value, count in zip(column.values, counts[1:], strict=True):
                 if count:
                     counter[value] += int(count)
+            self._require_few(name)
 
     def merge(self, part: Mapping[str, Any]) -> None:
-        """Add what another fit, of the same columns, has found: its ``state``, or some of it."""
+        """Add what another fit, of the same columns, has found: its ``state``, or some of it.
+
+        Raises:
+            InputError: A category has too many different values.
+        """
         for name, moments in part.get("moments", {}).items():
             self._moments[name].merge(_Moments(**moments))
         for name, found in part.get("distributions", {}).items():
@@ -120,6 +137,17 @@ class Fit:
         for name, counts in part.get("counts", {}).items():
             self._counts[name].update(counts)
             self._missing[name] += part["missing"][name]
+            self._require_few(name)
+
+    def _require_few(self, name: str) -> None:
+        """Keep memory bounded; whoever adds up the rows, and in whatever parts, comes to the same answer."""
+        if len(self._counts[name]) > self._most:
+            raise InputError(
+                f"column {name!r} has more than {self._most:,} different values",
+                where="training set",
+                hint="It names rows, not groups of them. Leave it out where the training set is made, or cut "
+                "it to what rows share.",
+            )
 
     def count(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Add what of another fit's ``state`` comes to the same in any order: all that is large.

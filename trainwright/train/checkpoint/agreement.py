@@ -1,12 +1,14 @@
 """What the processes of a training tell each other about checkpoints: a decision is made once, for all."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import distributed
 
 from trainwright.errors import InternalError, TrainwrightError
+from trainwright.train.group import PATIENCE, Group, allow, patient_group
 
 _T = TypeVar("_T")
 
@@ -14,14 +16,16 @@ _T = TypeVar("_T")
 class Circle:
     """All processes, over a gloo group that nothing else uses.
 
+    It waits for a call as long as that takes: a checkpoint may have to be brought from a store first. The
+    end of a process is seen at once, as the connections are there.
+
     Args:
-        rank: Number of this process.
-        size: Number of processes.
+        group: The processes; all of them call this together.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-        self.group = distributed.new_group(backend="gloo")
+    def __init__(self, group: Group) -> None:
+        self.rank, self.size = group.rank, group.size
+        self.group, self._limit = patient_group(), timedelta(seconds=group.limit_s)
 
     def first(self, call: Callable[[], _T]) -> _T:
         """Make a call on the first process; return, or raise, what came of it on all of them."""
@@ -36,9 +40,11 @@ class Circle:
         return [_unpacked(entry) for entry in shared]
 
     def greatest(self, numbers: Sequence[int]) -> list[int]:
-        """Return the greatest number at each place, over all processes."""
+        """Return the greatest number at each place, over all processes; none waits longer than in a step."""
         shared = torch.tensor([int(number) for number in numbers])
+        allow(self._limit, self.group)
         distributed.all_reduce(shared, distributed.ReduceOp.MAX, group=self.group)
+        allow(PATIENCE, self.group)
         return [int(number) for number in shared]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import distributed
 
 from trainwright.errors import DependencyError, Diverged, PreemptedUnsaved
 from trainwright.experiment.checkpoints import Checkpointing
@@ -69,8 +70,8 @@ class Checkpoints:
     ) -> None:
         self.figures = Figures()
         self._attempt, self._told, self._size = attempt, dict(told), group.size
-        self._circle, self._saving = Circle(group.rank, group.size), Circle(group.rank, group.size)
-        self._writer = Writer(self._saving.group, group.rank, group.device)
+        self._circle = Circle(group)
+        self._writer = Writer(distributed.new_group(backend="gloo"), group.rank, group.device)
         self._schedule = Schedule(settings)
         self._folder = home / "checkpoints"
         self._shelf = Shelf(home, attempt, settings) if group.leads else None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainwright.errors import InternalError
@@ -53,6 +54,11 @@ class Layout:
     def leads_stage(self) -> bool:
         """Whether this is the first process of its stage."""
         return self.group.rank % (self.degrees.tensor * self.degrees.parts) == 0
+
+    @property
+    def groups(self) -> list[ProcessGroup]:
+        """The processes along each axis that this one exchanges anything with."""
+        return self.mesh.get_all_groups() if self.mesh is not None else []
 
     def axis(self, *names: str) -> DeviceMesh:
         """Return the part of the mesh along some axes that this process lies on."""

@@ -17,7 +17,7 @@ from trainwright.experiment import Training, Trees
 from trainwright.serving.matrix import Layout
 from trainwright.serving.trees import DEVIATION, MEAN
 from trainwright.train.architectures import Target
-from trainwright.train.group import Group
+from trainwright.train.group import Group, limit_exchanges
 from trainwright.train.loop import Step, Watcher
 from trainwright.train.samples import Samples
 from trainwright.train.trees.kept import Grown, Kept
@@ -129,6 +129,7 @@ class Growth:
                         worker.grow(rounds)
                 rounds += 1
                 self._take(self._look(worker), rounds, facts, worker)
+                limit_exchanges(self.group)
         seconds = time.monotonic() - start
         speed = len(self.rows) * (rounds - begun) / max(seconds, 1e-9)
         return Forested(self._chosen(worker, facts), rounds, facts, seconds, speed)
