@@ -4,12 +4,13 @@ Every rule carries what its outcome follows from, so that a reader can decide ag
 standard library is needed.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from trainwright.documents import Document
-from trainwright.errors import InternalError
+from trainwright.errors import InputError, InternalError
 
 DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
 """What a judging step can decide. Only PASS is a pass."""
@@ -26,10 +27,14 @@ BELOW = "below"
 SIZE = "size"
 """Of a size that noise only enlarges: holds up to the limit, is broken where the interval is beyond it."""
 
+UP_TO = "up to"
+"""Of a difference whose noise goes both ways: holds where the whole interval lies at the limit or below, is
+broken where it lies beyond."""
+
 RATIO = "ratio"
 """Of a ratio that noise only lowers: holds from the limit on, is broken where the interval is below it."""
 
-TESTS = ("", ABOVE, BELOW, SIZE, RATIO)
+TESTS = ("", ABOVE, BELOW, UP_TO, SIZE, RATIO)
 """How the outcome of a rule follows from its numbers; empty: ``passed`` says it all."""
 
 _ENDS = 2
@@ -89,6 +94,7 @@ class Rule:
         holds, broken = {
             ABOVE: (low > self.limit, high <= self.limit),
             BELOW: (high < self.limit, low >= self.limit),
+            UP_TO: (high <= self.limit, low > self.limit),
             SIZE: (self.value <= self.limit, low > self.limit),
             RATIO: (self.value >= self.limit, high < self.limit),
         }[self.test]
@@ -145,6 +151,24 @@ class Verdict(Document):
         """Refuse a decision that no reader knows."""
         if self.decision not in DECISIONS:
             raise InternalError(f"a verdict decides one of {DECISIONS}, not {self.decision!r}")
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "") -> Self:
+        """Read plain JSON data: what no reader could decide again is bad input, whoever wrote it.
+
+        Raises:
+            InputError: It is not this document, or a number in it is none, or a word that decides is unknown.
+        """
+        try:
+            verdict = super().from_json(data, where)
+        except InternalError as error:
+            raise InputError(error.what, where=where) from None
+        for rule in verdict.rules:
+            if not all(
+                map(math.isfinite, (rule.value, rule.limit, rule.p_value, rule.level, *rule.interval))
+            ):
+                raise InputError(f"rule {rule.name!r} has a number that is none: {rule}", where=where)
+        return verdict
 
     def recomputed(self) -> str:
         """Return the decision that follows from the numbers; a reader refuses a verdict that says another."""

@@ -22,7 +22,7 @@ def register(
     Args:
         model: The trained model's folder.
         model_version: Digest of its manifest; another content is refused.
-        data_verdict: What was decided about the data: FAIL is refused, anything less than PASS is a tag.
+        data_verdict: What was decided about the data: FAIL is refused; less than PASS asks for a word later.
         model_verdict: What was decided about the model: only PASS is registered, or what a person overrides.
         trial: What ``probe`` found: a model that was not loaded and tried is not registered.
         registry: JSON: name, MLflow's address, patience, author, override (the section ``registry``).

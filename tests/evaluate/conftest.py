@@ -13,6 +13,7 @@ from tests.report.browser import browser
 from trainwright.artifacts import Snapshot
 from trainwright.evaluate.gate import Given, Judgement, judge_predictions
 from trainwright.experiment import Evaluation
+from trainwright.report.page import MAX_BYTES
 from trainwright.tables import write_snapshot
 from trainwright.verdicts import Verdict
 
@@ -51,12 +52,13 @@ class Step:
     folder: Path
     version: str
 
-    def judge(self, baseline: Given | None = None, **asked: object) -> Judgement:
+    def judge(self, baseline: Given | None = None, most_bytes: int = MAX_BYTES, **asked: object) -> Judgement:
         """Run the step with an evaluation section."""
         out = self.folder
         evaluation = Evaluation.check({"resamples": 400} | asked, "test")
         places = {"verdict": out / "verdict", "report": out / "report.html", "summary": out / "summary.md"}
-        return judge_predictions(out / "predictions", self.version, evaluation, baseline=baseline, **places)
+        more = {"baseline": baseline, "most_bytes": most_bytes}
+        return judge_predictions(out / "predictions", self.version, evaluation, **more, **places)
 
     @property
     def verdict(self) -> Verdict:

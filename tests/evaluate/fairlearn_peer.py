@@ -71,13 +71,13 @@ def boot(table, resamples, seed, quantiles):
 
 
 def main():
-    table = dict(np.load(sys.argv[1], allow_pickle=False))
+    table, drawn = dict(np.load(sys.argv[1], allow_pickle=False)), None
     if "--boot" in sys.argv:
         at = sys.argv.index("--boot")
-        json.dump(
-            boot(table, *map(int, sys.argv[at + 1 : at + 3]), [float(x) for x in sys.argv[at + 3 : at + 5]]),
-            sys.stdout,
-        )
+        quantiles = [float(x) for x in sys.argv[at + 3 : at + 5]]
+        drawn = boot(table, *map(int, sys.argv[at + 1 : at + 3]), quantiles)
+    if drawn and "--also" not in sys.argv:
+        json.dump(drawn, sys.stdout)
         return
     names = [name for name in table if name.startswith("group_")]
     found = {
@@ -85,7 +85,7 @@ def main():
         for columns in [[name] for name in names] + [names]
         for weighted in (False, True)
     }
-    json.dump(found, sys.stdout)
+    json.dump(found | ({"boot": drawn} if drawn else {}), sys.stdout)
 
 
 main()

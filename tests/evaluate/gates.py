@@ -50,6 +50,7 @@ def gates() -> Iterator[Case]:
     yield from _against_production()
     yield from _slices()
     yield from _fairness()
+    yield from _overfitting()
     yield from _other_kinds()
 
 
@@ -165,8 +166,46 @@ def _fairness() -> Iterator[Case]:
     section = asked(fairness={"by": ["shop"], "worsening": {"equal_opportunity": 0.05}})
     name, before = "worsening of equal opportunity ≤ 0.05", even(3, 0.7)
     at, far = before | {"s00": 0.65}, before | {"s00": 0.4}
-    yield wrong(name, "3 groups of 600 rows, worse by 0.05", "HOLD", held(at, section, before), FEWER)
+    for answer, says in (("HOLD", held), ("PASS", passed)):
+        yield wrong(name, "3 groups of 600 rows, worse by 0.05", answer, says(at, section, before), FEWER)
     yield right(name, "3 groups of 600 rows, worse by 0.3", "HOLD", held(far, section, before))
+    section = asked(fairness={"by": ["shop"], "worsening": {"equal_opportunity": 0.1}})
+    name, before = "worsening of equal opportunity ≤ 0.1", even(10, 0.7)
+    at = before | {"s00": 0.6}
+    yield wrong(name, "10 groups of 600 rows, worse by 0.1", "PASS", passed(at, section, before), FEWER)
+    before = even(3, 0.7)
+    yield right(name, "3 groups of 2,400 rows, equal", "PASS", passed(before, section, before, 2_400))
+
+
+def _overfitting() -> Iterator[Case]:
+    """The rows that it was fitted on are others, so the world is drawn twice."""
+
+    def trial(known: float, new: float, wanted: str) -> Callable[[Draw], bool]:
+        def says(draw: Draw) -> bool:
+            fitted, judged = (ranked(area)(draw) for area in (known, new))
+            return any(
+                ruling.decision == wanted
+                for ruling in ruled(judged, section, fitted[0])
+                if ruling.kind == "overfitting"
+            )
+
+        return says
+
+    section, name = asked(overfitting={"at_most": 0.05}), "overfitting of AUC ≤ 0.05"
+    for answer in ("PASS", "HOLD"):
+        yield wrong(name, "1,000 rows each, better by 0.05", answer, trial(0.80, 0.75, answer))
+    yield right(name, "1,000 rows each, equal", "PASS", trial(0.80, 0.80, "PASS"))
+    yield right(name, "1,000 rows each, better by 0.15", "HOLD", trial(0.90, 0.75, "HOLD"))
+
+
+def passed(
+    recall: dict[str, float], section: Evaluation, before: dict[str, float], each: int = 600
+) -> Callable[[Draw], bool]:
+    """Whether the rule on worsening passes the model."""
+    make = grouped(recall, each, before)
+    return lambda draw: all(
+        ruling.decision == "PASS" for ruling in ruled(make(draw), section) if ruling.kind == "worsening"
+    )
 
 
 def held(

@@ -81,13 +81,10 @@ def test_the_same_predictions_give_the_same_verdict_and_the_same_report(written:
     assert [(step.folder / name).read_bytes() for name in names] == first
 
 
-def test_no_verdict_is_given_where_its_report_cannot_be_written(
-    written: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_verdict_is_given_where_its_report_cannot_be_written(written: Write) -> None:
     step = written(rows_of(UNFAIR))
-    monkeypatch.setattr("trainwright.report.page.MAX_BYTES", 1000)
-    with pytest.raises(InternalError, match="a page stays below"):
-        step.judge(slices=["origin"])
+    with pytest.raises(InternalError, match="a page stays below 1,000"):
+        step.judge(slices=["origin"], most_bytes=1000)
     assert not (step.folder / "verdict").exists()
 
 

@@ -51,7 +51,8 @@ def test_what_is_there_is_seen(case: Case) -> None:
 
 
 def test_every_kind_of_rule_is_in_the_study_at_its_limit_and_beyond() -> None:
-    names = ("absolute", "non-inferiority", "superiority", "slices", "equal opportunity", "worsening")
+    names = ("absolute", "non-inferiority", "superiority", "slices", "equal opportunity", "worsening",
+             "overfitting")  # fmt: skip
     for name in names:
         of_name = [case for case in GATES if name in case.gate]
         assert {case.most is None for case in of_name} == {True, False}, name

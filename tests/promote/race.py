@@ -100,7 +100,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, begun = Path(name), time.monotonic()
         with registry_at(folder, asked.uri, postgres=asked.postgres) as uri:
-            stock(folder, uri)
+            stock(folder, uri, audit=str(folder / "audit"))
             registry = Registry(model=MODEL, tracking_uri=uri, audit=str(folder / "audit"))
             winners = race(registry, folder, asked.count)
     wins = {version: winners.count(version) for version in sorted(set(winners))}

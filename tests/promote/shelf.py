@@ -10,6 +10,7 @@ from mlflow import MlflowClient
 
 from tests.register.steps import Run
 from trainwright.experiment import Canary, Promotion, PromotionRequest, Registry
+from trainwright.promote.evidence import Evidence, read_evidence
 from trainwright.promote.promotion import Promoted, promote
 from trainwright.promote.rollback import rollback
 from trainwright.register.registration import register
@@ -47,6 +48,8 @@ class Shelf:
     def copy(cls, template: Path, folder: Path) -> "Shelf":
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(template, folder / "mlflow.db")
+        noted = Path("audit") / MODEL / "registered"
+        shutil.copytree(template.parent / noted, folder / noted)
         uri = f"sqlite:///{folder}/mlflow.db"
         return cls(folder, Registry(model=MODEL, tracking_uri=uri, retry_s=20))
 
@@ -62,6 +65,9 @@ class Shelf:
     @property
     def client(self) -> MlflowClient:
         return open_client(self.registry.tracking_uri)
+
+    def evidence(self, version: int) -> Evidence:
+        return read_evidence(self.client, str(self.folder / "audit"), MODEL, str(version))
 
     @property
     def audit(self) -> Path:

@@ -84,14 +84,14 @@ def test_a_promotion_killed_at_any_point_is_done_once_when_it_is_asked_for_again
         state = shelf.state()
         assert [entry.kind for entry in state.entries] == ["intent", "commit"], point
         assert state.open is None
-    assert points == 7, "lease, intent, alias, stage, commit, anchor, end of the lease"
+    assert points == 8, "lease, intent, note of it, alias, stage, commit, note of it, end of the lease"
 
 
 def test_another_that_comes_after_the_kill_finishes_what_was_begun_and_is_then_judged(
     tmp_path: Path, stocked: Path
 ) -> None:
     decided = []
-    for point in (2, 3, 5):  # before the intent, after it, and with the alias moved
+    for point in (2, 3, 6):  # before the intent, after it, and with alias and stage set
         shelf = Shelf.copy(stocked, tmp_path / str(point))
         assert killed(lambda shelf=shelf: shelf.ask("production", 1), point)
         bury(shelf)

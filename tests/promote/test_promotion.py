@@ -1,7 +1,9 @@
 """Each stage has its demands, and nothing moves without them."""
 
 import json
+import shutil
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ from trainwright.errors import InputError
 from trainwright.experiment import Override, Promotion, PromotionRequest
 from trainwright.lineage import ancestors
 from trainwright.promote.__main__ import main
-from trainwright.promote.evidence import read_evidence
 from trainwright.promote.promotion import Promoted
 from trainwright.register.registration import register
 from trainwright.registry.entries import Broken
+from trainwright.registry.notes import Note
 from trainwright.verdicts import Rule, Verdict
 
 pytestmark = pytest.mark.filterwarnings(
@@ -35,7 +37,7 @@ def rules(shelf: Shelf, to: str, version: int | str = "") -> dict[str, Rule]:
 
 
 def canary_verdict(shelf: Shelf, version: int, **more: Any) -> str:
-    model = read_evidence(shelf.client, MODEL, str(version)).model_digest
+    model = shelf.evidence(version).model_digest
     given = {
         "decision": "PASS",
         "rules": (Rule(name="error_rate", value=0.004, limit=0.01, passed=True, decision="PASS"),),
@@ -156,9 +158,12 @@ def test_an_override_counts_until_it_ends(shelf: Shelf, tmp_path: Path) -> None:
     made = register(*run.folders, section, "abc", tmp_path / "held" / "r", tmp_path / "held" / "s.md")
     assert made.override == "dora"
     ended = override.model_copy(update={"expires": now - day})
-    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", ended.to_json())
+    place = shelf.audit / "registered" / f"{made.key}.json"
+    kept = Note.read(place)
+    replace(kept, override=ended.to_json()).write(place)
     assert shelf.ask("production", made.version).decision == "FAIL"
-    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", override.to_json())
+    kept.write(place)
+    shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", ended.to_json())
     assert shelf.ask("production", made.version).decision == "PASS"
     assert shelf.state().events[-1].intent.who["override"] == "dora"
     rule = rules(shelf, "production", made.version)["model verdict"]
@@ -229,6 +234,7 @@ def test_an_alias_that_somebody_moved_holds_every_promotion_until_it_is_restored
 def test_an_audit_in_another_place_than_before_is_noticed(shelf: Shelf, tmp_path: Path) -> None:
     shelf.ask("production", 1)
     shelf.registry = shelf.registry.model_copy(update={"audit": str(tmp_path / "elsewhere")})
+    shutil.copytree(shelf.audit / "registered", tmp_path / "elsewhere" / MODEL / "registered")
     with pytest.raises(Broken, match="ends at entry 0, MLflow knows of entry 2"):
         shelf.ask("production", 2, expected="1")
 
@@ -236,7 +242,7 @@ def test_an_audit_in_another_place_than_before_is_noticed(shelf: Shelf, tmp_path
 def test_a_canarys_verdict_speaks_of_every_guard_at_its_limit(shelf: Shelf) -> None:
     shelf.ask("staging", 1, LONG)
     shelf.ask("canary", 1, LONG)
-    kept = read_evidence(shelf.client, MODEL, "1").verdict
+    kept = shelf.evidence(1).verdict
     offline = kept.write(shelf.folder / "offline")
     loose = (Rule(name="error_rate", value=0.04, limit=0.1, passed=True, decision="PASS"),)
     for proof in (str(offline), canary_verdict(shelf, 1, rules=loose)):

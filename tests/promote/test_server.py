@@ -116,6 +116,6 @@ def test_a_silent_server_is_waited_for_and_then_21_with_the_model_kept(
 def test_two_promoters_race_and_one_of_them_wins_each_time(port: int, tmp_path: Path) -> None:
     """The 100 rounds of the proof: python -m tests.promote.race --postgres --count 100."""
     uri = f"http://127.0.0.1:{port}"
-    stock(tmp_path, uri)
+    stock(tmp_path, uri, audit=str(tmp_path / "audit"))
     registry = Registry(model=MODEL, tracking_uri=uri, audit=str(tmp_path / "audit"))
     assert len(race(registry, tmp_path, 3)) == 3

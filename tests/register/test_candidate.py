@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, TRAINING_SET, Run
+from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, TRAINING_SET, Run, record
 from trainwright.artifacts import Model
 from trainwright.documents import digest_text
 from trainwright.errors import DataRefused, InputError, ModelRefused
@@ -79,12 +79,24 @@ def test_without_the_models_name_in_the_verdict_the_records_must_show_whose_pred
 ) -> None:
     run.write_verdict("model_verdict", "PASS", {"predictions": PREDICTIONS})
     assert admit(*run.folders).model == run.model
-    run.write_verdict("model_verdict", "PASS", {"predictions": digest_text("others")})
-    with pytest.raises(InputError, match="nothing shows that the predictions that were judged"):
-        admit(*run.folders)
+    for named in ({}, {"predictions.model": run.model.digest}):  # a manifest's word for its model is no proof
+        run.write_verdict("model_verdict", "PASS", {"predictions": digest_text("others")} | named)
+        with pytest.raises(InputError, match="nothing shows that the predictions that were judged"):
+            admit(*run.folders)
     run.write_verdict("model_verdict", "PASS", {})
     with pytest.raises(InputError, match="none named"):
         admit(*run.folders)
+
+
+def test_predictions_that_score_made_with_this_very_model_are_its_own(run: Run) -> None:
+    scores = digest_text("rows of a later month")
+    run.write_verdict("model_verdict", "PASS", {"predictions": scores, "predictions.model": run.model.digest})
+    made = record("probe", {"model": run.model.digest}, {"predictions": scores}, run.joined)
+    scored = replace(made, step="score")
+    verdict = Verdict.read(run.root / "model_verdict")
+    outcome = {"verdict": verdict.digest}
+    record("evaluate", {"predictions": scores}, outcome, scored).write(run.root / "model_verdict")
+    assert admit(*run.folders).model == run.model
 
 
 def test_a_verdict_about_other_data_is_refused(run: Run) -> None:

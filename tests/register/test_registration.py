@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import socket
 import sqlite3
@@ -9,17 +10,21 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.register.steps import DATA, LOCKS, SOURCE, TRAINING_SET, Run
+from tests.register.steps import DATA, LOCKS, PREDICTIONS, SOURCE, TRAINING_SET, Run, record
 from trainwright.artifacts import Model, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
+from trainwright.register import registration
 from trainwright.register.registration import Registration, register
 from trainwright.register.versions import create_version, find_version, open_run, settle
+from trainwright.registry.notes import read_note
+from trainwright.registry.place import audit_at
 from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings(
@@ -141,6 +146,9 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     folder = run.root.parent / "out"
     assert Registration.read(folder / "registration") == made
     assert (made.data_version, made.source_version, made.commit) == (DATA, SOURCE, "abc123")
+    note = read_note(audit_at(registry.audit, registry.tracking_uri), "flight_late", made.key)
+    assert note is not None
+    assert (note.model_digest, note.trial) == (run.model.digest, made.trial)
     record = Record.read(folder / "registration")
     assert record.headline == "flight_late version 1, alias candidate, data PASS"
     assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate", "probe"]
@@ -197,7 +205,10 @@ def test_a_model_without_an_input_example_is_not_registered(run: Run, registry: 
     without = replace(run.model, files=kept)
     (folder / "input_example.json").unlink()
     without.write(folder)
-    run.write_verdict("model_verdict", "PASS", {"predictions.model": without.digest})
+    scored = {"model": without.digest, "predictions": PREDICTIONS}
+    record("train", {"training_set": TRAINING_SET}, scored, run.joined).write(folder)
+    judged = {"predictions": PREDICTIONS, "predictions.model": without.digest}
+    run.write_verdict("model_verdict", "PASS", judged)
     replace(Trial.read(run.root / "trial"), model=without.digest).write(run.root / "trial")
     with pytest.raises(InputError, match=r"the model has no input_example\.json"):
         register(
@@ -207,54 +218,39 @@ def test_a_model_without_an_input_example_is_not_registered(run: Run, registry: 
     assert not (run.root / "out").exists()
 
 
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from trainwright.experiment import Registry
-from trainwright.register import registration, versions
+def start(run: Run, registry: Registry, point: str = "") -> int:
+    """Register in a process of its own, and return its number; it is killed right after what is named."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        if point:
+            whole = getattr(registration, point)
 
-root, uri, target = sys.argv[1:4]
-from tests.register.steps import Run
-Run.__post_init__ = lambda self: None
-run = Run(Path(root))
-from trainwright.artifacts import Model
-run.model = Model.read(Path(root) / "model")
+            def part(*given: Any, **more: Any) -> None:
+                whole(*given, **more)
+                os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(name, after):
-    whole = getattr(registration, name)
-    def part(*arguments, **options):
-        if not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        whole(*arguments, **options)
-        os.kill(os.getpid(), signal.SIGKILL)
-    setattr(registration, name, part)
-
-if target != "-":
-    dying(*target.split(":")[:1], after=target.endswith(":after"))
-out = Path(root).parent / f"out-{os.getpid()}"
-section = Registry(model="flight_late", tracking_uri=uri, retry_s=20)
-print(registration.register(*run.folders, section, "abc", out / "r", out / "s.md").version)
-"""
+            setattr(registration, point, part)
+        enter(run, registry, f"out-{os.getpid()}")
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
 
 
-def start(run: Run, registry: Registry, target: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, run.root, registry.tracking_uri, target]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+def ended(child: int) -> int:
+    """Wait for a process; its exit code, or minus the number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize(
     "point",
-    ["open_run:after", "log_run:after", "log_files:after", "create_version:after", "settle:after"],
+    ["open_run", "log_run", "log_files", "create_version", "settle", "write_note"],
 )
 def test_a_kill_between_any_two_parts_is_taken_up_and_gives_one_version(
     run: Run, registry: Registry, point: str
 ) -> None:
-    killed = start(run, registry, point)
-    _, said = killed.communicate(timeout=60)
-    assert killed.returncode == -signal.SIGKILL, said
+    assert ended(start(run, registry, point)) == -signal.SIGKILL
     client = open_client(registry.tracking_uri)
     there = [version.tags for version in client.search_model_versions("name = 'flight_late'")]
     assert all("trainwright.idempotency_key" in tags and "trainwright.data_digest" in tags for tags in there)
@@ -264,6 +260,7 @@ def test_a_kill_between_any_two_parts_is_taken_up_and_gives_one_version(
     assert client.get_model_version_by_alias("flight_late", "candidate").version == 1
     runs = client.search_runs([client.get_experiment_by_name("flight_late").experiment_id])
     assert [(entry.info.run_id, entry.info.status) for entry in runs] == [(made.run, "FINISHED")]
+    assert read_note(audit_at(registry.audit, registry.tracking_uri), "flight_late", made.key) is not None
 
 
 def test_of_two_versions_under_one_key_the_first_stands_and_the_other_is_taken_back(
@@ -284,12 +281,11 @@ def test_two_processes_that_register_at_once_agree_on_one_version(
     run: Run, registry: Registry, tmp_path: Path
 ) -> None:
     other = Run(tmp_path / "other" / "run", weights="better")
-    processes = [start(given, registry, "-") for given in (run, run, other)]
-    answers = []
-    for process in processes:
-        answer, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-        answers.append(answer.strip())
+    processes = [start(given, registry) for given in (run, run, other)]
+    assert [ended(process) for process in processes] == [0, 0, 0]
+    places = [run.root.parent / f"out-{process}" / "registration" for process in processes[:2]]
+    places.append(other.root.parent / f"out-{processes[2]}" / "registration")
+    answers = [Registration.read(place).version for place in places]
     assert answers[0] == answers[1] != answers[2]
     client = open_client(registry.tracking_uri)
     found = client.search_model_versions("name = 'flight_late'")

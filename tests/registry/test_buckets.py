@@ -1,14 +1,15 @@
 """The audit in a bucket, as on a cluster."""
 
-import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.registry.test_chain import entry, move
+from tests.registry.test_chain import move, race
 from tests.storage.stores import Bucket
 from trainwright.registry.chain import Chain
-from trainwright.registry.entries import INTENT, Broken
+from trainwright.registry.entries import Broken
+from trainwright.registry.notes import Note, key_of, read_note, write_note
 from trainwright.storage import AlreadyThere, create, list_files, remove
 from trainwright.storage.lease import held
 
@@ -28,23 +29,19 @@ def test_an_audit_in_a_bucket_is_written_once_read_back_and_found_out(bucket: Bu
 
 
 def test_of_many_that_write_the_same_number_into_a_bucket_one_does(bucket: Bucket) -> None:
-    won, lost, barrier = [], [], threading.Barrier(4)
-
-    def work(number: int) -> None:
-        chain = Chain(f"{bucket.uri}/audit", "m")
-        chain.read()
-        barrier.wait()
-        try:
-            won.append(chain.append(entry(INTENT, str(number))).change)
-        except AlreadyThere:
-            lost.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    won, lost = race(f"{bucket.uri}/audit", 4)
     assert (len(won), len(lost)) == (1, 3)
+
+
+def test_a_registration_is_noted_in_a_bucket_once_and_the_first_note_stands(bucket: Bucket) -> None:
+    audit, key = f"{bucket.uri}/audit", key_of("m", "model", "verdict", "data")
+    assert read_note(audit, "m", key) is None
+    first = Note(
+        model="m", key=key, model_digest="model", model_verdict="verdict", data_verdict="data", trial="t"
+    )
+    write_note(audit, first)
+    write_note(audit, replace(first, author="somebody else"))
+    assert read_note(audit, "m", key) == first
 
 
 def test_the_lease_lies_beside_the_entries_and_is_none(bucket: Bucket, tmp_path: Path) -> None:

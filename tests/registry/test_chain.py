@@ -93,12 +93,13 @@ def test_an_entry_that_was_rewritten_with_its_digests_does_not_fit_what_follows(
         Chain(str(Path(chain.place).parent), "m").read()
 
 
-def test_of_many_that_write_the_same_number_one_does(tmp_path: Path) -> None:
+def race(root: str, count: int) -> tuple[list[str], list[int]]:
+    """Let so many write the first entry at once; return the changes that were written, and who was not."""
     won, lost = [], []
-    barrier = threading.Barrier(6)
+    barrier = threading.Barrier(count)
 
     def work(number: int) -> None:
-        chain = Chain(str(tmp_path), "m")
+        chain = Chain(root, "m")
         chain.read()
         barrier.wait()
         try:
@@ -106,11 +107,16 @@ def test_of_many_that_write_the_same_number_one_does(tmp_path: Path) -> None:
         except AlreadyThere:
             lost.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return won, lost
+
+
+def test_of_many_that_write_the_same_number_one_does(tmp_path: Path) -> None:
+    won, lost = race(str(tmp_path), 6)
     assert (len(won), len(lost)) == (1, 5)
     assert Chain(str(tmp_path), "m").read().entries[0].change == won[0]
 

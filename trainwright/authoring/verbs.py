@@ -153,10 +153,13 @@ def model_promote(
         str, typer.Option(help="Version that must still be in production; '' for none.")
     ] = "evaluated",
     canary_verdict: Annotated[str, typer.Option(help="File or URI of the verdict on the canary.")] = "",
+    data_verdict: Annotated[
+        str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
+    ] = "",
 ) -> None:
     """Bring a version to its next stage, if it has what that demands."""
     request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
-    request |= {"expected": expected, "canary_verdict": canary_verdict}
+    request |= {"expected": expected, "canary_verdict": canary_verdict, "data_verdict": data_verdict}
     with reported():
         from trainwright.authoring import arguments
 

@@ -5,7 +5,7 @@ false positive rate, between groups or to the whole. Hardt, Price and Srebro, Ne
 opportunity and equalized odds; the four-fifths rule is the selection rates' ratio (29 CFR 1607.4 D).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,7 +209,12 @@ def _of_means(tally: Tally, kept: Integers, against: str, confidence: float, val
 
 
 def _worsening(partition: Partition, measure: str, kept: Integers, against: str) -> Estimate | None:
-    """Return by how much the candidate treats groups more unequally than the baseline, on the same draws."""
+    """Return by how much the candidate treats groups more unequally than the baseline, on the same draws.
+
+    The low end is that of the draws. The high one cannot be: where the baseline's groups are alike, every
+    draw finds a gap all the same, and takes it from the candidate's. See :func:`_at_most`.
+    """
+    confidence = partition.subject.evaluation.confidence
     sign = -1.0 if measure == RATIO else 1.0
     ours, theirs = partition.tallies
     value = sign * (
@@ -219,5 +224,65 @@ def _worsening(partition: Partition, measure: str, kept: Integers, against: str)
     drawn = sign * (
         spread_of(measure, ours.drawn, kept, against) - spread_of(measure, theirs.drawn, kept, against)
     )
-    low, high = intervals(np.array([value]), drawn[:, None], None, partition.subject.evaluation.confidence)
-    return None if np.isnan(low[0]) else Estimate(value, float(low[0]), float(high[0]))
+    low, _ = intervals(np.array([value]), drawn[:, None], None, confidence)
+    if np.isnan(low[0]):
+        return None
+    return Estimate(value, min(value, float(low[0])), _at_most(partition, measure, kept, against))
+
+
+def _at_most(partition: Partition, measure: str, kept: Integers, against: str) -> float:
+    """Return what a worsening is surely not above: the better of two bounds, each at half the level.
+
+    The extreme of the candidate lies between some two groups, and the baseline's is at least as far as these
+    two are apart in it. So a worsening is at most the change of those two; which they are is not known, but
+    every pair's own bound has to be below the limit, so none has to be adjusted (an intersection-union test:
+    Berger, Technometrics 24, 1982). Where groups have come closer that says little; there the candidate's
+    whole interval less the baseline's says more.
+    """
+    evaluation, exact = partition.subject.evaluation, partition.subject.exact
+    wrong = 1 - evaluation.confidence
+    reach = normal_quantile(1 - wrong / 2)
+    bounds = np.concatenate(
+        [change + reach * spread for change, spread in _changes(partition, measure, kept, against)]
+    )
+    change = float(np.max(bounds[~np.isnan(bounds)], initial=-np.inf))
+    ours, theirs = (
+        size(measure, tally, kept, against, 1 - wrong / 4, exact=exact) for tally in partition.tallies
+    )
+    if ours is None or theirs is None:
+        return change
+    return min(change, theirs.high - ours.low if measure == RATIO else ours.high - theirs.low)
+
+
+def _changes(
+    partition: Partition, measure: str, kept: Integers, against: str
+) -> Iterator[tuple[Floats, Floats]]:
+    """Give by how much more is apart what a measure compares, and the standard deviation of that.
+
+    Some comparisons at a time, each of shape (comparisons,).
+    """
+    ours, theirs = partition.tallies
+    for name in _RATES[measure]:
+        values = zip(
+            *(_apart(rates(t.total)[name], kept, measure, against) for t in (ours, theirs)), strict=True
+        )
+        draws = zip(
+            *(_apart(rates(t.drawn)[name], kept, measure, against) for t in (ours, theirs)), strict=True
+        )
+        for (first, second), (drawn, other) in zip(values, draws, strict=True):
+            change = second - first if measure == RATIO else np.abs(first - second)
+            yield change, np.nanstd(drawn - other, axis=0)
+
+
+def _apart(counted: tuple[Floats, Floats], kept: Integers, measure: str, against: str) -> Iterator[Floats]:
+    """Give how far each group is from those after it, or from the whole: shape (..., comparisons)."""
+    over, under = counted
+    share = ratio(over[..., kept], under[..., kept])
+    whole = ratio(over.sum(axis=-1), under.sum(axis=-1))[..., None]
+    for index in range(share.shape[-1] - (against == "groups")):
+        one, others = share[..., index, None], whole if against == "overall" else share[..., index + 1 :]
+        if measure != RATIO:
+            yield one - others
+            continue
+        yield ratio(np.broadcast_to(one, others.shape), others)
+        yield ratio(others, np.broadcast_to(one, others.shape))

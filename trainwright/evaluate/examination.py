@@ -78,20 +78,22 @@ def examine(pairs: Pairs, evaluation: Evaluation, beside: Beside | None = None) 
     parts = {columns: divide(subject, found.place, len(found.names)) for columns, found in groupings.items()}
     cuts = {columns: _cut(subject, groupings[columns], parts[columns]) for columns in groupings}
     overall = _overall(subject)
-    fitted = _fitted(beside.fitted, evaluation)
+    learned = prepare(Pairs(beside.fitted), evaluation) if beside.fitted else None
+    fitted = _candidates(_overall(learned)) if learned else {}
     over = _overfitting(overall, fitted)
     fairness = _fairness(evaluation, groupings, parts, cuts) if evaluation.fairness else None
+    sample = _sample(pairs, subject)
     held = Figures(
         evaluation=evaluation,
         kind=candidate.kind,
-        sample=_sample(pairs, subject),
+        sample=sample,
         compared=subject.baseline is not None,
         overall=overall,
         cuts=tuple(cuts.values()),
         fairness=fairness,
         gaps=_gaps(evaluation, groupings, parts),
         overfitting=over,
-        fitted_rows=beside.fitted.rows if beside.fitted else 0,
+        fitted=_learned(sample, learned) if learned else None,
         unscored="" if subject.baseline else beside.baseline_version,
     )
     baseline = subject.baseline
@@ -99,7 +101,7 @@ def examine(pairs: Pairs, evaluation: Evaluation, beside: Beside | None = None) 
     return Findings(
         evaluation=evaluation,
         kind=candidate.kind,
-        sample=held.sample,
+        sample=sample,
         baseline=_baseline(pairs, beside),
         threshold=subject.candidate.threshold if candidate.kind == "binary" else None,
         threshold_from="model" if evaluation.threshold == "model" else "section",
@@ -182,9 +184,15 @@ def _sample(pairs: Pairs, subject: Subject) -> Sample:
         unlabelled=predictions.unlabelled,
         unmatched=pairs.unmatched,
         weighted=predictions.weight is not None and predictions.kind != "language_model",
-        clusters=0 if subject.clusters is None else int(subject.clusters.max()) + 1,
+        clusters=0 if subject.clusters is None else subject.units,
         digest=digest_rows(predictions),
     )
+
+
+def _learned(sample: Sample, subject: Subject) -> Sample:
+    """Count the rows that the model was fitted on as those that are judged are counted."""
+    clusters = 0 if subject.clusters is None else subject.units
+    return replace(sample, rows=subject.rows, counts=_counts(subject, slice(None)), clusters=clusters)
 
 
 def digest_rows(predictions: Predictions) -> str:
@@ -202,12 +210,8 @@ def _baseline(pairs: Pairs, beside: Beside) -> Baseline | None:
     return Baseline(beside.baseline_version, snapshot.digest, snapshot.parents.get("model", ""))
 
 
-def _fitted(fitted: Predictions | None, evaluation: Evaluation) -> dict[str, Estimate]:
-    if fitted is None:
-        return {}
-    plain = evaluation.model_copy(update={"cluster": None})
-    found = _overall(prepare(Pairs(fitted), plain))
-    return {name: entry.candidate for name, entry in found.items() if entry.candidate}
+def _candidates(overall: dict[str, Compared]) -> dict[str, Estimate]:
+    return {name: entry.candidate for name, entry in overall.items() if entry.candidate}
 
 
 def _overfitting(overall: dict[str, Compared], fitted: dict[str, Estimate]) -> dict[str, Estimate]:

@@ -9,6 +9,7 @@ from trainwright.errors import InputError
 from trainwright.evaluate.curves import thin
 from trainwright.evaluate.examination import Beside, examine
 from trainwright.evaluate.findings import Findings
+from trainwright.evaluate.heldout import require_held_out
 from trainwright.evaluate.leakage import suspicious_columns
 from trainwright.evaluate.page import draw
 from trainwright.evaluate.pairing import Pairs, pair
@@ -16,7 +17,7 @@ from trainwright.evaluate.predictions import Predictions, read_predictions, requ
 from trainwright.evaluate.summary import summarize
 from trainwright.evaluate.summary_card import write_measured_and_card
 from trainwright.experiment import Evaluation
-from trainwright.report.page import write_page
+from trainwright.report.page import MAX_BYTES, write_page
 from trainwright.tracking import Stopwatch
 from trainwright.verdicts import NotJudged, Verdict
 
@@ -70,6 +71,7 @@ def judge_predictions(
     report: Path,
     summary: Path,
     baseline: Given | None = None,
+    most_bytes: int = MAX_BYTES,
 ) -> Judgement:
     """Judge a model by its predictions on a split it has not learned from.
 
@@ -81,21 +83,25 @@ def judge_predictions(
         report: File of the page, written whatever the decision.
         summary: File of the Markdown summary.
         baseline: What the model in production says of the same rows; None where there is none.
+        most_bytes: Size that the page stays below.
 
     Raises:
-        InputError: The predictions are gone or changed, or cannot be judged at all, or not compared: see
-            :func:`trainwright.evaluate.predictions.read_predictions` and
-            :func:`trainwright.evaluate.pairing.pair`.
+        InputError: The predictions are gone or changed, or cannot be judged at all, or not compared, or are
+            of rows that the model was made with: see
+            :func:`trainwright.evaluate.predictions.read_predictions`,
+            :func:`trainwright.evaluate.pairing.pair` and
+            :func:`trainwright.evaluate.heldout.require_held_out`.
     """
     watch = Stopwatch()
     (verdict / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
     snapshot = Snapshot.open(predictions, version)
+    require_held_out(predictions, evaluation)
     baseline = baseline or Given()
     pairs = _read(predictions, snapshot, evaluation, baseline)
     beside = _beside(predictions, pairs.candidate, evaluation, baseline)
     findings = examine(pairs, evaluation, beside)
     document = decide(findings, snapshot, baseline.registered)
-    write_page(draw(findings, document), report)
+    write_page(draw(findings, document), report, most_bytes)
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(summarize(findings, document))
     verdict.mkdir(parents=True, exist_ok=True)
@@ -136,7 +142,8 @@ def _beside(folder: Path, candidate: Predictions, evaluation: Evaluation, baseli
     snapshot, fitted = candidate.snapshot, None
     over = evaluation.overfitting
     if over and snapshot.splits.get(over.split):
-        fitted = read_predictions(folder, snapshot, over.split, [], "predictions")
+        together = [evaluation.cluster] if evaluation.cluster else []
+        fitted = read_predictions(folder, snapshot, over.split, together, "predictions")
     warnings: tuple[str, ...] = ()
     if candidate.kind == "binary":
         taken = {*snapshot.roles.values(), "score", candidate.label_name}

@@ -3,7 +3,8 @@
 A rule has three answers, because a number from a sample has an interval. Where the interval lies on one side
 of the limit the rule holds or is broken; where it does not, more rows are needed, and that is not a pass. A
 gap and a calibration error are sizes, which noise can only enlarge on average (Jensen's inequality), so for
-them a number within the limit is enough.
+them a number within the limit is enough. By how much one size is worse than another, or a model better on
+the rows that it was fitted on, is a difference: its noise goes both ways, and its interval decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from trainwright.experiment.evaluation import Fairness as Limits
 from trainwright.experiment.evaluation import ModelRule
 from trainwright.experiment.metrics import LOWER, known
 from trainwright.significance import Estimate, holm
-from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, NotJudged, Rule
+from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, UP_TO, NotJudged, Rule
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Figures:
     fairness: Fairness | None
     gaps: dict[str, Disparity]
     overfitting: dict[str, Estimate]
-    fitted_rows: int
+    fitted: Sample | None
+    """The rows that it was fitted on; None where they were not scored."""
     unscored: str = ""
     """The version in production, if there is one and there are no predictions of it."""
 
@@ -217,7 +219,8 @@ def _fairness(figures: Figures, limits: Limits, fairness: Fairness) -> Iterator[
             if number is None:
                 yield cannot(named, found.reason or "it is not defined", kind=kind)
                 continue
-            test = RATIO if found.measure == "selection_rate_ratio" and kind == "fairness" else SIZE
+            test = RATIO if found.measure == "selection_rate_ratio" else SIZE
+            test = UP_TO if kind == "worsening" else test
             terms = Terms(limit, test, figures.confidence, limits.broken.upper())
             yield rule_on(named, number, figures.sample.rows, terms, kind=kind, ends=_ends(found))
     groupings = set(limits.groupings)
@@ -257,11 +260,16 @@ def _overfitting(figures: Figures) -> Ruling:
     if asked is None:
         raise InputError("no limit on overfitting", where="evaluation.overfitting")
     name, gap = f"{spoken(asked.metric)} overfitting", figures.overfitting.get(asked.metric)
-    if gap is None:
+    if figures.fitted is None:
         reason = f"split {asked.split!r} was not scored: name it in training.predict"
         return cannot(name, reason, kind="overfitting")
-    terms = Terms(asked.at_most, SIZE, figures.confidence, "HOLD")
-    return rule_on(name, gap, min(figures.sample.rows, figures.fitted_rows), terms, kind="overfitting")
+    both, cluster = (figures.sample, figures.fitted), figures.evaluation.cluster
+    fewest, what = min(how_few(figures.kind, sample, asked.metric, cluster) for sample in both)
+    if gap is None or fewest < FEWEST:
+        reason = f"{fewest:,} {what}; its interval needs {FEWEST} of each" if gap else "it is not defined"
+        return cannot(name, reason, kind="overfitting")
+    terms = Terms(asked.at_most, UP_TO, figures.confidence, "HOLD")
+    return rule_on(name, gap, min(sample.rows for sample in both), terms, kind="overfitting")
 
 
 def _small_slices(figures: Figures) -> Ruling | None:

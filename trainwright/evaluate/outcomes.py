@@ -5,9 +5,15 @@ from dataclasses import dataclass, replace
 
 from trainwright.evaluate.findings import Ruling
 from trainwright.significance import Estimate, beyond, rows_needed
-from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, NotJudged, Rule, worst
+from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, UP_TO, NotJudged, Rule, worst
 
-_SIGNS = {ABOVE: (">", "<="), BELOW: ("<", ">="), SIZE: ("of", ">"), RATIO: ("of", "<")}
+_SIGNS = {
+    ABOVE: (">", "<="),
+    BELOW: ("<", ">="),
+    UP_TO: ("<=", ">"),
+    SIZE: ("of", ">"),
+    RATIO: ("of", "<"),
+}
 _SHORT = {"auc": "AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R2", "f1": "F1"}
 
 
@@ -115,13 +121,13 @@ def _undecided(rule: Rule, found: Estimate, rows: int, terms: Terms) -> tuple[No
 def fact(name: str, rule: Rule, ends: str = "") -> str:
     """Say a number and its limit in a few words."""
     outcome = replace(rule, broken="FAIL", unsure="INCONCLUSIVE").outcome()
+    beside = f": {ends}" if ends and outcome != "PASS" else ""
     if rule.test in (SIZE, RATIO):
         sign = _SIGNS[rule.test][outcome != "PASS"]
-        beside = f": {ends}" if ends and outcome != "PASS" else ""
         return f"{name} {rule.value:.3f} {sign} {rule.limit:.3f}{beside}"
     sign = {"PASS": _SIGNS[rule.test][0], "FAIL": _SIGNS[rule.test][1]}.get(outcome, "around")
     number = Estimate(rule.value, *rule.interval)
-    return f"{name} {number} {sign} {rule.limit:.3f}"
+    return f"{name} {number} {sign} {rule.limit:.3f}{beside}"
 
 
 def rule_on(

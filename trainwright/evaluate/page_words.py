@@ -4,10 +4,10 @@ import math
 
 from trainwright.experiment import Evaluation
 from trainwright.significance import Estimate
-from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, Rule
+from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, UP_TO, Rule
 
 NONE = "-"
-_SIGNS = {ABOVE: ">", BELOW: "<", SIZE: "≤", RATIO: "≥"}
+_SIGNS = {ABOVE: ">", BELOW: "<", UP_TO: "≤", SIZE: "≤", RATIO: "≥"}
 _MOST_DECIMALS = 7
 
 AGAINST_BASELINE = ("non_inferiority", "superiority", "worsening")

@@ -11,6 +11,8 @@ from trainwright.errors import InputError
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors
 from trainwright.registry.names import KEY, STAGE
+from trainwright.registry.notes import Note, key_of, read_note
+from trainwright.registry.production import DIGEST
 from trainwright.registry.versions import find_versions, read_document, version_of
 from trainwright.storage import read_bytes, redacted
 from trainwright.verdicts import Verdict
@@ -44,6 +46,14 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class InProduction:
+    """What a candidate is held against: what the version in production reads and gives, and its model."""
+
+    signature: Signature
+    model_digest: str
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What is known of one version.
 
@@ -54,8 +64,10 @@ class Evidence:
         model_digest: Digest of its files' manifest.
         author: Who answers for the training; empty if nobody was named.
         verdict: What was decided about the model, as it was decided.
+        data_verdict: What was decided about its data.
+        note: Digest of the note that was made when it was registered.
         override: A person's word in place of a PASS.
-        trial: That it was loaded and tried; None if it was registered without.
+        trial: That it was loaded and tried.
         signature: What it reads and gives.
         records: Records of the steps it came through, which carry those before them.
     """
@@ -66,52 +78,112 @@ class Evidence:
     model_digest: str
     author: str
     verdict: Verdict
+    data_verdict: Verdict
+    note: str
     override: Override | None
-    trial: Trial | None
+    trial: Trial
     signature: Signature
     records: tuple[Record, ...]
 
 
-def read_evidence(client: "MlflowClient", name: str, version: str) -> Evidence:
-    """Read what is known of a version.
+def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -> Evidence:
+    """Read what is known of a version, and hold it against the note of its registration.
+
+    Tags and files are MLflow's, and whoever may write there can set both. So digests are taken of the files
+    as they are now, and the note, which lies with the audit, has to have the same: a version that was made by
+    hand has none.
+
+    Args:
+        client: MLflow's client.
+        audit: Folder or URI of the audit.
+        name: The registered model.
+        version: Number of the version.
 
     Raises:
-        InputError: There is no such version, or a file is gone, or is not the one that was registered.
+        InputError: There is no such version, or a file is gone, or is not the one that was registered, or
+            nothing notes that it was.
     """
     entry = version_of(client, name, version)
     tags = entry.tags
-    key = tags.get(KEY, "")
-    if not key or not entry.run_id:
+    if not tags.get(KEY) or not entry.run_id:
         raise InputError(
             f"version {version} of {name!r} was not registered by this library",
             where=f"models:/{name}/{version}",
             hint="Register its model with the register component; what it was judged by is part of that.",
         )
-    verdict = _verdict(client, entry)
-    model = tags.get("trainwright.model_digest", "")
-    _require_model(client, entry, verdict, model)
-    override = tags.get("trainwright.override", "")
+    run = str(entry.run_id)
+    verdict, data_verdict = (_verdict(client, run, about) for about in ("model", "data"))
+    _require_source(client, entry)
+    model = _model(client, entry, verdict)
+    trial = Trial.from_json(read_document(client, run, _TRIAL), _TRIAL)
+    note = _noted(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest))
     return Evidence(
         version=version,
         stage=tags.get(STAGE, ""),
-        first=str(find_versions(client, name, key)[0].version) == version,
+        first=str(find_versions(client, name, note.key)[0].version) == version,
         model_digest=model,
-        author=tags.get("trainwright.author", ""),
+        author=note.author,
         verdict=verdict,
-        override=Override.parse(override, "trainwright.override") if override else None,
-        trial=_trial(client, entry),
-        signature=read_signature(client, entry),
-        records=_records(client, str(entry.run_id)),
+        data_verdict=data_verdict,
+        note=note.digest,
+        override=Override.parse(note.override, "override") if note.override else None,
+        trial=trial,
+        signature=_signature(client, entry),
+        records=_records(client, run),
     )
 
 
-def _require_model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict, digest: str) -> None:
-    """Check that the version's files are of the model that the tag names, and that it was that one's verdict.
+_TRIAL = f"{EVIDENCE}/{Trial.FILE}"
+
+
+def _noted(audit: str, name: str, entry: "ModelVersion", digests: tuple[str, str, str, str]) -> Note:
+    """Return the note of a version's registration, if its files are what was noted."""
+    model, verdict, data_verdict, trial = digests
+    key, where = entry.tags[KEY], f"models:/{name}/{entry.version}"
+    note = read_note(audit, name, key)
+    if note is None:
+        raise InputError(
+            f"nothing beside the audit notes that version {entry.version} of {name!r} was registered",
+            where=where,
+            hint="It was made by hand, or registered without registry.audit, or its key was changed: "
+            "register its model again, which makes no second version.",
+        )
+    found = {
+        "model": (model, note.model_digest),
+        "model verdict": (verdict, note.model_verdict),
+        "data verdict": (data_verdict, note.data_verdict),
+        "trial": (trial, note.trial),
+        "key": (key_of(name, model, verdict, data_verdict), key),
+    }
+    if wrong := [what for what, (is_now, was) in found.items() if is_now != was]:
+        raise InputError(
+            f"the {wrong[0]} of version {entry.version} is not the one it was registered with: "
+            f"{found[wrong[0]][0][:12]}, noted is {found[wrong[0]][1][:12]}",
+            where=where,
+            hint="It was changed in MLflow: restore it, or evaluate and register again.",
+        )
+    return note
+
+
+def _require_source(client: "MlflowClient", entry: "ModelVersion") -> None:
+    """Check that what is served is what the run holds: the evidence is about that."""
+    held = f"{client.get_run(str(entry.run_id)).info.artifact_uri}/model"
+    if str(entry.source) != held:
+        raise InputError(
+            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
+            where=f"run {entry.run_id}",
+            hint="It was made by hand: register its model with the register component.",
+        )
+
+
+def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> str:
+    """Return the digest of the model whose files these are, if tag and verdict name the same.
 
     The manifest lists every file with its digest; whoever loads the model checks the files against it.
     """
     run, path = str(entry.run_id), f"model/{Model.FILE}"
     found = Model.from_json(read_document(client, run, path), path).digest
+    digest = entry.tags.get(DIGEST, "")
     about = verdict.judged.get("predictions.model", digest)
     if {found, about} != {digest}:
         raise InputError(
@@ -120,41 +192,34 @@ def _require_model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdi
             where=f"run {run}, {path}",
             hint="It was changed in MLflow: restore it, or evaluate and register again.",
         )
+    return found
 
 
-def read_signature(client: "MlflowClient", entry: "ModelVersion") -> Signature:
-    """Read what a version reads and gives."""
+def read_production(client: "MlflowClient", name: str, version: str) -> InProduction:
+    """Read what a candidate is held against of the version in production.
+
+    Raises:
+        InputError: There is no such version, or its files are gone.
+    """
+    entry = version_of(client, name, version)
+    path = f"model/{Model.FILE}"
+    model = Model.from_json(read_document(client, str(entry.run_id), path), path)
+    return InProduction(_signature(client, entry), model.digest)
+
+
+def _signature(client: "MlflowClient", entry: "ModelVersion") -> Signature:
     return Signature.of(read_document(client, str(entry.run_id), "model/signature.json"))
 
 
-def _verdict(client: "MlflowClient", entry: "ModelVersion") -> Verdict:
-    path = f"{EVIDENCE}/model/{Verdict.FILE}"
-    verdict = Verdict.from_json(read_document(client, str(entry.run_id), path), path)
-    if verdict.digest != entry.tags.get("trainwright.verdict_sha256"):
-        raise InputError(
-            f"the model verdict of version {entry.version} is not the one it was registered with",
-            where=f"run {entry.run_id}, {path}",
-            hint="It was changed in MLflow's store: restore the file, or evaluate and register again.",
-        )
+def _verdict(client: "MlflowClient", run: str, about: str) -> Verdict:
+    path = f"{EVIDENCE}/{about}/{Verdict.FILE}"
+    verdict = Verdict.from_json(read_document(client, run, path), path)
     if verdict.decision != verdict.recomputed():
         raise InputError(
-            f"the model verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
-            where=f"run {entry.run_id}, {path}",
+            f"the {about} verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
+            where=f"run {run}, {path}",
         )
     return verdict
-
-
-def _trial(client: "MlflowClient", entry: "ModelVersion") -> Trial | None:
-    if not (known := entry.tags.get("trainwright.trial_sha256")):
-        return None
-    path = f"{EVIDENCE}/{Trial.FILE}"
-    trial = Trial.from_json(read_document(client, str(entry.run_id), path), path)
-    if trial.digest != known:
-        raise InputError(
-            f"the trial of version {entry.version} is not the one it was registered with",
-            where=f"run {entry.run_id}, {path}",
-        )
-    return trial
 
 
 def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:

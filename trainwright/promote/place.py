@@ -1,12 +1,11 @@
 """Opens what a promotion stands on: MLflow, and the audit."""
 
-from pathlib import Path
-
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.registry.chain import Chain
 from trainwright.registry.change import Place
-from trainwright.tracking.server import SQLITE, database, open_client, persist
+from trainwright.registry.place import audit_at
+from trainwright.tracking.server import open_client, persist
 
 
 def audit_of(registry: Registry) -> str:
@@ -15,10 +14,8 @@ def audit_of(registry: Registry) -> str:
     Raises:
         InputError: Nothing says where, and MLflow is a server.
     """
-    if registry.audit:
-        return registry.audit
-    if registry.tracking_uri.startswith(SQLITE):
-        return str(Path(database(registry.tracking_uri)).parent / "audit")
+    if place := audit_at(registry.audit, registry.tracking_uri):
+        return place
     raise InputError(
         "registry.audit is not set, and promotions are decided by the audit",
         where="registry.audit",

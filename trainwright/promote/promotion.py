@@ -10,18 +10,18 @@ from trainwright.experiment import Promotion, PromotionRequest, Registry
 from trainwright.promote.aliases import promoted
 from trainwright.promote.evidence import (
     Evidence,
-    Signature,
+    InProduction,
     read_canary_verdict,
     read_evidence,
-    read_signature,
+    read_production,
 )
-from trainwright.promote.place import opened
+from trainwright.promote.place import audit_of, opened
 from trainwright.promote.requirements import Case, agrees, before, judge
 from trainwright.promote.summary import headline, summarize
 from trainwright.registry.change import Change, Place, Present, changed
 from trainwright.registry.entries import PROMOTE, Event
 from trainwright.registry.names import CANARY, PRODUCTION
-from trainwright.registry.versions import alias_of, version_of
+from trainwright.registry.versions import alias_of
 from trainwright.storage import redacted
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import persist
@@ -94,13 +94,13 @@ def promote(
     _require_complete(policy, request)
     place = opened(registry, policy.lease_s, policy.wait_s)
 
-    def ask() -> tuple[Evidence, Signature | None, str]:
+    def ask() -> tuple[Evidence, InProduction | None, str]:
         version = request.version or _standing_before(place, policy, request)
         there = alias_of(place.client, registry.model, PRODUCTION)
-        found = read_evidence(place.client, registry.model, version)
+        found = read_evidence(place.client, audit_of(registry), registry.model, version)
         if not there or there == version:
             return found, None, there
-        return found, read_signature(place.client, version_of(place.client, registry.model, there)), there
+        return found, read_production(place.client, registry.model, there), there
 
     evidence, production, there = persist(ask, registry.tracking_uri, registry.retry_s)
     canary = None
@@ -184,10 +184,12 @@ def _verdict(case: Case, rules: list[Rule], unjudged: list[NotJudged]) -> Verdic
     judged = {
         "model": evidence.model_digest,
         "model_verdict": evidence.verdict.digest,
+        "data_verdict": evidence.data_verdict.digest,
+        "registration": evidence.note,
+        "trial": evidence.trial.digest,
         "promotion": digest_text(case.policy.to_json()),
         "request": digest_text(case.request.to_json()),
     }
-    judged |= {"trial": evidence.trial.digest} if evidence.trial else {}
     judged |= {"canary_verdict": case.canary.digest} if case.canary else {}
     said = [entry.decision for entry in unjudged if entry.decision]
     return Verdict(
@@ -211,7 +213,9 @@ def _who(case: Case) -> dict[str, str]:
 
 def _facts(case: Case) -> dict[str, str]:
     """Return what else was decided, as texts."""
-    facts = {"path": " ".join(case.policy.path)}
+    facts = {"path": " ".join(case.policy.path), "compared": case.evidence.verdict.baseline_version or "none"}
+    if case.evidence.data_verdict.decision != "PASS":
+        facts["data"] = f"{case.evidence.data_verdict.decision}, accepted"
     canary = case.policy.canary
     if case.request.to == CANARY and canary:
         begins = max(canary.start, case.present.now) if canary.start else case.present.now

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainwright.experiment import Promotion, PromotionRequest
-from trainwright.promote.evidence import Evidence, Signature
+from trainwright.promote.evidence import Evidence, InProduction, Signature
 from trainwright.registry.change import Present
 from trainwright.registry.entries import ROLLBACK, Event
 from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
@@ -13,6 +13,8 @@ from trainwright.verdicts import NotJudged, Rule, Verdict
 
 EVALUATED = "evaluated"
 """What stands for the version that the evaluation compared with."""
+
+_MOST_SAID = 3
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Case:
         request: What is asked for.
         policy: What is demanded.
         evidence: What is known of the version.
-        production: What the version in production reads and gives; None if there is none.
+        production: The version in production: what it reads and gives, and its model; None if there is none.
         canary: The verdict on the canary; None if none was given.
         present: How things are while nobody else may change them.
     """
@@ -31,7 +33,7 @@ class Case:
     request: PromotionRequest
     policy: Promotion
     evidence: Evidence
-    production: Signature | None
+    production: InProduction | None
     canary: Verdict | None
     present: Present
 
@@ -57,13 +59,14 @@ def judge(case: Case) -> tuple[list[Rule], list[NotJudged]]:
     """Hold a version against what its next stage demands."""
     if case.request.to == ARCHIVED:
         return [agrees(case), _is_at_rest(case)], []
-    rules = [agrees(case), _counts(case), _comes_from(case), _passed(case), _tried(case)]
+    rules = [agrees(case), _counts(case), _comes_from(case), _passed(case)]
+    rules += [_data_passed(case), _tried(case)]
     rules += _rolled_back(case)
     unjudged: list[NotJudged] = []
     if case.production is None:
         unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
     else:
-        rules.append(_fits(case, case.production))
+        rules.append(_fits(case, case.production.signature))
     if case.request.to in (CANARY, PRODUCTION):
         rules.append(_is_current(case))
     if case.request.to == PRODUCTION:
@@ -125,10 +128,24 @@ def _passed(case: Case) -> Rule:
     return _yes("model verdict", case.present.now < override.expires, f"{said}: {override.reason}")
 
 
+def _data_passed(case: Case) -> Rule:
+    """Data that was held goes on by a person's word about this very verdict, which the audit keeps."""
+    verdict = case.evidence.data_verdict
+    if verdict.decision == "PASS":
+        return _yes("data verdict", True, "PASS")
+    if case.request.data_verdict == verdict.digest and verdict.decision != "FAIL":
+        return _yes("data verdict", True, f"{verdict.decision}, accepted by {case.request.by}")
+    broken = [
+        f"{rule.name} {rule.value:g} (limit {rule.limit:g})" for rule in verdict.rules if not rule.passed
+    ]
+    said = "; ".join([verdict.decision, *broken[:_MOST_SAID]])
+    advice = f"to promote it all the same, name the verdict and why (data_verdict {verdict.digest})"
+    return _yes("data verdict", False, f"{said}; {advice}", "FAIL" if verdict.decision == "FAIL" else "HOLD")
+
+
 def _tried(case: Case) -> Rule:
     trial = case.evidence.trial
-    ok = trial is not None and trial.passed and trial.model == case.evidence.model_digest
-    return _yes("loaded and tried", ok, trial.said if trial else "it was registered without a trial")
+    return _yes("loaded and tried", trial.passed and trial.model == case.evidence.model_digest, trial.said)
 
 
 def _fits(case: Case, production: Signature) -> Rule:
@@ -146,8 +163,13 @@ def _fits(case: Case, production: Signature) -> Rule:
 def _is_current(case: Case) -> Rule:
     there = case.present.aliases.get(PRODUCTION, "")
     said = f"version {there or 'none'} is in production, it was compared with {case.expected or 'none'}"
-    advice = "" if there == case.expected else ". Evaluate it again, against the one that is there now"
-    return _yes("production is as it was evaluated", there == case.expected, said + advice)
+    is_there = there == case.expected
+    compared = case.evidence.verdict.judged.get("baseline.model")
+    if is_there and case.request.expected == EVALUATED and compared and case.production:
+        is_there = compared == case.production.model_digest
+        said += "" if is_there else f", in truth with another model, {compared[:12]}"
+    advice = "" if is_there else ". Evaluate it again, against the one that is there now"
+    return _yes("production is as it was evaluated", is_there, said + advice)
 
 
 def _after_a_canary(case: Case) -> Iterator[Rule]:

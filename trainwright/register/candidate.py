@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.artifacts import Model, ModelFile, Record, Trial
-from trainwright.documents import canonical, digest_file, digest_text
+from trainwright.documents import digest_file
 from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors, outputs_named
+from trainwright.registry.notes import key_of
 from trainwright.verdicts import Verdict
 
 
@@ -47,9 +48,7 @@ class Candidate:
 
     def key(self, name: str) -> str:
         """Return what makes two registrations the same: the name, the model and what was decided."""
-        return digest_text(
-            canonical([name, self.model.digest, self.model_verdict.digest, self.data_verdict.digest])
-        )
+        return key_of(name, self.model.digest, self.model_verdict.digest, self.data_verdict.digest)
 
 
 def admit(
@@ -80,7 +79,7 @@ def admit(
     model = _read_model(folder, model_version)
     about_data, about_model = _read_verdict(data_verdict), _read_verdict(model_verdict)
     own = _records(folder)
-    _require_about_model(about_model, model, own, model_verdict)
+    _require_about_model(about_model, model, [*own, *_records(model_verdict)], model_verdict)
     _require_about_data(about_data, own, data_verdict)
     if about_data.decision == "FAIL":
         raise DataRefused(f"the data verdict is FAIL: {_broken(about_data)}", where=str(data_verdict))
@@ -175,8 +174,18 @@ def _records(folder: Path) -> list[Record]:
     return ancestors([Record.read(folder)]) if (folder / Record.FILE).exists() else []
 
 
-def _require_about_model(verdict: Verdict, model: Model, own: Sequence[Record], where: Path) -> None:
-    """Check that the predictions that were judged are this model's; not to know is not enough."""
+def _require_about_model(verdict: Verdict, model: Model, known: Sequence[Record], where: Path) -> None:
+    """Check that the predictions that were judged are this model's; not to know is not enough.
+
+    What the predictions' manifest says of their model is no part of their digest. The records are: the one of
+    the training, or of the step that scored the rows with this model, names the digest of what it made.
+
+    Args:
+        verdict: About the model.
+        model: The model.
+        known: Records of the training, and of the steps that the verdict came through.
+        where: Folder of the verdict.
+    """
     rows = verdict.judged.get("predictions.training_set")
     if rows not in (None, model.training_data):
         raise InputError(
@@ -184,16 +193,17 @@ def _require_about_model(verdict: Verdict, model: Model, own: Sequence[Record], 
             where=str(where),
             hint="Register the model with the verdict on its own predictions.",
         )
-    if named := verdict.judged.get("predictions.model"):
-        if named != model.digest:
-            raise InputError(
-                f"the model verdict is about model {named[:12]}, not about {model.digest[:12]}",
-                where=str(where),
-            )
-        return
+    named = verdict.judged.get("predictions.model", model.digest)
+    if named != model.digest:
+        raise InputError(
+            f"the model verdict is about model {named[:12]}, not about {model.digest[:12]}",
+            where=str(where),
+        )
     judged = verdict.judged.get("predictions", "")
     made = [
-        record.outputs.get("predictions") for record in own if record.outputs.get("model") == model.digest
+        record.outputs.get("predictions")
+        for record in known
+        if model.digest in (record.outputs.get("model"), record.inputs.get("model"))
     ]
     if judged not in made:
         raise InputError(

@@ -23,6 +23,8 @@ from trainwright.register.versions import (
     point_alias,
     settle,
 )
+from trainwright.registry.notes import Note, write_note
+from trainwright.registry.place import audit_at
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import FILE as HISTORY
@@ -104,18 +106,21 @@ def register(
         DataRefused: The data was refused.
         ModelRefused: The model did not pass.
         DependencyError: MLflow was away for ``registry.retry_s``.
-        PermissionRefused: MLflow, or the file system, refuses this identity.
+        PermissionRefused: MLflow, the audit's store or the file system refuses this identity.
     """
     watch = Stopwatch()
     candidate = admit(model, model_version, data_verdict, model_verdict, trial, registry.override)
     client = persist(lambda: open_client(registry.tracking_uri), registry.tracking_uri, registry.retry_s)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = tags(candidate, locks, commit, registry.author)
+    audit = audit_at(registry.audit, registry.tracking_uri)
     entry, before = persist(
         lambda: _enter(client, registry, candidate, labels, (data_verdict, model_verdict)),
         registry.tracking_uri,
         registry.retry_s,
     )
+    if audit:
+        write_note(audit, _note(candidate, registry))
     registration = _document(entry, before, candidate, registry, commit, locks)
     folder.mkdir(parents=True, exist_ok=True)
     watch.record(
@@ -128,7 +133,7 @@ def register(
         parents=[model, data_verdict, model_verdict, trial],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summary(registration, candidate))
+    summary.write_text(_summary(registration, candidate, noted=bool(audit)))
     registration.write(folder)
     return registration
 
@@ -209,6 +214,26 @@ def _document(
     )
 
 
+def _note(candidate: Candidate, registry: Registry) -> Note:
+    """Return what promotion will hold the version against, wherever MLflow's tags are by then."""
+    return Note(
+        model=registry.model,
+        key=candidate.key(registry.model),
+        model_digest=candidate.model.digest,
+        model_verdict=candidate.model_verdict.digest,
+        data_verdict=candidate.data_verdict.digest,
+        trial=candidate.trial.digest,
+        author=registry.author,
+        override=candidate.override.to_json() if candidate.override else "",
+    )
+
+
+_UNNOTED = (
+    "registry.audit is not set, so nothing notes this registration where promotions are decided: register "
+    "it again with it before promoting; nothing is registered twice."
+)
+
+
 def _headline(registration: Registration) -> str:
     name = f"{registration.model} version {registration.version}"
     if registration.registered_before:
@@ -218,7 +243,7 @@ def _headline(registration: Registration) -> str:
     return f"{name}, alias {ALIAS}, data {registration.data_decision}"
 
 
-def _summary(registration: Registration, candidate: Candidate) -> str:
+def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:
     """Say in Markdown what was registered, and lead from it back to the source."""
     facts = [
         ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
@@ -233,11 +258,14 @@ def _summary(registration: Registration, candidate: Candidate) -> str:
     ]
     hold = ""
     if registration.data_decision != "PASS":
-        hold = f"The data verdict is {registration.data_decision}: the version carries it as a tag.\n"
+        hold = (
+            f"The data verdict is {registration.data_decision}: a promotion asks for a person's word on it.\n"
+        )
     return "\n".join(
         [
             f"**{escape(_headline(registration))}** in {escape(registration.tracking_uri)}\n",
             hold,
+            "" if noted else f"{_UNNOTED}\n",
             table(("what", "value"), facts),
             "### From the model back to its source\n",
             table(HEADER, list(rows(candidate.records))),

@@ -2,8 +2,7 @@
 
 MLflow's aliases overwrite each other silently, so they are not what decides. The audit is: whoever holds the
 lease writes an *intent*, which only one can create under its number, lets the aliases follow, reads them
-back, and writes the *commit*. An intent that its writer left open is carried through by the next one, before
-it looks at anything. Aliases can always be set again from the audit; never the other way round.
+back, and writes the *commit*. An open intent is carried through by the next one, before it looks at anything.
 """
 
 import time
@@ -91,6 +90,8 @@ class Present:
         self._token = max([lease.number, *(entry.token for entry in self.state.entries[-1:])])
         head = _asked(place, lambda: read_head(place.client, place.chain.model))
         require_end(self.state, head, place.chain)
+        if self.state.entries and not head.startswith(f"{len(self.state.entries)} "):
+            self._anchor(self.state.entries[-1])  # its writer died first
         if self.state.open:
             last = self._end(self.state.open)
             self.finished = Event(self.state.open, last) if last.kind == COMMIT else None
@@ -160,9 +161,7 @@ class Present:
             gone = self.missing(intent.before.values())
             self._follow({alias: it for alias, it in intent.before.items() if it not in gone}, {})
             return self._append(self._last(intent, ABORT, refused.what))
-        commit = self._append(self._last(intent, COMMIT))
-        self._anchor(commit)
-        return commit
+        return self._append(self._last(intent, COMMIT))
 
     def _last(self, intent: Entry, kind: str, reason: str = "") -> Entry:
         return Entry(
@@ -198,18 +197,20 @@ class Present:
     def _append(self, entry: Entry) -> Entry:
         self._lease.require()
         try:
-            return self._place.chain.append(entry)
+            written = self._place.chain.append(entry)
         except AlreadyThere:
             raise TransientError(
                 "another wrote the next entry of the audit: the lease was lost on the way",
                 where=self._place.chain.place,
                 hint="Nothing is lost: run it again.",
             ) from None
+        self._anchor(written)
+        return written
 
     def _anchor(self, last: Entry) -> None:
-        """Note the end of the audit in MLflow, which the audit alone cannot show to be its end."""
-        place, text = self._place, f"{last.seq} {last.digest}"
-        _asked(place, lambda: place.client.set_registered_model_tag(place.chain.model, HEAD, text))
+        """Note the end of the audit in MLflow: the audit cannot show it, and a cut intent hides a try."""
+        name, client, text = self._place.chain.model, self._place.client, f"{last.seq} {last.digest}"
+        _asked(self._place, lambda: client.set_registered_model_tag(name, HEAD, text))
 
     def _stamp(self) -> str:
         return self.now.isoformat(timespec="microseconds")
@@ -247,9 +248,8 @@ def changed(place: Place, decide: Callable[[Present], Change | None]) -> Event |
 def restored(place: Place, who: Mapping[str, str], reason: str) -> Event | None:
     """Set the aliases to what the audit says, if they are not; return what was done.
 
-    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that is
-    paused right before it moves an alias moves it when it goes on, though another has taken over: nothing
-    in MLflow can stop it. It comes here then, and so may a person.
+    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that
+    was paused moves an alias when it goes on, though another took over; it comes here then, or a person.
     """
     with held(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
         present = Present(place, lease)
