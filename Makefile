@@ -11,7 +11,7 @@ EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 DOCS := .environments/docs/.made
 
-.PHONY: help demo data test check docs lint types format compile compile-check lock lock-check environments images bench clean
+.PHONY: help demo data test check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -26,7 +26,7 @@ data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature
 test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
 
-check: lint types compile-check lock-check docs test  ## all that CI runs
+check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
 lint: .venv/.tools  ## style, security, and which room may import which
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache --no-logo
@@ -42,6 +42,14 @@ compile: .venv/.made  ## write compiled/ from components/ and pipelines/
 
 compile-check: .venv/.made  ## compiled/ is what compiling gives, byte for byte
 	$(BIN)/trainwright compile --check
+
+interface-check: .venv/.made  ## the version has risen by what its changes since the last release ask for
+	$(BIN)/trainwright interface-diff
+
+release: compile-check interface-check  ## keep the interface of this version, which the next one is held to
+	@version=$$($(BIN)/python -c 'import trainwright; print(trainwright.__version__)') && kept=compiled/released/$$version.json && \
+		{ test ! -e $$kept || { echo "$$version is out already: raise trainwright.__version__" >&2; exit 1; }; } && \
+		mkdir -p compiled/released && cp compiled/index.json $$kept && echo "  $$kept"
 
 lock: .venv/.made  ## resolve every lock again (ARGS=--upgrade takes newer versions)
 	$(BIN)/python images/lock.py $(ARGS)

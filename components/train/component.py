@@ -50,7 +50,7 @@ def train(
         step: What the pipeline sets on this step, filled in by Kubeflow Pipelines: it goes to the job.
 
     Returns:
-        The model version and the predictions version: digests of the two manifests.
+        model_version: Digest of the model's manifest. predictions_version: Digest of that of the predictions.
     """
     from pathlib import Path
 

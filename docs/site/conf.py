@@ -14,7 +14,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 
 html_theme = "furo"
 html_title = f"{project} {version}"
-html_show_sphinx = html_copy_source = html_show_sourcelink = False
+smartquotes = False  # '' is an empty text, and -- an option
+html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 pygments_style = "friendly"

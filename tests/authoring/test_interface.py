@@ -3,6 +3,8 @@
 import copy
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from trainwright.authoring import interfaces
 from trainwright.errors import InputError
 
@@ -139,6 +142,107 @@ def test_compiled_yaml_without_an_index_is_compared_as_well(tmp_path: Path) -> N
     assert interfaces.changes(same, read) == []
     (folder / "validate.yaml").write_text(text.replace("parameterType: STRING", "parameterType: BOOLEAN"))
     assert interfaces.level(interfaces.changes(same, interfaces.read(tmp_path))) == "major"
+
+
+def cut(root: Path, *versions: str) -> Path:
+    """Lay out a repository in which versions were released with ``greet`` as it is above."""
+    (root / "compiled" / "released").mkdir(parents=True)
+    for version in versions:
+        (root / "compiled" / "released" / f"{version}.json").write_text(json.dumps(index(GREET, version)))
+    return root / "compiled"
+
+
+def test_the_last_release_is_the_highest_version_and_before_the_first_there_is_none(tmp_path: Path) -> None:
+    assert interfaces.released(tmp_path) is None
+    last = interfaces.released(cut(tmp_path, "0.2.0", "0.10.0", "0.9.1"))
+    assert last
+    assert last.name == "0.10.0.json"
+
+
+def test_a_released_index_under_another_name_is_refused(tmp_path: Path) -> None:
+    kept = cut(tmp_path, "0.1.0") / "released"
+    (kept / "0.1.0.json").rename(kept / "0.3.0.json")
+    with pytest.raises(InputError, match=r"the index of version '0\.1\.0'"):
+        interfaces.released(tmp_path / "compiled")
+
+
+@pytest.mark.parametrize(
+    ("case", "refused", "taken"),
+    [
+        ("nothing", (), ("0.1.0", "0.1.1")),
+        ("another body", ("0.1.0",), ("0.1.1", "0.2.0")),
+        ("an optional input more", ("0.1.0",), ("0.1.1",)),
+        ("another default", ("0.1.0",), ("0.1.1",)),
+        ("an input less", ("0.1.0", "0.1.7"), ("0.2.0", "1.0.0")),
+        ("another type", ("0.1.0", "0.1.7"), ("0.2.0",)),
+        ("a required input more", ("0.1.0", "0.1.7"), ("0.2.0",)),
+        ("an output less", ("0.1.0", "0.1.7"), ("0.2.0",)),
+    ],
+)
+def test_the_check_holds_the_next_version_to_the_last_release_without_a_tag(
+    tmp_path: Path, case: str, refused: tuple[str, ...], taken: tuple[str, ...]
+) -> None:
+    folder = cut(tmp_path, "0.1.0")
+    greet = copy.deepcopy(GREET)
+    CASES[case][2](greet)
+    for version in (*refused, *taken):
+        (folder / "index.json").write_text(json.dumps(index(greet, version)))
+        assert check(folder) == (10 if version in refused else 0), version
+
+
+def check(folder: Path) -> int:
+    """Run what `make interface-check` runs, on compiled YAML that lies elsewhere."""
+    from typer.testing import CliRunner
+
+    from trainwright.authoring import catalog, cli
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "folder", lambda: folder)
+        return CliRunner().invoke(cli.app, ["interface-diff"]).exit_code
+
+
+def test_a_renamed_input_breaks_others() -> None:
+    greet = copy.deepcopy(GREET)
+    ports = greet["inputs"]
+    assert isinstance(ports, dict)
+    greet["inputs"] = {{"rows": "table"}.get(name, name): port for name, port in ports.items()}
+    found = interfaces.changes(index(copy.deepcopy(GREET)), index(greet))
+    assert [change.what for change in found] == [
+        "input rows is gone",
+        "input table is new, and must be given",
+    ]
+    assert interfaces.level(found) == "major"
+
+
+def test_a_version_that_the_changelog_calls_released_has_its_interface_kept() -> None:
+    """Releasing is taking "(unreleased)" away, which asks for `make release`, and the other way round."""
+    headings = re.findall(r"^## (\d+\.\d+\.\d+)(.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings
+    out = {version for version, said in headings if "unreleased" not in said}
+    assert out == {path.stem for path in (ROOT / "compiled" / "released").glob("*.json")}
+    assert headings[0][0] == trainwright.__version__, "the first heading is of the version that is made"
+
+
+def test_ci_checks_the_interface() -> None:
+    targets = dict(re.findall(r"^([\w-]+):([^#\n]*)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert "interface-check" in targets["check"].split()
+    assert "make check" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_a_release_keeps_the_index_and_is_made_once(tmp_path: Path) -> None:
+    for name in ("Makefile", "trainwright/__init__.py", "compiled/index.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    command = ["make", "-o", "compile-check", "-o", "interface-check", "release", "BIN=bin"]
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    kept = tmp_path / "compiled" / "released" / f"{trainwright.__version__}.json"
+    assert kept.read_bytes() == (ROOT / "compiled" / "index.json").read_bytes()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode != 0
+    assert "is out already" in again.stderr
 
 
 def test_what_is_no_index_is_refused(tmp_path: Path) -> None:

@@ -142,21 +142,55 @@ def executor(platform: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-BREAKS: dict[Rule, Callable[[dict[str, Any], dict[str, Any]], object]] = {
-    bounded: lambda pipeline, _: container(pipeline)["resources"].pop("memoryRequest"),
-    retried: lambda _, platform: executor(platform).pop("activeDeadlineSeconds"),
-    confined: lambda _, platform: executor(platform)["securityContext"].update(runAsUser="0"),
-    still: lambda pipeline, _: container(pipeline)["command"].append("python3 -m pip install kfp"),
-    discreet: lambda _, platform: executor(platform).update(secretAsEnv=[{"secretName": "s"}]),
-    known: lambda pipeline, _: container(pipeline).update(image="trainwright/tabular:latest"),
-}
+def first(pipeline: dict[str, Any]) -> dict[str, Any]:
+    return next(task for _, task, _ in tasks(pipeline))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_rule_refuses_what_breaks_it(rule: Rule) -> None:
+Break = Callable[[dict[str, Any], dict[str, Any]], object]
+BREAKS: list[tuple[Rule, Break]] = [
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("memoryRequest")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("memoryLimit")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("cpuLimit")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].update(cpuRequest=99.0)),
+    (bounded, lambda pipeline, _: container(pipeline).pop("resources")),
+    (retried, lambda _, platform: executor(platform).pop("activeDeadlineSeconds")),
+    (retried, lambda _, platform: executor(platform).update(activeDeadlineSeconds="31536000")),
+    (retried, lambda pipeline, _: first(pipeline).pop("retryPolicy")),
+    (retried, lambda pipeline, _: first(pipeline)["retryPolicy"].update(maxRetryCount=0)),
+    (retried, lambda pipeline, _: first(pipeline)["retryPolicy"].update(maxRetryCount=99)),
+    (retried, lambda pipeline, _: first(pipeline)["retryPolicy"].update(backoffMaxDuration="60s")),
+    (confined, lambda _, platform: executor(platform)["securityContext"].update(runAsUser="0")),
+    (confined, lambda _, platform: executor(platform)["securityContext"].pop("runAsNonRoot")),
+    (confined, lambda _, platform: executor(platform).pop("securityContext")),
+    (still, lambda pipeline, _: container(pipeline)["command"].append("python3 -m pip install kfp")),
+    (still, lambda pipeline, _: container(pipeline).update(env=[{"name": "MODE", "value": "fast"}])),
+    (discreet, lambda _, platform: executor(platform).update(secretAsEnv=[{"secretName": "s"}])),
+    (discreet, lambda _, platform: executor(platform).update(secretAsVolume=[{"mountPath": "/etc/ours"}])),
+    (known, lambda pipeline, _: container(pipeline).update(image="trainwright/tabular:latest")),
+    (known, lambda pipeline, _: container(pipeline).update(image="python:3.11.9")),
+    (known, lambda pipeline, _: container(pipeline).update(image="trainwright/tabular")),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BREAKS)), ids=lambda number: f"{BREAKS[number][0].__name__}")
+def test_the_rule_refuses_what_breaks_it(number: int) -> None:
+    rule, break_it = BREAKS[number]
     pipeline, platform = copy.deepcopy(documents(ROOT / "compiled" / "pipelines" / "train_and_register.yaml"))
-    BREAKS[rule](pipeline, platform)
+    break_it(pipeline, platform)
     assert list(rule(pipeline, platform))
+
+
+def test_every_rule_is_seen_to_refuse() -> None:
+    assert {rule for rule, _ in BREAKS} == set(RULES)
+
+
+@pytest.mark.parametrize("path", sorted({*COMPILED} - {*PIPELINES}), ids=lambda path: path.stem)
+@pytest.mark.parametrize("rule", [still, known], ids=lambda rule: rule.__name__)
+def test_a_compiled_component_keeps_the_rule(path: Path, rule: Rule) -> None:
+    """The others are about tasks: whoever puts a component into a pipeline says them."""
+    pipeline, platform = documents(path)
+    assert pipeline["deploymentSpec"]["executors"]
+    assert list(rule(pipeline, platform)) == []
 
 
 @pytest.mark.parametrize("path", [*COMPILED, *MANIFESTS], ids=lambda path: f"{path.parent.name}-{path.name}")

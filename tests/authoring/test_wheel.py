@@ -112,6 +112,27 @@ def test_the_command_line_of_the_wheel_says_how_to_make_what_is_missing(
     assert "next  Run: trainwright setup" in done.stderr
 
 
+def test_an_installed_library_says_where_a_new_component_belongs_and_writes_nothing(
+    installed: Path, tmp_path: Path
+) -> None:
+    start = "from trainwright.authoring.cli import main; sys.argv[1:] = {}; main()"
+    done = python(installed, start.format(["new", "component", "impute"]), tmp_path)
+    assert done.returncode == 10
+    assert "a component is written into the repository of this library" in done.stderr
+    assert "next  Check the repository out" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_component_of_the_wheel_is_taken_by_version_and_digest(installed: Path, tmp_path: Path) -> None:
+    index = json.loads((ROOT / "compiled" / "index.json").read_text())
+    name, digest = f"validate@{index['version']}", index["components"]["validate"]["sha256"]
+    code = "from trainwright.authoring import catalog\nprint(catalog.load({!r}, sha256={!r}).name)"
+    assert python(installed, code.format(name, digest), tmp_path).stdout == "validate\n"
+    refused = python(installed, code.format(name, "0" * 64), tmp_path)
+    assert refused.returncode != 0
+    assert "the caller names" in refused.stderr
+
+
 def test_the_wheel_declares_its_command_and_what_authors_need(installed: Path) -> None:
     (folder,) = installed.glob("trainwright-*.dist-info")
     assert "trainwright = trainwright.authoring.cli:main" in (folder / "entry_points.txt").read_text()

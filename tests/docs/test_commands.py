@@ -1,11 +1,8 @@
-"""Every command that a page names exists, with the options that it has; the cheap ones are run."""
+"""Every command that a page names exists, with its options; tests/pipelines/test_pages.py runs it."""
 
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,17 +88,11 @@ def check_kubectl(words: tuple[str, ...]) -> None:
         assert list(yaml.safe_load_all((ROOT / words[words.index("-f") + 1]).read_text()))
 
 
-def check_git(words: tuple[str, ...]) -> None:
-    assert words[1] == "show"
-    assert (ROOT / words[2].partition(":")[2]).exists()
-
-
 CHECKS: dict[str, Callable[[tuple[str, ...]], None]] = {
     "trainwright": check_trainwright,
     "make": check_make,
     "python": check_python,
     "kubectl": check_kubectl,
-    "git": check_git,
 }
 
 
@@ -148,7 +139,6 @@ def test_what_is_collected_is_what_a_reader_sees() -> None:
         ("make", "images", "COLOUR=red"),
         ("python", "-m", "trainwright.launch.janitor", "--no-such-option"),
         ("python", "-m", "trainwright.no_such_module"),
-        ("git", "show", "v0.1.0:compiled/no_such.json"),
     ],
     ids=" ".join,
 )
@@ -157,37 +147,7 @@ def test_a_wrong_command_would_be_found(words: tuple[str, ...]) -> None:
         CHECKS[words[0]](words)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["list"], ["doctor"], ["interface-diff", "compiled/index.json"]], ids=" ".join
-)
-def test_a_command_that_needs_nothing_ends_with_zero(arguments: list[str]) -> None:
-    assert run(*arguments).returncode == 0
-
-
 def test_every_command_has_help() -> None:
     for context in leaves().values():
         said = [context.command.help, *(one.help for one in context.command.params)]
         assert all(said), context.command_path
-
-
-@pytest.fixture
-def finished() -> Path:
-    """The newest run of the whole pipeline that came to its end on this machine."""
-    runs = [path.parent for path in (ROOT / "runs").glob("*/summarize") if (path / "page.html").exists()]
-    runs = [path for path in runs if (path / "evaluate" / "verdict").exists()]
-    if not runs:
-        pytest.skip("no run of the flights on this machine: make demo")
-    return max(runs)
-
-
-def test_the_commands_about_a_run_answer_for_one_that_is_finished(finished: Path, tmp_path: Path) -> None:
-    explained = run("cache", "explain", finished.name, "train")
-    compared = run("compare", finished.name, finished.name, "--report", str(tmp_path / "compare.html"))
-    assert (explained.returncode, "train" in explained.stdout) == (0, True)
-    assert compared.returncode in {0, 10}, compared.stderr
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    start = "from trainwright.authoring.cli import main; main()"
-    command = [sys.executable, "-c", start, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -113,7 +113,8 @@ def _words(line: str) -> tuple[str, ...]:
     """Split a line that begins with a program; what explains it stands three blanks behind it, or after #."""
     text = re.split(r"\s{3,}|\s#\s", line.strip())[0]
     first = next((word for word in text.split() if not VARIABLE.fullmatch(word)), "")
-    if first not in PROGRAMS or re.match(r"\w+ +[─=:|]", text):
+    program = Path(first).name  # also one that is named by its path, such as .venv/bin/python
+    if program not in PROGRAMS or re.match(r"\w+ +[─=:|]", text):
         return ()
     words = shlex.split(re.sub(r"\s(>|\||&).*", "", text.replace("[--", "--").replace("]", "")))
-    return tuple(words[words.index(first) :])
+    return (program, *words[words.index(first) + 1 :])

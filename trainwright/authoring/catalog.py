@@ -13,6 +13,7 @@ import contextlib
 import difflib
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,6 @@ class Description:
         image: Image of a component; empty for a pipeline.
         inputs: What it takes.
         outputs: What it gives.
-        returns: What its docstring says of the values it returns.
     """
 
     name: str
@@ -72,7 +72,6 @@ class Description:
     image: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    returns: str = ""
 
 
 def folder() -> Path:
@@ -213,14 +212,14 @@ def described(text: str, where: str) -> Description:
     executors = list(spec["deploymentSpec"]["executors"].values())
     container = executors[0].get("container", {}) if len(executors) == 1 else {}
     root, info = spec["root"], spec["pipelineInfo"]
-    doc = _docstring(container.get("command", []))
+    doc, made = _docstring(container.get("command", [])), root.get("outputDefinitions", {})
+    said = {entry.arg_name: entry.description or "" for entry in doc.params}
     return Description(
         name=info["name"],
         description=info.get("description") or doc.short_description or "",
         image=container.get("image", ""),
-        inputs=tuple(_ports(root.get("inputDefinitions", {}), doc)),
-        outputs=tuple(_ports(root.get("outputDefinitions", {}), doc)),
-        returns=_line(doc.returns.description if doc.returns else ""),
+        inputs=tuple(_ports(root.get("inputDefinitions", {}), said)),
+        outputs=tuple(_ports(made, said | _returned(doc, list(made.get("parameters", {}))))),
     )
 
 
@@ -239,10 +238,18 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").replace("``", "`").split())
 
 
-def _ports(definitions: dict[str, Any], doc: docstring_parser.Docstring) -> list[Port]:
+def _returned(doc: docstring_parser.Docstring, names: list[str]) -> dict[str, str]:
+    """Say what is returned: one value as a whole; several as ``name: what it is``, one after the other."""
+    head, rest = (doc.returns.type_name, doc.returns.description) if doc.returns else ("", "")
+    text = ": ".join(part for part in (head, rest) if part)  # what stands before a colon is taken for a type
+    if "Output" in names:
+        return {"Output": text}
+    _, *parts = re.split(rf"(?:^|\s)({'|'.join(map(re.escape, names))}):\s", text) if names else [text]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _ports(definitions: dict[str, Any], said: Mapping[str, str]) -> list[Port]:
     """Return inputs or outputs, in the order in which the docstring has them."""
-    said = {entry.arg_name: entry.description for entry in doc.params}
-    said |= {"Output": doc.returns.description} if doc.returns else {}
     ports = []
     for kind in ("artifacts", "parameters"):
         for name, entry in definitions.get(kind, {}).items():
@@ -255,7 +262,7 @@ def _ports(definitions: dict[str, Any], doc: docstring_parser.Docstring) -> list
                     name=name,
                     type=title or TYPES.get(entry["parameterType"], entry["parameterType"]),
                     default="" if default is None else repr(default),
-                    description=_line(entry.get("description") or said.get(name)),
+                    description=_line(said.get(name) or entry.get("description")),
                 )
             )
     order = list(said)

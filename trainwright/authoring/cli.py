@@ -46,7 +46,7 @@ Json = Annotated[
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its arguments
     pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
     config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
@@ -65,21 +65,31 @@ def run(
         list[str] | None,
         typer.Option(help="With --containers: PATH that they see too; PATH:rw to write there."),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="With --containers: NAME of a variable here that they get, such as a proxy's."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a compiled pipeline on this machine, each step under the environment of its image."""
     with _reported(as_json):
         from trainwright.authoring import catalog, given, local, mounts, screen
-        from trainwright.authoring.containers import Engine
+        from trainwright.authoring.containers import Engine, variables
 
-        if (network or mount) and not containers:
-            raise InputError("--network and --mount are for containers", hint="Add --containers.")
+        if (network or mount or env) and not containers:
+            raise InputError("--network, --mount and --env are for containers", hint="Add --containers.")
 
         compiled = catalog.pipeline(pipeline)
         arguments = given.arguments(compiled, config, param or [], date)
         elsewhere = ["--runs", str(runs)] if runs != Path("runs") else []
+        elsewhere += ["--containers"] if containers else []
+        elsewhere += ["--network", network] if network else []
+        elsewhere += [part for path in mount or [] for part in ("--mount", path)]
+        elsewhere += [part for name in env or [] for part in ("--env", name)]
         again = shlex.join(["trainwright", "run", pipeline, *elsewhere])
         listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
+        seen = mounts.asked(mount or [], config) if containers else {}
+        engine = Engine(network, seen, variables(env or [])) if containers else None
         outcome = local.run(
             compiled,
             arguments,
@@ -88,7 +98,7 @@ def run(
             again_from=again_from,
             use_cache=use_cache,
             listener=listener,
-            engine=Engine(network, mounts.asked(mount or [], config)) if containers else None,
+            engine=engine,
         )
     raise typer.Exit(outcome.exit_code)
 
@@ -116,7 +126,9 @@ def compile_all(
 
 @app.command("interface-diff")
 def interface_diff(
-    old: Annotated[Path, typer.Argument(help="compiled/ or index.json of the version that is out.")],
+    old: Annotated[
+        Path | None, typer.Argument(help="compiled/ or index.json of a version; the last released if absent.")
+    ] = None,
     new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +136,11 @@ def interface_diff(
     with _reported(as_json):
         from trainwright.authoring import catalog, interfaces
 
-        before, after = interfaces.read(old), interfaces.read(new or catalog.folder())
+        last = old or interfaces.released(catalog.folder())
+        if last is None:
+            typer.echo("{}" if as_json else "no version is out yet: any interface may still change")
+            return
+        before, after = interfaces.read(last), interfaces.read(new or catalog.folder())
         found = interfaces.changes(before, after)
         for change in found:
             line = f"  {change.level:<6} {change.name:<20} {change.what}"
@@ -204,9 +220,10 @@ def new_component(
     with _reported():
         from trainwright.authoring import scaffold
 
-        for path in scaffold.component(name, noun=noun, toolchain=image):
+        root = scaffold.checkout()
+        for path in scaffold.component(name, noun=noun, toolchain=image, root=root):
             typer.echo(f"  {path}")
-        typer.echo("Next: make compile, and then make test.")
+        typer.echo(f"Next, in {root}: make compile test ARGS=tests/{name}")
 
 
 def main() -> None:

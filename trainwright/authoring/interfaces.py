@@ -2,6 +2,9 @@
 
 ``compiled/index.json`` holds the interfaces of a version, with the SHA-256 of each compiled YAML. Two of them
 compared say which part of the version must rise, as semantic versioning has it (semver.org, 2.0.0).
+
+``compiled/released/`` keeps the index of each version that is out, as ``0.1.0.json``: what the next is held
+to, without a tag or a network. ``make release`` puts it there, and nothing ever changes it.
 """
 
 import hashlib
@@ -15,7 +18,7 @@ import yaml
 
 from trainwright.errors import InputError
 
-FILE = "index.json"
+FILE, RELEASED = "index.json", "released"
 KINDS = ("components", "pipelines")
 LEVELS = ("none", "patch", "minor", "major")
 Level = Literal["none", "patch", "minor", "major"]
@@ -95,6 +98,19 @@ def read(path: Path) -> dict[str, Any]:
     if not ours:
         raise InputError("not an index of compiled YAML that this version reads", where=str(file))
     return dict(content)
+
+
+def released(folder: Path) -> Path | None:
+    """Return the index of the last version that is out; None before the first.
+
+    Raises:
+        InputError: What lies among them is not named after its version.
+    """
+    kept = {_parts(path.stem): path for path in (folder / RELEASED).glob("*.json")}
+    for path in kept.values():
+        if (version := read(path)["version"]) != path.stem:
+            raise InputError(f"this is the index of version {version!r}", where=str(path))
+    return kept[max(kept)] if kept else None
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

@@ -1,7 +1,6 @@
 """The page of each component: what it takes and gives, made from its metadata and its compiled interface."""
 
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,9 +66,6 @@ class Metadata(Section):
     judges: Literal["", "data", "model"] = Field(
         "", description="What its decision is about; a run that it holds ends with 11, or 12."
     )
-    last_verified: date = Field(
-        alias="lastVerified", description="When it last ran on real data, from its start to its end."
-    )
 
 
 def all_of(root: Path, compiled: Mapping[str, str]) -> dict[Path, str]:
@@ -117,12 +113,14 @@ def read(path: Path) -> Metadata:
 def _disagreements(metadata: Metadata, description: catalog.Description, where: str) -> list[str]:
     toolchain = description.image.rsplit("/", 1)[-1].split(":")[0]
     unknown = sorted(metadata.exit_codes.keys() - MEANINGS.keys())
+    silent = [port.name for port in (*description.inputs, *description.outputs) if not port.description]
     wrong = {
         f"name is {metadata.name!r}": metadata.name != description.name,
         f"dependencies.image is {metadata.dependencies.image!r}, the component's is {toolchain!r}": (
             metadata.dependencies.image != toolchain
         ),
         f"exit_codes holds {unknown}, which are not documented": bool(unknown),
+        f"the docstring does not say what {', '.join(silent)} means": bool(silent),
     }
     return [f"{problem}\n  at    {where}" for problem, is_so in wrong.items() if is_so]
 
@@ -142,7 +140,7 @@ def page(metadata: Metadata, description: catalog.Description) -> str:
         f"Stability {metadata.stability}. Image `{metadata.dependencies.image}`, "
         f"{metadata.resources.cpu:g} cores, {metadata.resources.memory_gib:g} GiB{caching}. "
         f"Tags: {', '.join(metadata.tags)}.",
-        f"Owners: {', '.join(metadata.owners)}. Last run on real data: {metadata.last_verified}.",
+        f"Owners: {', '.join(metadata.owners)}.",
         "",
         "```python",
         "from trainwright.authoring import catalog",
@@ -152,7 +150,6 @@ def page(metadata: Metadata, description: catalog.Description) -> str:
         "",
         *_table("Input", description.inputs),
         *_table("Output", description.outputs),
-        *([f"Returns: {description.returns}", ""] if _returns_several(description) else []),
         "| Exit code | Meaning |",
         "|---|---|",
         *(f"| {code} | {_meaning(code, said)} |" for code, said in sorted(metadata.exit_codes.items())),
@@ -177,11 +174,6 @@ def _access(access: Access) -> list[str]:
     }
     lines = [f"| {kind} | {'; '.join(what) or 'nothing'} |" for kind, what in rows.items()]
     return ["| It needs | |", "|---|---|", *lines]
-
-
-def _returns_several(description: catalog.Description) -> bool:
-    """The docstring speaks of all returned values at once: a single one has it in its row."""
-    return bool(description.returns) and all(port.name != "Output" for port in description.outputs)
 
 
 def _table(kind: str, ports: tuple[catalog.Port, ...]) -> list[str]:

@@ -7,7 +7,6 @@ changed step by step, with its test green all along.
 import keyword
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.authoring.compile import repository
@@ -111,7 +110,6 @@ access:
   reads: [the source]
   writes: ["the artifact store: create"]
   network: []
-lastVerified: {today}
 """
 
 PAGE = """# {name}
@@ -141,6 +139,28 @@ CONTRACTS = (
 """What the import contracts of ``pyproject.toml`` say of a verb, and of one more."""
 
 
+LIST = "docs/components/README.md"
+ROW = "| [`{name}`]({name}.md) | copies a file | [interface](../../components/{name}/README.md) |\n"
+"""The place of a component's pages in the documentation."""
+
+
+def checkout() -> Path:
+    """Return the repository that a component is written into.
+
+    Raises:
+        InputError: The library is installed, not checked out.
+    """
+    try:
+        return repository()
+    except InputError as error:
+        raise InputError(
+            "a component is written into the repository of this library, and this one is installed",
+            where=error.where,
+            hint="Check the repository out, or write one of your own with kfp and use ours beside it: "
+            "catalog.load.",
+        ) from None
+
+
 def component(name: str, *, noun: str, toolchain: str, root: Path | None = None) -> list[str]:
     """Write a new component into the repository.
 
@@ -156,14 +176,13 @@ def component(name: str, *, noun: str, toolchain: str, root: Path | None = None)
     Raises:
         InputError: A name cannot be used, or the component is there already. Nothing is written then.
     """
-    root = root or repository()
+    root = root or checkout()
     values = {
         "name": name,
         "noun": noun,
         "image": toolchain,
         "IMAGE": toolchain.upper(),
         "owner": "trainwright",
-        "today": datetime.now(UTC).date().isoformat(),
     }
     texts = {root / place.format(**values): text.format(**values) for place, text in FILES.items()}
     _require_usable(root, name, noun, toolchain, list(texts))
@@ -175,7 +194,11 @@ def component(name: str, *, noun: str, toolchain: str, root: Path | None = None)
     for old, new in CONTRACTS:
         text = text.replace(old, new.format(**values))
     contracts.write_text(text)
-    return [str(path.relative_to(root)) for path in (*texts, contracts)]
+    listed = root / LIST
+    listed.write_text(
+        (listed.read_text() if listed.exists() else "").rstrip("\n") + "\n" + ROW.format(**values)
+    )
+    return [str(path.relative_to(root)) for path in (*texts, contracts, listed)]
 
 
 def _require_usable(root: Path, name: str, noun: str, toolchain: str, paths: list[Path]) -> None:
