@@ -56,6 +56,15 @@ STEPS = (
         "resolve(given['baseline'], here['baseline_listing']).version]",
     ),
     Step(
+        "locate",
+        "mlflow",
+        "import mlflow\nfrom trainwright.experiment import Registry\n"
+        "from trainwright.locate.registered import locate",
+        "registry = Registry.parse(given['registry'], 'registry')\n"
+        "found = locate(registry, here['production'], here['locate.md'])\n"
+        "made = [found.model, found.source, found.version]",
+    ),
+    Step(
         "ingest",
         "ingest",
         "import pyarrow.dataset\nfrom trainwright.experiment import Data\n"
@@ -91,13 +100,31 @@ STEPS = (
         "here['train.md'], here['train.html'])\nmade = [done.model_version, done.predictions_version]",
     ),
     Step(
+        "score",
+        "torch",
+        "from trainwright.experiment import Evaluation, Registry\n"
+        "from trainwright.score.baseline import Asked, score_rows",
+        "registry = Registry.parse(given['registry'], 'registry')\n"
+        "judged = Evaluation.parse(given['evaluation'], 'evaluation')\n"
+        "asked = Asked(given['locate'][0], given['locate'][1], registry)\n"
+        "made = score_rows(here['training_set'], given['join'], judged, asked, "
+        "predictions=here['baseline_predictions'], summary=here['score.md']).predictions_version",
+    ),
+    Step(
         "evaluate",
         "tabular",
         "import scipy.special\nfrom trainwright.experiment import Evaluation\n"
-        "from trainwright.evaluate.gate import judge_predictions",
+        "from trainwright.evaluate.gate import Given, judge_predictions",
         "made = judge_predictions(here['predictions'], given['train'][1], "
         "Evaluation.parse(given['evaluation'], 'evaluation'), verdict=here['model_verdict'], "
-        "report=here['model.html'], summary=here['evaluate.md']).decision",
+        "report=here['model.html'], summary=here['evaluate.md'], "
+        "baseline=Given(here['baseline_predictions'], given['score'], given['locate'][2])).decision",
+    ),
+    Step(
+        "probe",
+        "torch",
+        "from trainwright.probe.trial import try_model",
+        "made = try_model(here['model'], given['train'][0], here['trial'], here['probe.md']).digest",
     ),
     Step(
         "register",
@@ -105,8 +132,8 @@ STEPS = (
         "import mlflow\nfrom trainwright.experiment import Registry\n"
         "from trainwright.register.registration import register",
         "made = register(here['model'], given['train'][0], here['data_verdict'], here['model_verdict'], "
-        "Registry.parse(given['registry'], 'registry'), 'none', here['registration'], here['register.md'])"
-        ".version",
+        "here['trial'], Registry.parse(given['registry'], 'registry'), 'none', here['registration'], "
+        "here['register.md']).version",
     ),
 )
 PLACES = [
@@ -128,6 +155,12 @@ PLACES = [
     "model_verdict",
     "model.html",
     "evaluate.md",
+    "production",
+    "locate.md",
+    "baseline_predictions",
+    "score.md",
+    "trial",
+    "probe.md",
     "registration",
     "register.md",
 ]
