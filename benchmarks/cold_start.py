@@ -1,10 +1,12 @@
 """What stands before a step's work: the interpreter, kfp's executor, the imports; on request in a container.
 
-For each step: from the start of the process, or of its container, to the first line of an interpreter; from
-there to the first line of the component's body, started as kfp starts it; then what the body imports, in a
-fresh process; and what it does after that, its reading and its work, as the record of the newest finished run
-has it (``--runs``). The disk's caches are warm, as on a node that has run the image before. ``--containers``
-asks the engine that ``DOCKER_HOST`` or docker's default names.
+For each step: from the request to a shell, that is, the start of the process or of its container; from the
+shell to the first line of an interpreter; how much later than that the first line of the component's body is,
+started as kfp starts it; then what the body imports, in a fresh process; and what it does after that, its
+reading and its work, as the record of the newest finished run has it (``--runs``). A shell says when it
+begins: what starting a container takes varies by more than the rest, and is in the first figure alone. The
+disk's caches are warm, as on a node that has run the image before. ``--containers`` asks the engine that
+``DOCKER_HOST`` or docker's default names.
 """
 
 import argparse
@@ -37,6 +39,9 @@ SOURCE = (
 
 EMPTY = json.dumps({"inputs": {}, "outputs": {"outputFile": "/tmp/out/executor_output.json"}})  # noqa: S108
 USER_CODE = ["sh", "-ec", SOURCE, BODY, "--executor_input", EMPTY, "--function_to_execute", "step"]
+SHELL = ["sh", "-c", 'date "+begun %s.%N"; exec "$@"', "sh"]
+"""Says when it begins, and becomes the command."""
+
 INTERPRETER = ["python3", "-c", "import time; print('at', time.time(), flush=True)"]
 
 Start = Callable[[str, Sequence[str]], str]
@@ -67,13 +72,16 @@ def contained() -> Start:
     return start
 
 
-def until_said(start: Start, toolchain: str, command: Sequence[str]) -> float:
-    """Return the median of the seconds until a command's process says what time it is."""
-    times = []
+def until_said(start: Start, toolchain: str, command: Sequence[str]) -> tuple[float, float]:
+    """Return the median seconds until a shell begins, and from there until its command says the time."""
+    shell, said = [], []
     for _ in range(REPEATS):
-        begun = time.time()
-        times.append(float(start(toolchain, command).split("at ")[1].split()[0]) - begun)
-    return statistics.median(times)
+        asked = time.time()
+        words = start(toolchain, [*SHELL, *command]).split()
+        begun, at = (float(words[words.index(mark) + 1]) for mark in ("begun", "at"))
+        shell.append(begun - asked)
+        said.append(at - begun)
+    return statistics.median(shell), statistics.median(said)
 
 
 def importing(start: Start, toolchain: str, modules: Sequence[str]) -> float:
@@ -89,7 +97,8 @@ def steps() -> dict[str, tuple[str, list[str]]]:
     found = {}
     for verb in catalog.names():
         path = catalog.component(verb)
-        modules = sorted(set(re.findall(r"from (trainwright\.[\w.]+) import", path.read_text())))
+        text = re.sub(r"\\\n\s*\\?", "", path.read_text())  # YAML breaks long lines
+        modules = sorted(set(re.findall(r"from (trainwright\.[\w.]+) import", text)))
         found[verb] = (toolchain_of(catalog.describe(path).image), modules)
     return found
 
@@ -109,13 +118,13 @@ def working(folder: Path) -> dict[str, float]:
 def measured(start: Start, work: dict[str, float]) -> tuple[list[list[Any]], float]:
     """Return one row a step, and the longest way from a bare interpreter to the first line of a body."""
     rows, longest = [], 0.0
-    ways: dict[str, tuple[float, float]] = {}
+    ways: dict[str, tuple[float, float, float]] = {}
     for verb, (toolchain, modules) in steps().items():
         if toolchain not in ways:
-            ways[toolchain] = tuple(until_said(start, toolchain, way) for way in (INTERPRETER, USER_CODE))
-        bare, body = ways[toolchain]
-        longest = max(longest, body - bare)
-        seconds = [bare, body - bare, importing(start, toolchain, modules), work.get(verb, 0.0)]
+            (shell, bare), (_, body) = (until_said(start, toolchain, way) for way in (INTERPRETER, USER_CODE))
+            ways[toolchain] = shell, bare, body - bare
+        longest = max(longest, ways[toolchain][2])
+        seconds = [*ways[toolchain], importing(start, toolchain, modules), work.get(verb, 0.0)]
         rows.append([verb, toolchain, *(f"{value:.2f}" if value else "" for value in seconds)])
     return rows, longest
 
@@ -127,7 +136,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs with records lie")
     asked = parser.parse_args()
     rows, longest = measured(contained() if asked.containers else here, working(asked.runs))
-    header = ["step", "toolchain", "interpreter s", "to the first line s", "its imports s", "its work s"]
+    header = ["step", "toolchain", "start s", "interpreter s", "first line s", "its imports s", "its work s"]
     where = "in containers" if asked.containers else "without containers"
     name = "cold_start_in_containers" if asked.containers else "cold_start"
     line = f"{name}: user code {longest:.2f} s after the interpreter, {where} (goal {GOAL_S} s)"

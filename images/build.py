@@ -144,7 +144,10 @@ def pushed(engine: str, image: str, registry: str) -> str:
     known: list[str] = json.loads(
         inspection.engine(engine, "image", "inspect", "--format", "{{json .RepoDigests}}", target)
     )
-    return next(reference for reference in known if reference.startswith(f"{repository}@"))
+    found = next((reference for reference in known if reference.startswith(f"{repository}@")), "")
+    if not found:
+        raise DependencyError(f"{engine} does not say which digest it pushed", where=target)
+    return found
 
 
 def write(output: Path, toolchain: str, image: Image) -> None:

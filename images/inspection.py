@@ -3,9 +3,12 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from trainwright.errors import DependencyError
 
@@ -71,10 +74,18 @@ def entries(toolchain: str) -> list[str]:
     """Return the modules that the bodies of a toolchain's components import, from their compiled YAML."""
     found = set(JOB.get(toolchain, ()))
     for path in (IMAGES.parent / "compiled" / "components").glob("*.yaml"):
-        text = path.read_text()
-        if re.search(rf"image: \S*trainwright/{toolchain}[:@]", text):
-            found |= set(re.findall(r"from (trainwright\.[\w.]+) import", text))
+        for image, code in _containers(path):
+            if re.search(rf"(^|/)trainwright/{toolchain}[:@]", image):
+                found |= set(re.findall(r"from (trainwright\.[\w.]+) import", code))
     return sorted(found)
+
+
+def _containers(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each container's image and its command; not as the file has it, which breaks long lines."""
+    for document in yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        for executor in document.get("deploymentSpec", {}).get("executors", {}).values():
+            container = executor.get("container", {})
+            yield container.get("image", ""), "\n".join(container.get("command", ()))
 
 
 def look(name: str, image: str, base: str, toolchain: str) -> Found:

@@ -2,14 +2,30 @@
 
 import gc
 import json
+import os
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import docker
 import pytest
+import requests
+import urllib3
 from typer.testing import CliRunner
 
 from trainwright import tracking
-from trainwright.authoring import arguments, cli, containers, engines, images, mounts, spec, toolchains
+from trainwright.authoring import (
+    arguments,
+    cli,
+    containers,
+    engines,
+    images,
+    mounts,
+    spec,
+    toolchains,
+    warden,
+)
 from trainwright.authoring.catalog import pipeline
 from trainwright.authoring.steps import image_of
 from trainwright.errors import DependencyError, InputError
@@ -46,10 +62,114 @@ def test_the_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["/", "/etc", "/nothing-of-that-name/at/all", "gs://bucket/rows", "relative"]
+    "text",
+    [
+        *("/", "/etc", "/nothing-of-that-name/at/all", "gs://bucket/rows", "relative"),
+        *("/usr/lib", "/usr/local/lib", "/var/run", "/var/run/*.sock", "/proc/self", "/dev/fd", "/*.csv"),
+        *("/etc/ssl/no-such", "/data/" + "long" * 100, "/* a comment */ SELECT 1 FROM rows"),
+    ],
 )
 def test_what_is_no_data_of_this_machine_is_not_mounted(text: str, tmp_path: Path) -> None:
     assert mounts.of({"source": text}, tmp_path) == {tmp_path: True}
+
+
+def test_a_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rows").mkdir()
+    run = tmp_path.parent / "elsewhere"
+    seen = mounts.of({"source": f"{tmp_path}/*.csv", "features": f"{tmp_path}/rows"}, run)
+    assert seen == {run: True, tmp_path / "rows": False}
+    assert mounts.asked([], tmp_path / "experiment.yaml") == {}
+    assert mounts.asked([str(tmp_path)], None) == {tmp_path: False}, "unless it is asked for"
+
+
+def test_a_socket_is_not_seen_for_it_may_be_the_engines(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        assert mounts.of({"source": f"{tmp_path}/s"}, tmp_path / "run") == {tmp_path / "run": True}
+
+
+@pytest.mark.parametrize("value", ["/var", "/usr/lib", "sqlite:////opt/mlflow.db"])
+def test_what_would_be_kept_where_an_image_has_its_own_is_refused(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot keep anything here") as caught:
+        mounts.of({"data": json.dumps({"store": value})}, tmp_path)
+    assert "store" in caught.value.where
+
+
+def test_a_path_with_a_colon_is_refused_for_an_engine_would_split_it(tmp_path: Path) -> None:
+    (tmp_path / "at 12:00").mkdir()
+    for read in (
+        lambda: mounts.of({"source": f"{tmp_path}/at 12:00"}, tmp_path / "run"),
+        lambda: mounts.asked([f"{tmp_path}/at 12:00:rw"], None),
+    ):
+        with pytest.raises(InputError, match="colon"):
+            read()
+
+
+def test_a_variable_is_passed_by_its_name_and_its_value_is_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKEN", "hidden")
+    found = containers.variables(["TOKEN"])
+    assert found == {"TOKEN": "hidden"}
+    assert "hidden" not in repr(containers.Engine(variables=found))
+    with pytest.raises(InputError, match="no such variable") as caught:
+        containers.variables(["TOKEN", "NOT_SET_ANYWHERE"])
+    assert caught.value.where == "--env NOT_SET_ANYWHERE"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "gone"),
+    [
+        (404, "no such container", True),
+        (500, "container 1 does not exist in database: no such container", True),
+        (409, "removal of container 1 is already in progress", True),
+        (500, "no space left on device", False),
+    ],
+)
+def test_a_container_that_is_gone_is_told_from_an_engine_in_trouble(
+    status: int, said: str, gone: bool
+) -> None:
+    kind = docker.errors.NotFound if status == 404 else docker.errors.APIError
+    assert warden.unknown(kind("refused", explanation=said)) is gone
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (docker.errors.APIError("500", explanation="no space left"), "says: no space left"),
+        (requests.ConnectionError("reset by peer"), "does not answer any more: reset by peer"),
+        (urllib3.exceptions.ProtocolError("broken off"), "does not answer any more: broken off"),
+        (docker.errors.APIError("500", explanation="exec /bin/sh: exec format error"), "another processor"),
+    ],
+)
+def test_an_engine_that_fails_while_a_step_runs_is_no_bug_of_ours(error: Exception, said: str) -> None:
+    with pytest.raises(DependencyError, match=said) as caught, engines.answering("train"):
+        raise error
+    assert caught.value.where == "train"
+
+
+@pytest.mark.parametrize(
+    ("security", "parts", "options"),
+    [
+        ([], [], {"user": f"{os.getuid()}:{os.getgid()}"}),
+        (["name=rootless"], [{"Name": "Engine"}], {"user": "0:0"}),
+        (
+            ["name=rootless"],
+            [{"Name": "Podman Engine"}],
+            {"user": f"{os.getuid()}:{os.getgid()}", "userns_mode": "keep-id"},
+        ),
+    ],
+)
+def test_what_a_step_writes_is_its_callers_whatever_the_engine_makes_of_users(
+    security: list[str], parts: list[dict[str, str]], options: dict[str, str]
+) -> None:
+    engine = SimpleNamespace(
+        info=lambda: {"SecurityOptions": security}, version=lambda: {"Components": parts}
+    )
+    assert engines.restrictions(engine) == options
 
 
 def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_known() -> None:
@@ -84,7 +204,7 @@ def test_every_container_is_started_as_strictly_as_a_restricted_namespace_would(
 def test_a_network_without_containers_is_refused() -> None:
     done = CliRunner().invoke(cli.app, ["run", "train_and_register", "--network", "host"])
     assert done.exit_code == 10
-    assert "--network and --mount are for containers" in done.stderr
+    assert "--network, --mount and --env are for containers" in done.stderr
 
 
 def test_the_folder_of_the_experiment_is_read_only_and_what_is_asked_for_is_as_asked(tmp_path: Path) -> None:

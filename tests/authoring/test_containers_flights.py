@@ -24,7 +24,7 @@ VERSIONS = {
     "train": "model_version",
     "locate": "model_version",
     "score": "Output",
-    "register": "version",
+    "register": "Output",
 }
 Runs = dict[str, Outcome]
 """The first run, the two promotions of what it registered, and the second run."""

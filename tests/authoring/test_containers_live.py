@@ -1,10 +1,13 @@
 """Steps in containers of a real engine: what they may do, what they leave, and that none outlives its run."""
 
 import contextlib
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from kfp import dsl
 from tests.authoring import engine as engines
 from trainwright.authoring import containers, images, local, runs
 from trainwright.authoring.local import Outcome
+from trainwright.errors import TrainwrightError
 
 small = dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
 Compile = Callable[..., Path]
@@ -63,6 +67,7 @@ def look(source: str, here: dsl.Output[dsl.Dataset]) -> dict:
         "user": bool(getpass.getuser()),
         "colour": os.environ.get("COLOUR", ""),
         "ours": "OURS" in os.environ,
+        "proxy": os.environ.get("HTTPS_PROXY", ""),
     }
 
 
@@ -101,9 +106,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def start(engine: None, tmp_path: Path, compile_pipeline: Compile) -> Start:
+def start(engine: None, tmp_path: Path, compile_pipeline: Compile, monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
+
     def run(function: Callable[..., Any], **arguments: Any) -> Outcome:
-        given = {"runs_folder": tmp_path / "runs", "engine": containers.Engine(), "grace_s": 20.0}
+        own = containers.Engine(variables=containers.variables(["HTTPS_PROXY"]))
+        given = {"runs_folder": tmp_path / "two words, and more", "engine": own, "grace_s": 20.0}
         return local.run(compile_pipeline(function), arguments, **given)
 
     return run
@@ -111,8 +119,20 @@ def start(engine: None, tmp_path: Path, compile_pipeline: Compile) -> Start:
 
 def labelled(folder: Path) -> list[Any]:
     with contextlib.closing(docker.from_env()) as client:
-        found = client.containers.list(all=True)
-        return [one for one in found if one.labels.get(containers.LABEL, "").startswith(str(folder))]
+        found = client.containers.list(all=True, sparse=True)  # others come and go while it looks
+        return [
+            one
+            for one in found
+            if (one.attrs["Labels"] or {}).get(containers.LABEL, "").startswith(str(folder))
+        ]
+
+
+def free(folder: Path) -> bool:
+    try:
+        with runs.held(folder):
+            return True
+    except TrainwrightError:
+        return False
 
 
 def until(fact: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -144,6 +164,7 @@ def test_a_step_may_write_to_its_run_alone_and_what_it_writes_is_its_callers(
         "user": True,
         "colour": "red",
         "ours": False,
+        "proxy": "http://proxy.test:3128",
     }
     written = Path(task.outputs["here"].uri, "rows")
     assert written.read_text() == "1"
@@ -178,12 +199,12 @@ def waits(marks: str) -> None:
 
 
 @contextlib.contextmanager
-def background(compiled: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def background(compiled: Path, tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """A run in a process of its own, whose step has started."""
     marks = tmp_path / "marks"
-    marks.mkdir()
+    marks.mkdir(parents=True)
     command = [sys.executable, "-c", RUNNER, str(compiled), f"sqlite:///{marks}/x.db", str(tmp_path / "runs")]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env={**os.environ, **variables})
     try:
         until(lambda: (marks / "started").exists() or process.poll() is not None)
         yield process
@@ -206,11 +227,13 @@ def test_a_run_that_is_stopped_lets_its_step_save_and_leaves_no_container(
 def test_a_run_that_is_killed_leaves_no_container_and_its_step_could_save(
     engine: None, tmp_path: Path, compile_pipeline: Compile
 ) -> None:
-    with background(compile_pipeline(waits), tmp_path) as process:
+    (tmp_path / "scratch").mkdir()
+    with background(compile_pipeline(waits), tmp_path, TMPDIR=str(tmp_path / "scratch")) as process:
         assert len(labelled(tmp_path)) == 1
         process.kill()
-    until(lambda: not labelled(tmp_path))
+    until(lambda: not labelled(tmp_path), 120)
     assert (tmp_path / "marks" / "saved").exists()
+    until(lambda: not list((tmp_path / "scratch").iterdir()))
 
 
 def test_a_container_that_somebody_removes_did_not_succeed(
@@ -220,3 +243,81 @@ def test_a_container_that_somebody_removes_did_not_succeed(
         (container,) = labelled(tmp_path)
         container.remove(force=True)
         assert process.wait(60) == 41
+
+
+def test_of_two_runs_at_once_each_ends_its_own_containers(
+    engine: None, tmp_path: Path, compile_pipeline: Compile
+) -> None:
+    compiled = compile_pipeline(waits)
+    with background(compiled, tmp_path / "a") as first, background(compiled, tmp_path / "b") as second:
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(90) == 40
+        assert not labelled(tmp_path / "a")
+        assert [one.status for one in labelled(tmp_path / "b")] == ["running"]
+        assert second.poll() is None
+
+
+def test_an_engine_that_dies_ends_the_run_and_the_container_goes_when_it_is_back(
+    engine: None, tmp_path: Path, compile_pipeline: Compile
+) -> None:
+    podman = shutil.which("podman")
+    if not podman:
+        pytest.skip("podman's service is what a test can end; an engine that others use, it cannot")
+    socket = f"unix://{tmp_path}/own.sock"
+
+    @contextlib.contextmanager
+    def service() -> Iterator[subprocess.Popen[bytes]]:
+        (tmp_path / "own.sock").unlink(missing_ok=True)
+        process = subprocess.Popen([podman, "system", "service", "--time", "0", socket])
+        try:
+            until((tmp_path / "own.sock").exists)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    with service() as own, background(compile_pipeline(waits), tmp_path, DOCKER_HOST=socket) as process:
+        own.kill()
+        own.wait()
+        assert process.wait(90) == 21
+    assert labelled(tmp_path), "it runs on without the engine's service"
+    with service():
+        until(lambda: not labelled(tmp_path), 120)
+        (folder,) = (tmp_path / "runs").glob("[!.]*")
+        until(lambda: free(folder))  # what ended it has ended, too
+    assert (tmp_path / "marks" / "saved").exists(), "it could save"
+
+
+def test_an_image_for_another_processor_is_named_as_that(
+    engine: None, tmp_path: Path, compile_pipeline: Compile, machine: Any
+) -> None:
+    """Its shell is a program for a processor that there is none of."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xf4\xff\x01" + bytes(43)
+    with tarfile.open(tmp_path / "image.tar", "w") as made:
+        entry = tarfile.TarInfo("bin/sh")
+        entry.mode, entry.size = 0o755, len(header)
+        made.addfile(entry, io.BytesIO(header))
+    with contextlib.closing(docker.from_env()) as client:
+        client.api.import_image(
+            str(tmp_path / "image.tar"), repository="localhost/trainwright-test/red", tag="latest"
+        )
+        foreign = dsl.component(
+            base_image="localhost/trainwright-test/red:latest", install_kfp_package=False
+        )(refuse.python_func)
+
+        def runs_it(marks: str) -> None:
+            foreign(marks=marks)
+
+        try:
+            outcome = local.run(
+                compile_pipeline(runs_it),
+                {"marks": "x"},
+                runs_folder=tmp_path / "runs",
+                machine=machine,
+                engine=containers.Engine(),
+            )
+        finally:
+            client.images.remove("localhost/trainwright-test/red:latest", force=True)
+    assert outcome.exit_code == 21
+    assert "another processor" in outcome.error["what"]
+    assert not labelled(tmp_path)

@@ -112,9 +112,20 @@ def test_an_image_that_was_not_built_is_named(tmp_path: Path, images: dict[str, 
         compiler.run(lock_images=written(tmp_path, images), output=tmp_path / "out")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"images": {"a": 3}}', '{"images": {"a": {}}}'])
+def test_what_another_version_has_left_in_the_file_is_no_matter(
+    tmp_path: Path, images: dict[str, dict[str, str]]
+) -> None:
+    old = {"reference": "", "lock_sha256": "0", "library_sha256": "0"}
+    before = {name("torch").replace(__version__, "0.0.9"): old}
+    after = {name("torch").replace(__version__, "9.0.0"): old}
+    assert pinning.read(written(tmp_path, before | images | after))["torch"] == reference("torch")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"images": {"a:VERSION": 3}}', '{"images": {"a:VERSION": {}}}']
+)
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "images.json").write_text(text)
+    (tmp_path / "images.json").write_text(text.replace("VERSION", __version__))
     with pytest.raises(InputError, match="is not what make images writes"):
         pinning.read(tmp_path / "images.json")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from trainwright import __version__
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, Place, lock_digest
 from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,26 @@ def test_an_image_says_its_version_its_commit_and_what_it_was_made_from(build: B
     assert said["trainwright.lock-sha256"] == lock_digest("launcher")
     assert said["trainwright.library-sha256"] == library_digest()
     assert command[-3:] == ["--network", "host", "."]
+
+
+def test_the_torch_image_is_made_from_the_lock_for_gpus_on_a_base_of_its_own(build: Builder) -> None:
+    done = build("torch", "launcher", "--gpu", "--torch-base", "base-with-cuda:1")
+    assert done.returncode == 0, done.stderr
+    torch, launcher = build.calls("build")
+    assert {"BASE=base-with-cuda:1", "GPU=yes", "IMAGE=torch"} <= set(torch)
+    assert labels(torch)["trainwright.lock-sha256"] == Place("torch", gpu=True).digest != lock_digest("torch")
+    assert labels(torch)["org.opencontainers.image.base.name"] == "base-with-cuda:1"
+    assert "BASE=base:1" in launcher
+    assert not any(word.startswith("GPU=") for word in launcher)
+    assert "7,000 MB" in done.stdout, "the budget is the one for GPUs"
+
+
+def test_the_lock_for_gpus_holds_torch_and_cuda_and_leaves_nothing_for_pip_to_choose() -> None:
+    place = Place("torch", gpu=True)
+    packages = re.findall(r"^([a-z0-9-]+)==", place.hashed[0].read_text(), re.MULTILINE)
+    assert "torch" in packages
+    assert any(package.startswith("nvidia-cu") for package in packages)
+    assert place.last == ()
 
 
 def test_settings_of_pip_and_uv_reach_the_build_and_no_others(build: Builder) -> None:

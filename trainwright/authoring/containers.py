@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from trainwright.authoring import engines, mounts, warden
 from trainwright.authoring.calls import Invocation
 from trainwright.authoring.processes import Ended
 from trainwright.authoring.steps import Step, image_of
+from trainwright.errors import InputError
 
 LABEL = "trainwright.run"
 """What a container is labelled with: the folder of its run."""
@@ -44,10 +45,12 @@ class Engine:
     Attributes:
         network: The engine's network that containers join, such as ``host``; empty for its usual one.
         seen: What they see besides the run and what its arguments name, and whether they may write there.
+        variables: Environment variables that they get, such as a password: they are written down nowhere.
     """
 
     network: str = ""
     seen: Mapping[Path, bool] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     _found: dict[str, str] = field(default_factory=dict)
 
     def identity(self, image: str) -> str:
@@ -103,6 +106,8 @@ class Containers:
     def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], grace_s: float) -> None:
         self._engine, self._folder, self._seen, self._grace_s = engine, folder, seen, grace_s
         self._live: dict[str, Any] = {}
+        self._left: set[str] = set()  # what was made and not removed, also where the engine is gone
+        self._guard: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
     @property
@@ -112,10 +117,10 @@ class Containers:
     @contextlib.contextmanager
     def watched(self, lock: int) -> Iterator[None]:
         """Start the process that ends what is left when this one is gone; end what one before has left."""
-        with contextlib.closing(engines.client()) as engine:
+        with contextlib.closing(engines.client()) as engine, engines.answering(str(self._folder)):
             warden.end(engine, self._label, 0.0)
         command = [sys.executable, "-P", warden.__file__, self._label, str(self._grace_s)]
-        guard = subprocess.Popen(  # noqa: S603
+        self._guard = guard = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -126,18 +131,13 @@ class Containers:
         try:
             yield
         finally:
-            guard.communicate()
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it goes on by itself, if it must
+                guard.communicate(b"" if self._left else warden.DONE, timeout=self._grace_s)
 
     def options(self) -> dict[str, Any]:
         """Return what kfp's DockerRunner passes on for every container; the caller owns what they write."""
-        with contextlib.closing(engines.client()) as engine:
-            security = engine.info().get("SecurityOptions") or []
-            podman = any(
-                "Podman" in part.get("Name", "") for part in engine.version().get("Components") or []
-            )
-        user = {"user": f"{os.getuid()}:{os.getgid()}"}
-        if any("rootless" in option for option in security):  # the superuser in there is this user out here
-            user = {**user, "userns_mode": "keep-id"} if podman else {"user": "0:0"}
+        with contextlib.closing(engines.client()) as engine, engines.answering(str(self._folder)):
+            user = engines.restrictions(engine)
         network = {"network": self._engine.network} if self._engine.network else {}
         return {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
 
@@ -148,6 +148,7 @@ class Containers:
             call: The step's call.
             scratch: Folder for its temporary files.
         """
+        self._tell(os.fsencode(scratch) + b"\n")
         with self._created(call, scratch) as container:
             late = threading.Event()
             timer = threading.Timer(call.step.timeout_s, self._expire, [container, late])
@@ -160,9 +161,19 @@ class Containers:
                     timer.start()
                 if self._cancelled:
                     self._stop(container)
-                return Ended(_followed(container, output, call.log), late.is_set())
+                with engines.answering(call.name):
+                    code = _followed(container, output, call.log)
+                if code and _last(call.log).endswith(engines.FOREIGN):
+                    raise engines.foreign(call.name)
+                return Ended(code, late.is_set())
             finally:
                 timer.cancel()
+
+    def _tell(self, line: bytes) -> None:
+        if self._guard and self._guard.stdin:
+            with contextlib.suppress(OSError):  # a warden that was killed is no reason to fail the run
+                self._guard.stdin.write(line)
+                self._guard.stdin.flush()
 
     def made_from(self, call: Invocation) -> dict[str, str]:
         """Return the digest of the image that the step's container is started from."""
@@ -179,17 +190,21 @@ class Containers:
         for path, kept in {**self._seen, Path(scratch): True}.items():
             mode = writable if kept else writable.replace("rw", "ro")
             volumes[str(path)] = {"bind": str(path), "mode": mode}
-        more = {"environment": {"TMPDIR": scratch, "HOME": scratch, **call.variables}, "working_dir": scratch}
+        own = {**self._engine.variables, "TMPDIR": scratch, "HOME": scratch, **call.variables}
+        more = {"environment": own, "working_dir": scratch}
         with contextlib.closing(engines.client()) as engine:
             with engines.answering(call.name):
                 command = list(call.command)
                 container = engine.containers.create(image, command, volumes=volumes, **more, **given.options)
             self._live[container.id] = container
+            self._left.add(container.id)
             try:
                 yield container
             finally:
                 self._live.pop(container.id, None)
-                _removed(container)
+                with engines.answering(call.name):
+                    warden.remove(container)
+                self._left.discard(container.id)
 
     def _expire(self, container: Any, late: threading.Event) -> None:
         late.set()
@@ -223,12 +238,30 @@ def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
         container.wait()
         container.reload()
         return int(container.attrs["State"]["ExitCode"])
-    except errors.NotFound:
-        return KILLED
+    except errors.APIError as error:
+        if warden.unknown(error):
+            return KILLED
+        raise
 
 
-def _removed(container: Any) -> None:
-    from docker import errors
+def _last(log: Path) -> str:
+    """Return the end of a log."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - 200))
+        return stream.read().decode(errors="replace").strip()
 
-    with contextlib.suppress(errors.NotFound):
-        container.remove(force=True, v=True)
+
+def variables(names: Sequence[str]) -> dict[str, str]:
+    """Return the variables of this process that containers get too; each is asked for by its name.
+
+    Raises:
+        InputError: There is none of that name here.
+    """
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise InputError(
+            "there is no such variable here",
+            where=f"--env {missing[0]}",
+            hint="Set it: --env takes a name.",
+        )
+    return {name: os.environ[name] for name in names}

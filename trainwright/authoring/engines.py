@@ -10,6 +10,9 @@ from trainwright.authoring import toolchains
 from trainwright.authoring.steps import toolchain_of
 from trainwright.errors import DependencyError
 
+FOREIGN = "exec format error"
+"""What the kernel says of a program for another processor."""
+
 TIMEOUT_S = 300
 """Seconds that an engine may take for one answer: while it writes a large image it lets others wait."""
 
@@ -23,12 +26,36 @@ def answering(where: str) -> Iterator[None]:
     """
     from docker import errors
     from requests import RequestException
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
-    except (errors.APIError, RequestException) as error:
-        said = getattr(error, "explanation", None) or str(error)
-        raise DependencyError(f"the container engine says: {said}", where=where) from None
+    except (errors.APIError, RequestException, HTTPError) as error:  # the last while output is read
+        refused = getattr(error, "explanation", None)
+        if refused and FOREIGN in str(refused):
+            raise foreign(where) from None
+        said = f"says: {refused}" if refused else f"does not answer any more: {error}"
+        raise DependencyError(f"the container engine {said}", where=where) from None
+
+
+def foreign(where: str) -> DependencyError:
+    """Return the error for an image whose programs this machine's processor cannot run."""
+    return DependencyError(
+        f"{FOREIGN}: the image was built for another processor",
+        where=where,
+        hint="Build it for this one (make images), or have the engine emulate the other.",
+    )
+
+
+def restrictions(engine: Any) -> dict[str, Any]:
+    """Return as whom containers are started, so that the caller owns what they write."""
+    user = {"user": f"{os.getuid()}:{os.getgid()}"}
+    if not any("rootless" in option for option in engine.info().get("SecurityOptions") or []):
+        return user
+    # The superuser in there is this user out here.
+    parts = engine.version().get("Components") or []
+    podman = any("Podman" in part.get("Name", "") for part in parts)
+    return {**user, "userns_mode": "keep-id"} if podman else {"user": "0:0"}
 
 
 def client() -> Any:

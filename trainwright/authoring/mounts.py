@@ -2,9 +2,11 @@
 
 The run's own folder can be written to. Every path among the arguments is there too: read-only, but for what a
 step keeps from one run to the next. So is the folder of the experiment file, because what lies there names
-more: a feature repository its registry. Nothing else of this machine is seen unless it is asked for.
+more: a feature repository its registry. Nothing else of this machine is seen unless it is asked for, least of
+all a home folder, an engine's socket, or what would hide an image's own programs.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +22,20 @@ KEPT = frozenset({"store", "remember", "statistics_store", "state", "audit"})
 SYSTEM = frozenset(
     Path("/", name)
     for name in (
-        "",
-        "bin",
-        "dev",
-        "etc",
-        "home",
-        "lib",
-        "opt",
-        "proc",
-        "root",
-        "run",
-        "sbin",
-        "sys",
-        "tmp",
-        "usr",
-        "var",
+        *("", "etc", "etc/ssl", "home", "opt", "root", "run", "tmp"),
+        *("usr", "usr/local", "usr/share", "var", "var/lib", "var/tmp"),
     )
 )
 """Folders that an image has itself: an argument that is just such a name is not taken for data."""
+
+PROGRAMS = tuple(
+    Path("/", name)
+    for name in (
+        *("bin", "dev", "lib", "lib32", "lib64", "opt/environments", "proc", "sbin", "sys"),
+        *("usr/bin", "usr/lib", "usr/local/bin", "usr/local/lib", "usr/sbin"),
+    )
+)
+"""Where nothing is data: it would hide what lies there in an image."""
 
 _PATTERN = re.compile(r"[*?\[{]")
 
@@ -50,9 +48,10 @@ def asked(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
         config: The experiment file, if there is one.
 
     Raises:
-        InputError: There is no such path.
+        InputError: There is no such path, or it has a colon.
     """
-    found = {config.resolve().parent: False} if config else {}
+    beside = config.resolve().parent if config else None
+    found = {beside: False} if beside and is_data(beside) else {}
     for text in texts:
         path = Path(text.removesuffix(":rw")).resolve()
         if not path.exists():
@@ -60,6 +59,25 @@ def asked(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
                 "is not there", where=f"--mount {text}", hint="Write PATH, or PATH:rw to write there."
             )
         found[path] = text.endswith(":rw")
+    return _written(found)
+
+
+def is_data(path: Path) -> bool:
+    """Say whether a path may be seen without being asked for: no home, no folder of the system, no socket."""
+    try:
+        places = {path, path.resolve()}
+        there = path.is_dir() or path.is_file()
+    except OSError:  # a text that is no path, and too long for one
+        return False
+    system = any(place.is_relative_to(own) for place in places for own in PROGRAMS)
+    return there and not system and not places & (SYSTEM | {Path.home()})
+
+
+def _written(found: dict[Path, bool]) -> dict[Path, bool]:
+    """Refuse a path that cannot be written down for an engine, which separates with colons."""
+    for path in found:
+        if ":" in str(path):
+            raise InputError("containers cannot see a path with a colon", where=str(path), hint="Rename it.")
     return found
 
 
@@ -73,20 +91,39 @@ def of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
     Returns:
         For each path, whether it can be written to. A folder that a step keeps things in is made if it is not
         there, else the engine would make it, as the superuser's.
+
+    Raises:
+        InputError: A step would keep things in a folder of the system, or a path has a colon.
     """
     found = {folder: True}
     for name, text in _texts(arguments):
-        if text.startswith(SQLITE):
-            path, kept = Path(text.removeprefix(SQLITE)).parent, True
-        else:
-            path, kept = Path(_PATTERN.split(text.removeprefix("file://"))[0]), name in KEPT
-            path = path if path.exists() or kept else path.parent
-        if path.is_absolute() and path not in SYSTEM and not path.is_relative_to(folder):
-            if kept:
-                path.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                found[path] = found.get(path, False) or kept
-    return found
+        kept = text.startswith(SQLITE) or name in KEPT
+        path = _kept(text, name) if kept else _data(text)
+        if path.is_absolute() and not path.is_relative_to(folder) and is_data(path):
+            found[path] = found.get(path, False) or kept
+    return _written(found)
+
+
+def _kept(text: str, name: str) -> Path:
+    """Return the folder that a step keeps things in, made if it was not there."""
+    path = Path(text.removeprefix("file://"))
+    if text.startswith(SQLITE):
+        path = Path(text.removeprefix(SQLITE)).parent
+    if path.is_absolute():
+        path.mkdir(parents=True, exist_ok=True)
+        if not is_data(path):
+            raise InputError(
+                "containers cannot keep anything here", where=f"{name} {path}", hint="Name a folder below it."
+            )
+    return path
+
+
+def _data(text: str) -> Path:
+    """Return what is looked at for a text that may be a path, or a pattern of paths."""
+    path = Path(_PATTERN.split(text.removeprefix("file://"))[0])
+    with contextlib.suppress(OSError):
+        return path if path.exists() else path.parent
+    return path
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

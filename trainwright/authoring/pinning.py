@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from trainwright import tracking
+from trainwright import __version__, tracking
 from trainwright.authoring.toolchains import Place
 from trainwright.errors import InputError
 
@@ -36,7 +36,9 @@ def read(path: Path) -> dict[str, str]:
     """
     try:
         images: dict[str, dict[str, str]] = json.loads(path.read_text())["images"]
-        found = {name.rpartition(":")[0].rpartition("/")[2]: image for name, image in images.items()}
+        split = [(*name.rpartition(":")[::2], image) for name, image in images.items()]
+        # Those of another version, which was built here once, stay in the file.
+        found = {name.rpartition("/")[2]: image for name, tag, image in split if tag == __version__}
         wrong = [problem for toolchain, image in found.items() for problem in _problems(toolchain, image)]
         references = {toolchain: image["reference"] for toolchain, image in found.items()}
     except OSError as error:
