@@ -1,10 +1,8 @@
 """Who asks, and whom: a token is kept, an address is looked at, and the role is what the calls need."""
 
-import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.authoring.api.asking import QUICK
 from tests.authoring.api.server import Api, serving
@@ -109,27 +107,3 @@ def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Conne
         api.check()
     runs.experiment(connection.connect(Place(host=server.url, namespace="team-a"), QUICK), "nightly")
     assert server.store.experiments[0].namespace == "team-a"
-
-
-def test_the_role_in_the_docs_grants_what_is_called_and_no_more() -> None:
-    """KFP 2.17 asks for a verb on ``pipelines`` for versions as well, and calls recurring runs ``jobs``."""
-    root = Path(__file__).resolve().parents[3]
-    sources = [*(root / "trainwright" / "authoring").glob("s*/*.py")]
-    called = set()
-    for path in sources:
-        for service, method in re.findall(r"(\w+)_service_([a-z_]+)", path.read_text()):
-            verb = method.split("_")[0]
-            resource = {"recurring_run": "jobs"}.get(service, f"{service}s")
-            called |= {(resource, verb)} if resource != "healthzs" else set()
-        called |= {("pipelines", "create")} if "upload_pipeline_version" in path.read_text() else set()
-    (rules,) = re.findall(
-        r"```yaml\n(rules:.*?)```", (root / "docs" / "submitting.md").read_text(), re.DOTALL
-    )
-    granted = {
-        (resource, verb)
-        for rule in yaml.safe_load(rules)["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert called <= granted
-    assert granted - called <= {("experiments", "get")}, "KFP looks a run's experiment up as the caller"
