@@ -35,7 +35,7 @@ def materialize_features(feature_source: str, materialize_section: str, date: st
     Args:
         feature_source: The definitions and offline files; their content goes on the record.
         materialize_section: Section ``materialize`` of the experiment file, as JSON.
-        date: The run's date: a day or a time with its zone; '' for now.
+        date: The run's date: a day or a time with its zone; '' for the time for which the run was scheduled.
     """
     finish = summarize()
     _set(finish, cpu="500m", memory="1G")
@@ -43,6 +43,9 @@ def materialize_features(feature_source: str, materialize_section: str, date: st
         features_now = resolve(source=feature_source).set_display_name("resolve-features")
         _set(features_now, cpu="1", memory="1G")
         materialized = materialize(
-            features_version=features_now.outputs["version"], section=materialize_section, date=date
+            features_version=features_now.outputs["version"],
+            section=materialize_section,
+            date=date,
+            scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
         )
         _set(materialized, cpu="2", memory="2G", hours=6)

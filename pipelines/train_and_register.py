@@ -92,13 +92,15 @@ def train_and_register(
         claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
         commit: Git commit of the experiment, for the record.
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
-        date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for today.
+        date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for the day for which the run
+            was scheduled, in UTC.
     """
     finish = _set(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
         # Only strings of these four are passed on: on a cluster, a step that took an artifact of a task that
         # is never cached would never be reused itself.
-        source_now = _look(resolve(source=source, data=data, date=date))
+        planned = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+        source_now = _look(resolve(source=source, data=data, date=date, scheduled=planned))
         _read_outside(source_now)
         features_now = _look(resolve(source=feature_source).set_display_name("resolve-features"))
         baseline_now = _look(resolve(source=baseline).set_display_name("resolve-baseline"))

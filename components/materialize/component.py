@@ -12,6 +12,7 @@ def materialize(
     online: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
     date: str = "",
+    scheduled: str = "",
 ) -> str:
     """Bring the newest row of every key into a Feast online store, and check that it is there.
 
@@ -23,7 +24,8 @@ def materialize(
         online: What was written, of which window, and how it was checked; one entry a view.
         summary: The same in a table.
         date: The run's date: a day, which stands for its first moment in UTC, or a time with its zone; '' for
-            now.
+            the time for which the run was scheduled.
+        scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
 
     Returns:
         The digest of what was done.
@@ -37,5 +39,6 @@ def materialize(
         from trainwright.materialize.online import materialize as bring
 
         asked = Materialize.parse(section, "parameter section")
-        done = bring(asked, features_version, date, Path(online.path), Path(summary.path))
+        places = Path(online.path), Path(summary.path)
+        done = bring(asked, features_version, date, *places, scheduled=scheduled)
     return done.digest

@@ -13,6 +13,7 @@ def resolve(
     listing: dsl.Output[dsl.Artifact],
     data: str = "",
     date: str = "",
+    scheduled: str = "",
 ) -> NamedTuple("Resolved", [("version", str), ("source", str), ("newest_since", str)]):  # type: ignore[valid-type]
     """List a source and digest its content, so that everything after it can be cached on the digest.
 
@@ -22,7 +23,8 @@ def resolve(
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
         listing: Every file with its size, checksum and version.
         data: JSON: how the source is read, how fresh it must be (the section ``data``); '' for files.
-        date: The run's date, as 2026-01-31; '' for the day on which the step starts, in UTC.
+        date: The run's date, as 2026-01-31; '' for the day for which the run was scheduled, in UTC.
+        scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
 
     Returns:
         version: The content digest, which any changed byte or file name changes, and nothing else; '' if
@@ -36,5 +38,5 @@ def resolve(
     from trainwright.resolve.source import resolve as look
 
     with reported("resolve"):
-        found = look(source, Path(listing.path), data, date)
+        found = look(source, Path(listing.path), data, date, scheduled)
     return (found.version, found.source, found.newest_since)

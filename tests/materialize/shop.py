@@ -114,9 +114,12 @@ class Shop:
         }
         return Materialize.model_validate(places | {"lease_s": 5, "wait_s": 60} | changes)
 
-    def run(self, *, now: datetime | None = None, date: str = "", **changes: Any) -> OnlineState:
+    def run(
+        self, *, now: datetime | None = None, date: str = "", scheduled: str = "", **changes: Any
+    ) -> OnlineState:
         out = self.folder / "out"
-        return materialize(self.section(**changes), "features", date, out, out / "summary.md", now=now)
+        times = {"now": now, "scheduled": scheduled}
+        return materialize(self.section(**changes), "features", date, out, out / "summary.md", **times)
 
     def read(self, *products: Any) -> list[tuple[Any, ...]]:
         """Return what Feast serves: each product's features."""

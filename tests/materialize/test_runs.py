@@ -145,6 +145,16 @@ def test_an_end_that_only_a_skewed_clock_puts_into_the_future_is_taken_for_now(
     assert mark.end == "2024-03-01T10:00:00Z"
 
 
+def test_a_run_that_starts_late_goes_up_to_the_time_of_its_schedule(
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop().apply()
+    left = "{{$.pipeline_job_schedule_time_utc}}"
+    for hour, scheduled, end in ((9, at(8).isoformat(), at(8)), (10, left, at(10))):
+        mark = shop.run(now=at(hour), scheduled=scheduled).views[0].mark
+        assert mark.end == f"{end:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def test_a_start_at_or_after_the_end_is_refused_with_both(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     with pytest.raises(InputError, match="2024-03-01T05:00:00Z is not before the end 2024-03-01T05:00:00Z"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kfp import components
+from kfp import components, dsl
 
 from trainwright.authoring import arguments
 from trainwright.experiment import Resources
@@ -36,6 +36,15 @@ def tasks(pipeline: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def test_the_yaml_loads_as_a_component(path: Path) -> None:
     loaded = components.load_component_from_file(str(path))
     assert loaded.component_spec.inputs
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "task"), [("train_and_register", "resolve"), ("materialize_features", "materialize")]
+)
+def test_what_is_for_a_date_is_told_when_the_run_was_scheduled(pipeline: str, task: str) -> None:
+    spec, *_ = yaml.safe_load_all(PIPELINE.with_stem(pipeline).read_text())
+    given = dict(tasks(spec))[task]["inputs"]["parameters"]
+    assert given["scheduled"]["runtimeValue"]["constant"] == dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
 
 
 def test_every_task_has_resources_retries_and_a_time_limit() -> None:

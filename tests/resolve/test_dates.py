@@ -61,6 +61,24 @@ def test_the_date_is_a_day_or_today_in_utc() -> None:
         run_date("[[ScheduledTime.2006-01-02]]", late)
 
 
+@pytest.mark.parametrize(
+    ("date", "scheduled", "day"),
+    [
+        ("", "2026-01-30T23:50:00Z", "2026-01-30"),
+        ("2026-01-29", "2026-01-30T23:50:00Z", "2026-01-29"),
+        ("", "{{$.pipeline_job_schedule_time_utc}}", "2026-01-31"),
+        ("", "", "2026-01-31"),
+    ],
+)
+def test_a_run_that_starts_after_midnight_is_for_the_day_of_its_schedule(
+    tmp_path: Path, date: str, scheduled: str, day: str
+) -> None:
+    (tmp_path / f"{day}.csv").write_text("a\n1\n")
+    late = dt.datetime(2026, 1, 31, 0, 5, tzinfo=dt.UTC)
+    found = resolve(f"{tmp_path}/{{date}}.csv", tmp_path / "listing", "", date, scheduled, now=late)
+    assert found.source.endswith(f"/{day}.csv")
+
+
 @given(source=st.text(st.sampled_from("{}[]$%:/.daYm-te"), max_size=30) | st.text())
 def test_any_text_is_filled_in_or_refused(source: str) -> None:
     try:

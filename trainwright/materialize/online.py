@@ -19,6 +19,7 @@ from trainwright.materialize.summary import headline, summary_of
 from trainwright.materialize.watermark import History, Watermark, reached_after
 from trainwright.materialize.window import Window, explicit, incremental, run_date, shown, window_end
 from trainwright.materialize.writers import is_ours, writer_for
+from trainwright.placeholders import filled
 from trainwright.storage import join, local_path, take_listing
 from trainwright.storage.lease import Lease, held
 from trainwright.tracking import Stopwatch
@@ -77,6 +78,7 @@ def materialize(
     folder: Path,
     summary: Path,
     now: datetime | None = None,
+    scheduled: str = "",
 ) -> OnlineState:
     """Bring the newest row of every key within the window into the online store, and check that it is there.
 
@@ -86,10 +88,13 @@ def materialize(
     Args:
         section: What to materialize.
         features_version: Content digest that ``resolve`` found for ``section.source``; for the record.
-        date: The run's date; see :func:`trainwright.materialize.window.run_date`.
+        date: The run's date; see :func:`trainwright.materialize.window.run_date`. Empty for the
+            time for which the run was scheduled.
         folder: Where ``online.json`` and the step's record are written.
         summary: Where the Markdown summary is written.
         now: The time; the clock's when None.
+        scheduled: When that was, with its zone; empty, or a placeholder that nothing was put in place of,
+            for now.
 
     Returns:
         What was done.
@@ -100,7 +105,7 @@ def materialize(
         DependencyError: The store failed, or does not hold what was written.
     """
     watch = Stopwatch()
-    now = now or datetime.now(UTC)
+    now, date = now or datetime.now(UTC), date or filled(scheduled)
     _window_end(section, date, now)  # refused before anything is opened
     online = open_online(section.repository, section.views)
     try:

@@ -4,10 +4,10 @@ import re
 from datetime import UTC, date, datetime
 
 from trainwright.errors import InputError
+from trainwright.placeholders import LEFT_OVER
 
 _PLACE = re.compile(r"\{date(?::(?P<form>[^{}]*))?\}")
 _FORM = re.compile(r"(?:%[YmdyjGVu]|[A-Za-z0-9 _./=-])*")
-_LEFT_OVER = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\{\$.*?\}")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -68,7 +68,7 @@ def fill_in(source: str, day: date) -> str:
 
 
 def _refuse_left_over(text: str, where: str) -> None:
-    if found := _LEFT_OVER.search(text):
+    if found := LEFT_OVER.search(text):
         raise InputError(
             f"placeholder {found[0]!r:.80} was given as it is: nothing was put in its place",
             where=where,

@@ -8,6 +8,7 @@ from pathlib import Path
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError
 from trainwright.experiment import Data
+from trainwright.placeholders import filled
 from trainwright.resolve.dates import fill_in, run_date
 from trainwright.resolve.freshness import newest_since, require_limits
 from trainwright.resolve.sizes import readable_size
@@ -40,6 +41,7 @@ def resolve(
     folder: Path,
     data: str = "",
     date: str = "",
+    scheduled: str = "",
     *,
     access: Access | None = None,
     now: datetime | None = None,
@@ -51,7 +53,9 @@ def resolve(
             run's date. Empty for an optional source that is absent: an empty listing.
         folder: Where ``listing.json`` and the step's record are written.
         data: Section ``data``, as JSON; empty for plain files without limits.
-        date: The run's date, as 2026-01-31; empty for today, in UTC.
+        date: The run's date, as 2026-01-31; empty for the day for which the run was scheduled.
+        scheduled: When that was, as 2026-01-31T05:00:00Z; empty, or a placeholder that nothing was put in
+            place of, for now.
         access: What may be reached; the hosts of ``data`` if absent.
         now: The present, for the age of objects; the clock's if absent.
 
@@ -64,7 +68,7 @@ def resolve(
     """
     watch, present = Stopwatch(), now or datetime.now(UTC)
     section = Data.parse(data, "parameter data") if data else None
-    day = run_date(date, present)
+    day = run_date(date or filled(scheduled)[:10], present)
     listing, since = _look(fill_in(source, day), section, day, access, present)
     version = listing.content_digest if source else ""
     folder.mkdir(parents=True, exist_ok=True)
