@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import shutil
 import subprocess
 import time
@@ -50,11 +49,11 @@ def running(folder: Path) -> Iterator[None]:
     runtime = 'runtime = "runc"' if shutil.which("runc") or Path("/usr/sbin/runc").exists() else ""
     (folder / "containers.conf").write_text(SETTINGS.format(runtime=runtime))
     socket = folder / "podman.sock"
-    variables = {**os.environ, "CONTAINERS_CONF": str(folder / "containers.conf")}
     command = [podman, "system", "service", "--time", "0", f"unix://{socket}"]
     with (folder / "service.log").open("w") as log, pytest.MonkeyPatch.context() as patch:
-        process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
         patch.setenv("DOCKER_HOST", f"unix://{socket}")
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             until = time.monotonic() + 60
             while not (socket.exists() and answers()):

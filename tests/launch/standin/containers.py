@@ -111,14 +111,17 @@ def on_loopback(values: Mapping[str, str], host: Host, pod: Object) -> dict[str,
 
 
 def paths(host: Host, pod: Object, container: Object) -> list[tuple[str, str]]:
-    """Return which paths inside a container are which folders, longest first."""
+    """Return which paths inside a container are which folders, longest first.
+
+    Where the interpreter lies below an empty folder of the pod, such as /tmp, that folder is left as it is.
+    """
     volumes = {entry["name"]: entry for entry in pod["spec"].get("volumes") or []}
     found = []
     for mount in container.get("volumeMounts") or []:
         volume, inside = volumes.get(mount["name"], {}), mount["mountPath"].rstrip("/")
         if "persistentVolumeClaim" in volume:
             found.append((inside, str(host.folder / mount.get("subPath", ""))))
-        elif "emptyDir" in volume and not inside.startswith("/dev/"):
+        elif "emptyDir" in volume and not (inside.startswith("/dev/") or host.python.is_relative_to(inside)):
             own = host.folder / ".pods" / pod["metadata"]["uid"] / mount["name"]
             own.mkdir(parents=True, exist_ok=True)
             found.append((inside, str(own)))
