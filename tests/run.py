@@ -1,7 +1,8 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
 ``python tests/run.py [pytest's options] [paths]``; without paths, everything. Two environments run at a
-time; what pytest says is printed whole, one environment after the other.
+time; what pytest says is printed whole, one environment after the other. Up to three tests that failed beside
+others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
 """
 
 import os
@@ -11,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from pathlib import Path
 from xml.etree import ElementTree  # only reads what pytest wrote a moment ago
@@ -46,17 +47,25 @@ START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(p
 LONGEST = (AUTHORING, "torch")
 """Begun first, so that neither is left running alone at the end."""
 
-NO_TESTS = 5
+FAILURES, NO_TESTS = 1, 5
+"""What pytest ends with when tests failed, and when there were none."""
+
 AT_A_TIME = 2
+MOST_AGAIN = 3
+"""More failures than these are no chance: nothing runs again."""
+
+AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one environment's tests came to."""
+    """What one environment's tests came to, and whether pytest ran to its end."""
 
+    environment: str
     passed: int
     failed: int
     skipped: int
+    whole: bool
     said: str
 
 
@@ -121,13 +130,33 @@ def run(environment: str, options: Sequence[str], paths: Sequence[str], *, may_b
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
         counts = count(report)
-    broken = done.returncode not in {0, 1, *([NO_TESTS] if may_be_empty else [])}
+    broken = done.returncode not in {0, FAILURES, *([NO_TESTS] if may_be_empty else [])}
     passed, failed, skipped = counts
     if broken and not failed:
         failed = 1
     head = f"== {environment}  {', '.join(paths)}  {time.monotonic() - started:.1f} s"
     ended = f"\n{environment}: pytest ended with {done.returncode}" if broken else ""
-    return Outcome(passed, failed, skipped, f"{head}\n{done.stdout.rstrip()}{ended}\n")
+    said = f"{head}\n{done.stdout.rstrip()}{ended}\n"
+    return Outcome(environment, passed, failed, skipped, not broken, said)
+
+
+def again(
+    outcomes: Sequence[Outcome], options: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[list[Outcome], int]:
+    """Run the few tests that failed once more, with nothing beside them; return how many are unstable."""
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    if not all(outcome.whole for outcome in failed) or sum(one.failed for one in failed) > MOST_AGAIN:
+        return list(outcomes), 0
+    settled = {outcome.environment: outcome for outcome in outcomes}
+    unstable = 0
+    for first in failed:
+        name = first.environment
+        second = run(name, [*options, *AGAIN, "-rp"], groups[name], may_be_empty=False)
+        print("once more, alone:", second.said, sep="\n", flush=True)  # noqa: T201
+        if second.whole and not second.failed and second.passed == first.failed:
+            settled[name] = replace(first, passed=first.passed + second.passed, failed=0)
+            unstable += second.passed
+    return list(settled.values()), unstable
 
 
 def count(report: Path) -> tuple[int, int, int]:
@@ -176,10 +205,12 @@ def main() -> int:
         for job in jobs:
             outcomes.append(job.result())
             print(outcomes[-1].said, flush=True)  # noqa: T201
+    outcomes, unstable = again(outcomes, options, groups)
     passed = sum(outcome.passed for outcome in outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")  # noqa: T201
+    chance = f" ({unstable} only alone: UNSTABLE, named above)" if unstable else ""
+    print(f"{passed} passed{chance}, {failed} failed, {skipped} skipped")  # noqa: T201
     return 1 if failed or not passed else 0
 
 
