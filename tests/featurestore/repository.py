@@ -20,7 +20,10 @@ def at(hours: float) -> datetime:
 
 @dataclass
 class ViewSpec:
-    """A feature view to be made, and its rows: keys, features, ``event`` and ``created``."""
+    """A feature view to be made, and its rows: keys, features, ``event`` and ``created``.
+
+    They are written into the repository, unless ``path`` says where they are already.
+    """
 
     name: str
     keys: Mapping[str, pa.DataType]
@@ -29,6 +32,7 @@ class ViewSpec:
     ttl: timedelta = timedelta(0)
     has_created: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
 
 
 def write_table(path: Path, view: ViewSpec) -> None:
@@ -61,10 +65,12 @@ def make_repository(folder: Path, views: list[ViewSpec], *, service: str = "shop
     entities = {name: Entity(name=name, value_type=kinds[kind]) for name, kind in keys.items()}
     made = []
     for view in views:
-        write_table(folder / "offline" / f"{view.name}.parquet", view)
+        path = view.path or f"offline/{view.name}.parquet"
+        if not view.path:
+            write_table(folder / path, view)
         source = FileSource(
             name=f"{view.name}_table",
-            path=f"offline/{view.name}.parquet",
+            path=path,
             timestamp_field="event",
             created_timestamp_column="created" if view.has_created else "",
             field_mapping=dict(view.renamed),

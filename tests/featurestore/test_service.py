@@ -169,3 +169,49 @@ def test_a_ttl_that_feast_cannot_add_to_a_time_is_refused(tmp_path: Path) -> Non
     folder = make_repository(tmp_path / "repo", [replace(PRICES, ttl=timedelta(hours=36))])
     with pytest.raises(InputError, match="TTL of 1 day, 12:00:00: Feast's DuckDB store takes whole days"):
         open_service(str(folder), "shop_v1")
+
+
+def test_a_view_that_is_disabled_is_refused_as_feast_refuses_it(repository: Path) -> None:
+    from feast import FeatureStore
+
+    store = FeatureStore(repo_path=str(repository))
+    view = store.get_feature_view("prices")
+    view.enabled = False
+    store.apply([view])
+    with pytest.raises(InputError, match="view 'prices' is disabled"):
+        open_service(str(repository), "shop_v1")
+
+
+def test_a_service_that_pins_a_version_of_a_view_gets_it_as_it_was_then(repository: Path) -> None:
+    """The version is part of the name under which the training set and the model name the view."""
+    from feast import FeatureService, FeatureStore
+
+    new = replace(PRICES, features={"price": pa.float64()})
+    write_table(repository / "offline" / "new.parquet", new)
+    settings = repository / "feature_store.yaml"
+    versions = "{path: registry.db, enable_online_feature_view_versioning: true}"
+    settings.write_text(settings.read_text().replace("registry: registry.db", f"registry: {versions}"))
+    make_view_read(repository, "offline/new.parquet")
+    store = FeatureStore(repo_path=str(repository))
+    asked = {"old": "prices@v0", "now": "prices"}
+    store.apply([FeatureService(name=name, features=[view]) for name, view in asked.items()])
+    [old], [now] = (open_service(str(repository), name).views for name in asked)
+    assert (old.name, list(old.features)) == ("prices@v0", ["price", "currency"])
+    assert old.source == str(repository / "offline" / "prices.parquet")
+    assert (now.name, list(now.features)) == ("prices", ["price"])
+    assert now.source == str(repository / "offline" / "new.parquet")
+
+
+def make_view_read(repository: Path, path: str) -> None:
+    """Apply the view again, with another file and the price alone: for Feast that is a new version."""
+    from feast import FeatureStore, FeatureView, Field, FileSource
+    from feast.types import Float64
+
+    store = FeatureStore(repo_path=str(repository))
+    before = store.get_feature_view("prices")
+    source = FileSource(
+        name="new_table", path=path, timestamp_field="event", created_timestamp_column="created"
+    )
+    fields = [Field(name="price", dtype=Float64)]
+    entities = [store.get_entity("product")]
+    store.apply([FeatureView(name="prices", entities=entities, ttl=before.ttl, source=source, schema=fields)])

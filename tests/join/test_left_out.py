@@ -9,7 +9,7 @@ import pytest
 
 from tests.featurestore.repository import PRICES, make_repository
 from tests.join.conftest import features_of, write_sales
-from tests.join.test_training_set import sale
+from tests.join.sales import sale
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import InputError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.featurestore.repository import PRICES, ViewSpec, at, make_repository
 from tests.join.conftest import Joined, repository_of
-from tests.join.test_training_set import sale
+from tests.join.sales import sale
 from trainwright.errors import InputError
 
 Join = Callable[..., Joined]

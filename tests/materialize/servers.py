@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 30
+PATIENCE_S = 120
+"""A second will do; on a machine with more to do, it may take a while."""
+
 POSTGRES = Path("/usr/lib/postgresql")
 
 

@@ -1,5 +1,6 @@
 """A small shop whose features are served: repositories with an online store, rows, and one way to run."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from trainwright.experiment import Materialize
 from trainwright.featurestore import close_store
 from trainwright.materialize.online import OnlineState, materialize
+from trainwright.materialize.watermark import History
 
 UTC_US = pa.timestamp("us", tz="UTC")
 START = datetime(2024, 3, 1, tzinfo=UTC)
@@ -112,7 +114,7 @@ class Shop:
             "source": str(self.repository / "**" / "*"),
             "state": str(self.folder / "state"),
         }
-        return Materialize.model_validate(places | {"lease_s": 5, "wait_s": 60} | changes)
+        return Materialize.model_validate(places | {"lease_s": 600, "wait_s": 60} | changes)
 
     def run(
         self, *, now: datetime | None = None, date: str = "", scheduled: str = "", **changes: Any
@@ -133,3 +135,14 @@ class Shop:
         ).to_dict()
         close_store(store)
         return list(zip(*(found[name] for name in names), strict=True))
+
+
+def history(shop: Shop) -> History:
+    """Return the watermarks of a shop's view."""
+    return History(str(shop.folder / "state" / shop.project / "stock"))
+
+
+def forget(folder: Path) -> None:
+    """Make all leases old, as after a while in which nothing was heard of who holds them."""
+    for path in folder.rglob("lease.*"):
+        os.utime(path, (0, 0))

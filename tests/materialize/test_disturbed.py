@@ -13,18 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.materialize.shop import STOCK, Shop, at, row
+from tests.materialize.shop import STOCK, Shop, at, forget, history, row
 from tests.materialize.strikes import COUNT, REPLIES, struck
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online
 from trainwright.materialize.online import materialize
 from trainwright.materialize.redis import SCRIPT_ROWS
-from trainwright.materialize.watermark import History
 from trainwright.storage.lease import held
-
-
-def history(shop: Shop) -> History:
-    return History(str(shop.folder / "state" / shop.project / "stock"))
 
 
 def start(shop: Shop, out: str, **changes: Any) -> ForkProcess:
@@ -61,8 +56,7 @@ def test_a_run_killed_while_it_writes_leaves_nothing_that_the_next_one_does_not_
     written = sum(value != before[key] for key, value in contents(shop).items())
     assert REPLIES * SCRIPT_ROWS <= written < COUNT
     assert history(shop).last().number == 1  # type: ignore[union-attr]
-    for path in (shop.folder / "state").rglob("lease.*"):
-        os.utime(path, (0, 0))  # as after a while, in which nothing was heard of it
+    forget(shop.folder / "state")
 
     mark = shop.run(**late).views[0].mark
     assert (mark.number, mark.keys) == (2, COUNT)
@@ -81,7 +75,7 @@ def test_a_run_killed_while_it_writes_leaves_nothing_that_the_next_one_does_not_
 def test_two_runs_at_once_write_one_after_the_other(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop("redis").apply()
     shop.add("a", [row(1, 0, 10), row(1, 9, 19), row(2, 3, 23)])
-    runs = [start(shop, f"run{number}", wait_s=60) for number in range(2)]
+    runs = [start(shop, f"run{number}", wait_s=600) for number in range(2)]
     for process in runs:
         process.join()
     assert [process.exitcode for process in runs] == [0, 0]
@@ -93,8 +87,8 @@ def test_a_living_writer_is_waited_for_and_then_left_alone(make_shop: Callable[.
     shop = make_shop().apply()
     folder = str(shop.folder / "state" / shop.project / "stock")
     refused = pytest.raises(TransientError, match="another run has been writing here")
-    with held(folder, lease_s=3, wait_s=0), refused:
-        shop.run(wait_s=4, lease_s=3)
+    with held(folder, lease_s=600, wait_s=0), refused:
+        shop.run(wait_s=1, lease_s=600)
     shop.run(wait_s=0)
 
 
@@ -158,10 +152,10 @@ def test_a_lease_whose_owner_died_is_taken_over_and_the_dead_one_may_not_write(t
     from trainwright.storage.lease import _take
 
     folder = str(tmp_path / "lease")
-    dead = _take(folder, 1, 0)
-    dead._ended.set()  # no sign of life from now on
     started = time.monotonic()
-    with held(folder, lease_s=1, wait_s=30):
+    dead = _take(folder, 0.1, 0)
+    dead._ended.set()  # no sign of life from now on
+    with held(folder, lease_s=1, wait_s=120):
         assert time.monotonic() - started > 0.5
         with pytest.raises(TransientError, match="the lease was lost"):
             dead.require()
@@ -171,7 +165,7 @@ def test_of_many_that_ask_at_once_one_holds(tmp_path: Path) -> None:
     folder, inside, most = str(tmp_path / "lease"), [0], [0]
 
     def work() -> None:
-        with held(folder, lease_s=20, wait_s=60):
+        with held(folder, lease_s=600, wait_s=600):
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             time.sleep(0.02)

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from tests.materialize.shop import Shop, at, row
+from tests.materialize.shop import Shop, at, forget, row
 
 ENOUGH = 200
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "sqlite3.connect"}
@@ -53,8 +53,7 @@ def test_a_run_killed_at_any_moment_is_mended_by_the_next(make_shop: Callable[..
         shutil.copytree(before / "state", shop.folder / "state")
         shutil.copy(before / "online.db", shop.folder)
         killed = killed_at(shop, moment)
-        for path in (shop.folder / "state").rglob("lease.*"):
-            os.utime(path, (0, 0))  # as after a while, in which nothing was heard of it
+        forget(shop.folder / "state")
         mark = shop.run(date=at(10).isoformat()).views[0].mark
         assert (mark.number in {2, 3}, mark.reached) == (True, at(10).isoformat())
         assert contents(shop) == undisturbed

@@ -156,6 +156,20 @@ def test_the_store_holds_what_feasts_own_writer_would_have_written(
     holds()
 
 
+def test_feasts_own_writer_is_given_few_rows_at_a_time(make_shop: Callable[..., Shop]) -> None:
+    """By default Feast turns all rows into Python objects at once: 8 GB for a million of ten features."""
+    shop = make_shop().apply()
+    online = open_online(str(shop.repository))
+    [view] = online.views
+    asked: list[None] = []
+    writer = FeastWriter(online, view, lambda: asked.append(None), at_once=2)
+    rows = pa.Table.from_pylist([row_of(product, product) for product in range(5)], shop.schema)
+    assert writer.write(encoded(view, rows.to_batches()[0])) == 5
+    assert len(asked) == 3
+    assert shop.read(0, 3, 4) == [(0, "n"), (3, "n"), (4, "n")]
+    online.close()
+
+
 def test_all_types_but_maps_and_the_like_are_written_from_arrays() -> None:
     slow = {kind for kind, arrow, _ in COLUMNS.values() if not is_fast(kind, arrow)}
     assert slow == {"JSON", "DECIMAL", "STRING_SET"}

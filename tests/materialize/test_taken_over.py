@@ -2,16 +2,15 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.materialize.shop import Shop, at, row
+from tests.materialize.shop import Shop, at, forget, history, row
 from tests.materialize.strikes import COUNT, struck
-from tests.materialize.test_disturbed import history, many
+from tests.materialize.test_disturbed import many
 from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
 from trainwright.materialize.latest import latest_rows
@@ -47,7 +46,7 @@ def test_a_run_that_was_stopped_while_another_took_over_replaces_nothing_of_that
     def written(stock: int) -> int:
         return sum(value[0] == stock for value in shop.read(*range(0, COUNT, step)))
 
-    child = struck(signal.SIGSTOP, lambda: shop.run(date=at(100).isoformat(), lease_s=1))
+    child = struck(signal.SIGSTOP, lambda: shop.run(date=at(100).isoformat()))
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     try:
         assert 0 < written(1) < COUNT // step
@@ -55,7 +54,8 @@ def test_a_run_that_was_stopped_while_another_took_over_replaces_nothing_of_that
         known = corrected.column("created").to_pylist()[0].replace(hour=12)
         place = corrected.schema.get_field_index("created")
         shop.add("b", corrected.set_column(place, "created", [[known] * COUNT]).cast(shop.schema))
-        shop.run(date=at(100).isoformat(), lease_s=1)
+        forget(shop.folder / "state")
+        shop.run(date=at(100).isoformat())
     finally:
         os.kill(child, signal.SIGCONT)
         _, ended = os.waitpid(child, 0)
@@ -160,10 +160,10 @@ def test_a_sign_of_life_that_comes_while_another_looks_counts(
 ) -> None:
     """It arrives after the other listed the signs, and before it asked the store for the time."""
     folder = str(tmp_path / "lease")
-    first = lease._take(folder, 0.5, 0)
+    first = lease._take(folder, 600, 0)
     first._ended.set()  # it gives signs by hand from here on
     first._thread.join()
-    time.sleep(0.6)
+    forget(tmp_path / "lease")
     real, beaten = lease.create, []
 
     def create(uri: str, content: bytes) -> Any:
@@ -173,15 +173,15 @@ def test_a_sign_of_life_that_comes_while_another_looks_counts(
 
     monkeypatch.setattr(lease, "create", create)
     with pytest.raises(TransientError, match="another run has been writing"):
-        lease._take(folder, 0.5, 0)
+        lease._take(folder, 600, 0)
     assert beaten
 
 
 def test_a_sign_of_life_that_comes_too_late_ends_the_lease_though_nobody_took_over(tmp_path: Any) -> None:
     """Another may have looked just before it, and be about to claim."""
-    held = lease._take(str(tmp_path / "lease"), 0.6, 0)
+    held = lease._take(str(tmp_path / "lease"), 3, 0)
     held._heard -= 10  # as after a pause of ten seconds
-    held._thread.join(5)
+    held._thread.join(120)
     assert not held._thread.is_alive()
     with pytest.raises(TransientError, match="the last sign of life came too late"):
         held.require()

@@ -145,11 +145,16 @@ def _joinable(store: Any, folder: Path, use: Any) -> Any:
     """Return Feast's own view, if its values can be joined by key and time."""
     from feast import FeatureView
 
-    feast = store.registry.get_any_feature_view(use.name, store.project)
+    if use.version_tag is None:
+        feast = store.registry.get_any_feature_view(use.name, store.project)
+    else:  # the service holds on to it as it was then
+        feast = store.registry.get_feature_view_by_version(use.name, store.project, use.version_tag)
     if type(feast) is not FeatureView:
         problem = f"is a {type(feast).__name__}; only plain feature views are joined"
     elif not feast.entity_columns or feast.entities == ["__dummy"]:
         problem = "has no entity, so no key to join by"
+    elif not feast.enabled:
+        problem = "is disabled"
     elif _splits_ttl(store) and feast.ttl and feast.ttl.days and feast.ttl != timedelta(feast.ttl.days):
         problem = f"has a TTL of {feast.ttl}: Feast's DuckDB store takes whole days or less than one day"
     else:

@@ -32,6 +32,7 @@ class ViewAudit:
         leaks: Rows that got a value of another key, of a later time, created later, or past its TTL.
         differ: Of the rows that were joined again, those to which that gave another value.
         checked: Rows that were joined again, by Feast, or where Feast's engine joined, by our own search.
+        unusable: Rows of the view's files that no row can get: without a key, or without their creation.
         example: The first wrong row, as text; empty if there is none.
         missing: Rows without a value (null or NaN), by feature.
         oldest_us: Largest age of a joined value, in microseconds.
@@ -46,6 +47,7 @@ class ViewAudit:
     leaks: int = 0
     differ: int = 0
     checked: int = 0
+    unusable: int = 0
     example: str = ""
     missing: dict[str, int] = field(default_factory=dict)
     oldest_us: int = 0
@@ -75,6 +77,7 @@ class ViewAudit:
         if wrong.size and not self.example:
             self.example = _shown(rows, joined, int(wrong[0]))
         ages = source.ages(found, at)
+        self.unusable = source.unusable
         self.rows += at.size
         self.matched += int(matched.sum())
         self.expired += int(found.expired.sum())
@@ -126,6 +129,7 @@ class ViewAudit:
             differing_from_feast=self.differ,
             median_age_s=float(np.median(ages)) / _SECOND_US if ages.size else 0.0,
             max_age_s=self.oldest_us / _SECOND_US,
+            unusable_rows=self.unusable,
         )
 
 
@@ -145,6 +149,8 @@ class ViewFigures:
         differing_from_feast: Those of them to which it gave another value.
         median_age_s: Median age of the joined values, in seconds, of a sample where there are many.
         max_age_s: Largest age of a joined value, in seconds.
+        unusable_rows: Rows of the view's files that no row can get: without a key, or without the time of
+            their creation. Not known where an engine joins.
     """
 
     view: str
@@ -158,6 +164,7 @@ class ViewFigures:
     differing_from_feast: int
     median_age_s: float
     max_age_s: float
+    unusable_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

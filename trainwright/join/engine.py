@@ -31,7 +31,10 @@ class EngineSource:
     Attributes:
         view: The view.
         values: No row of the features, in the types of the files and in the view's order.
+        unusable: 0: an engine does not say how many rows of the files it cannot use.
     """
+
+    unusable = 0
 
     def __init__(self, view: View, service: Service) -> None:
         self.view, self._service = view, service

@@ -1,9 +1,10 @@
 """One join under way: chunk by chunk, with its audit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -37,9 +38,24 @@ SCORED_ROWS = 200_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+SourceOf: TypeAlias = Callable[[View, Service], Source | EngineSource]
+"""Opens the rows behind a view."""
+
+
+def source_of(view: View, service: Service) -> Source | EngineSource:
+    """Open the rows behind a view: where its engine joins them, or from their files."""
+    return EngineSource(view, service) if service.on_engine else Source(view)
+
 
 class Join:
     """One join under way: what it reads, what it adds, and what its audit has found so far.
+
+    Attributes:
+        plan: Its columns.
+        service: The features.
+        features: What was asked for.
+        left_out: The rows that are not joined to.
+        views: What was found about each view so far, by name.
 
     Args:
         snapshot: Manifest of the rows.
@@ -47,6 +63,7 @@ class Join:
         features: What was asked for.
         left_out: The rows that are not joined to.
         chunk_rows: Rows joined at once; when None, as many as suit who joins them.
+        source_of: Opens the rows behind a view.
 
     Raises:
         InputError: A column is missing, would leak or is there twice; or a view's files are ambiguous.
@@ -60,11 +77,12 @@ class Join:
         left_out: LeftOut,
         *,
         chunk_rows: int | None = None,
+        source_of: SourceOf = source_of,
     ) -> None:
         self.plan: Plan = plan_columns(snapshot, service, features)
-        self._snapshot, self._service, self._features = snapshot, service, features
-        self._left_out = left_out
-        self._sources: list[Source | EngineSource] = [_source(view, service) for view in service.views]
+        self.service, self.features, self.left_out = service, features, left_out
+        self._snapshot = snapshot
+        self._sources = [source_of(view, service) for view in service.views]
         self._chunk = chunk_rows or (ENGINE_ROWS if service.on_engine else CHUNK_ROWS)
         self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
         self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
@@ -86,7 +104,7 @@ class Join:
             )
         name = self.plan.key
         batches = tables.iter_batches(entities, self._snapshot, list(self._snapshot.splits), [name])
-        keys = self._left_out.keys(pa.chunked_array([batch.column(0) for batch in batches]))
+        keys = self.left_out.keys(pa.chunked_array([batch.column(0) for batch in batches]))
         absent, repeated = keys.null_count, len(keys) - len(keys.unique())
         if absent or repeated:
             problem = f"{absent:,} rows have none" if absent else f"{repeated:,} rows repeat another's"
@@ -101,7 +119,7 @@ class Join:
         waiting: list[tuple[str, pa.Table]] = []
         count = 0
         for split, whole in _pieces(entities, self._snapshot, self.plan.read, self._chunk):
-            table = self._left_out.without(split, whole, self.plan.key)
+            table = self.left_out.without(split, whole, self.plan.key)
             waiting.append((split, table))
             count += table.num_rows
             if count >= self._chunk:
@@ -119,20 +137,20 @@ class Join:
         if checked and given and not any(audit.leaks for audit in self.views.values()):
             for source, audit in zip(self._sources, self.views.values(), strict=True):
                 joined = given.select(source.values.column_names)
-                audit.compare(joined_again(self._service, source, checked, plan.time), checked, joined)
+                audit.compare(joined_again(self.service, source, checked, plan.time), checked, joined)
         request = tuple(name for name in plan.carried if name not in (plan.key, plan.label))
         scored = self._to_score.rows if plan.label else None
         scores = single_column_scores(scored, plan.label, [*request, *plan.joined]) if scored else {}
         found = Audit(
-            rows=sum(self._snapshot.splits.values()) - self._left_out.rows,
+            rows=sum(self._snapshot.splits.values()) - self.left_out.rows,
             views=tuple(audit.figures() for audit in self.views.values()),
             columns=column_figures(self.views, request, scores),
             scored_on=self._scored if plan.label else "",
             scored_rows=class_rows(scored, plan.label) if scored else (),
-            service=self._service.digest,
-            view_digests={view.name: view.digest for view in self._service.views},
+            service=self.service.digest,
+            view_digests={view.name: view.digest for view in self.service.views},
         )
-        return replace(found, refusals=tuple(refusals(found, self._features.limits)))
+        return replace(found, refusals=tuple(refusals(found, self.features.limits)))
 
     def _joined(self, pieces: list[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
         """Join one chunk, audit it, and cut it into its splits again."""
@@ -179,7 +197,7 @@ class Join:
                 hint="Leave such rows out of the source, or name another column in data.time.",
             )
         at = microseconds(column)
-        if (cutoff := self._features.cutoff) is not None:
+        if (cutoff := self.features.cutoff) is not None:
             newer = np.flatnonzero(at >= (cutoff - _EPOCH) // timedelta(microseconds=1))
             if newer.size:
                 example = rows.slice(int(newer[0]), 1).select([self.plan.key, name]).to_pylist()[0]
@@ -189,10 +207,6 @@ class Join:
                     hint="Their features may not be complete yet: leave such rows out, or move the cutoff.",
                 )
         return at
-
-
-def _source(view: View, service: Service) -> Source | EngineSource:
-    return EngineSource(view, service) if service.on_engine else Source(view)
 
 
 class _Sample:

@@ -72,7 +72,6 @@ def feast_values(
     rows: pa.Table,
     time: str,
     *,
-    known_only: bool = True,
     pairs_per_span: int = PAIRS_PER_SPAN,
 ) -> pa.Table:
     """Ask Feast for one view's features as of each row's time, once for every distinct key and time.
@@ -82,7 +81,6 @@ def feast_values(
         source: The view's history, of which only the rows with these keys are shown to Feast.
         rows: Any rows; those with a null key get nulls.
         time: Column of ``rows`` with the time.
-        known_only: Leave out values created after the row's time. Without it backfilled values leak.
         pairs_per_span: Pairs of rows that are worth one more question.
 
     Returns:
@@ -102,7 +100,7 @@ def feast_values(
     of_keys = source.among(asked)
     for span in _spans(complete, at, source, of_keys, pairs_per_span):
         part = asked.take(pa.array(span))
-        answers.append(_answer(service, source, part, at[span], of_keys, known_only=known_only))
+        answers.append(_answer(service, source, part, at[span], of_keys))
         place[span] = np.arange(count, count + span.size)
         count += span.size
     return pa.concat_tables(answers).take(pa.array(place[number], mask=place[number] < 0))
@@ -119,13 +117,7 @@ def _spans(
 
 
 def _answer(
-    service: Service,
-    source: Source,
-    asked: pa.Table,
-    at: Ints,
-    of_keys: NDArray[np.bool_],
-    *,
-    known_only: bool,
+    service: Service, source: Source, asked: pa.Table, at: Ints, of_keys: NDArray[np.bool_]
 ) -> pa.Table:
     """Ask Feast about one span, and check that it gives one row for each that was asked for, in order."""
     keys = [_ASKED.format(place) for place in range(asked.num_columns - 1)]
@@ -134,7 +126,7 @@ def _answer(
     frame[_ROW] = np.arange(len(frame))
     with tempfile.TemporaryDirectory(prefix="trainwright-join-") as folder:
         view = _reachable(source, at, of_keys, Path(folder) / "history.parquet")
-        answer = _ask(service, source, view, frame, known_only=known_only).sort_by(_ROW)
+        answer = _ask(service, source, view, frame).sort_by(_ROW)
     if not np.array_equal(answer[_ROW].to_numpy(), np.arange(asked.num_rows)):
         raise InternalError(
             f"view {source.view.name!r}: asked for {asked.num_rows:,} rows, got {answer.num_rows:,}"
@@ -170,7 +162,7 @@ def _reachable(source: Source, at: Ints, of_keys: NDArray[np.bool_], path: Path)
     return view
 
 
-def _ask(service: Service, source: Source, reachable: Any, frame: Any, *, known_only: bool) -> pa.Table:
+def _ask(service: Service, source: Source, reachable: Any, frame: Any) -> pa.Table:
     """Ask Feast's offline store about a frame of rows; gives the features in the types of the files."""
     store, view = service.feast, source.view
     names = [_FEATURE.format(place) for place in range(len(view.features))]
@@ -185,7 +177,7 @@ def _ask(service: Service, source: Source, reachable: Any, frame: Any, *, known_
                 entity_df=frame,
                 registry=store.registry,
                 project=store.project,
-                filter_by_created_timestamp=known_only,
+                filter_by_created_timestamp=True,  # without it backfilled values leak
             ).to_arrow()
         schema = pa.schema([*source.values.schema, answer.schema.field(_ROW)])
         return answer.select([*names, _ROW]).rename_columns(schema.names).cast(schema)

@@ -34,21 +34,24 @@ class Source:
         values: The features, in the view's order; one row for each of ``table``.
         event: Time that each row's values describe, in microseconds; shape (rows,).
         created: Time from which on they were known; ``event`` if nobody recorded it.
+        unusable: Rows of the files that no row can get: without a key, or without the time of their creation.
 
     Args:
         view: The view.
         among: Only read the rows of the files with a key that is among the keys of these rows; all if None.
 
     Raises:
-        InputError: Two rows of the same key, time and creation have different values: which of them a join
-            would take is chance.
+        InputError: A row has no event time; or two rows of the same key, time and creation have different
+            values: which of them a join would take is chance.
     """
 
     def __init__(self, view: View, among: pa.Table | None = None) -> None:
         self.view = view
         table = _read(view, among)
-        times = [name for name in (view.time, view.created) if name]
-        self.table = _usable(table, [*view.keys, *times]).combine_chunks()
+        _require_times(view, table)
+        needed = [*view.keys, view.created] if view.created else list(view.keys)
+        self.table = _usable(table, needed).combine_chunks()
+        self.unusable = table.num_rows - self.table.num_rows
         self.values = self.table.select(list(view.features))
         self.event = microseconds(self.table[view.time])
         self.created = microseconds(self.table[view.created]) if view.created else self.event
@@ -200,6 +203,16 @@ def _with_key_among(piece: pa.Table, view: View, among: pa.Table) -> pa.ChunkedA
 
 def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:
     return pa.table({name: table[column] for name, column in columns.items()})
+
+
+def _require_times(view: View, table: pa.Table) -> None:
+    """Refuse rows that do not say when they were true."""
+    if nulls := table[view.time].null_count:
+        raise InputError(
+            f"event timestamp column {view.column(view.time)!r} of view {view.name!r} has {nulls:,} nulls",
+            where=view.source,
+            hint="Every row needs its time: leave such rows out of the files.",
+        )
 
 
 def _usable(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -33,6 +33,7 @@ def summary_of(service: Service, plan: Plan, audit: Audit, limits: JoinLimits, l
         _quarantined(left_out),
         _views(audit),
         _unproven(audit),
+        _unusable(audit),
         _columns(audit, limits),
         f"Carried on: {_names(plan.carried)}.\n",
         f"Left behind: {_names(plan.left)}.\n",
@@ -97,6 +98,13 @@ def _unproven(audit: Audit) -> str:
         f"Not proven for {_names(audit.unproven)}: these views do not say since when their values are known, "
         "so what was filled in later cannot be told.\n"
     )
+
+
+def _unusable(audit: Audit) -> str:
+    found = [f"{view.unusable_rows:,} of {escape(view.view)}" for view in audit.views if view.unusable_rows]
+    if not found:
+        return ""
+    return f"Rows of the files without a key or a creation time, which no row can get: {', '.join(found)}.\n"
 
 
 def _columns(audit: Audit, limits: JoinLimits) -> str:

@@ -9,7 +9,7 @@ from trainwright.experiment import Features
 from trainwright.featurestore import Service, open_service
 from trainwright.join.audit import Audit
 from trainwright.join.coverage import require_covered
-from trainwright.join.joining import Join
+from trainwright.join.joining import Join, SourceOf, source_of
 from trainwright.join.left_out import LeftOut, read_left_out
 from trainwright.join.summary import headline, summary_of
 from trainwright.storage import take_listing
@@ -26,6 +26,7 @@ def make_training_set(
     *,
     quarantine: Path | None = None,
     quarantine_version: str = "",
+    source_of: SourceOf = source_of,
 ) -> Snapshot:
     """Join a feature service to every row of a snapshot, and prove that nothing leaked.
 
@@ -41,6 +42,7 @@ def make_training_set(
         summary: Where the Markdown summary is written, whatever the audit says.
         quarantine: Snapshot of the rows that are left out; None if there is none.
         quarantine_version: Digest that it must have.
+        source_of: Opens the rows behind a view.
 
     Returns:
         The manifest of the training set.
@@ -54,27 +56,15 @@ def make_training_set(
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(entities, data_version)
-    listing = _require_version(features.source, features_version)
-    service = open_service(features.repository, features.service)
-    require_covered(service, features, [entry.uri for entry in listing.files])
-    _require_created(service, features)
-    key = snapshot.roles.get("key", "")
-    left_out = read_left_out(quarantine, quarantine_version, data_version, key)
-    views = {f"features.{view.name}": view.digest for view in service.views}
-    join = Join(snapshot, service, features, left_out)
+    service = _service(features, features_version)
+    left_out = read_left_out(quarantine, quarantine_version, data_version, snapshot.roles.get("key", ""))
+    join = Join(snapshot, service, features, left_out, source_of=source_of)
     join.require_keys(entities)
+    behind = {f"features.{view.name}": view.digest for view in service.views} | _named(left_out)
     with tables.SnapshotWriter(folder, list(snapshot.splits)) as writer:
-        for split, table in join.rows(entities):
-            writer.append(split, table)
-        left_out.require_met()
-        audit = join.audit()
-        audit.write(folder / Audit.FILE)
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(summary_of(service, join.plan, audit, features.limits, left_out))
-        _refuse_leaks(join)
-        _refuse_limits(audit, folder)
+        audit = _write(join, entities, writer, folder, summary)
         training_set = writer.commit(
-            parents={"entities": data_version, "features": service.digest} | views | _named(left_out),
+            parents={"entities": data_version, "features": service.digest} | behind,
             roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
             quality=audit.figures()
             | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
@@ -84,11 +74,34 @@ def make_training_set(
         "join",
         headline(training_set, join.plan, audit, left_out),
         config=features.model_dump(mode="json"),
-        inputs={"entities": data_version, "features": features_version} | views | _named(left_out),
+        inputs={"entities": data_version, "features": features_version} | behind,
         outputs={"training_set": training_set.digest, "service": service.digest},
         parents=[entities],
     )
     return training_set
+
+
+def _service(features: Features, version: str) -> Service:
+    """Open the features, if they are the ones that were looked at, and such as may be joined."""
+    listing = _require_version(features.source, version)
+    service = open_service(features.repository, features.service)
+    require_covered(service, features, [entry.uri for entry in listing.files])
+    _require_created(service, features)
+    return service
+
+
+def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
+    """Write the rows, the audit and the summary, and only then refuse what is not right."""
+    for split, table in join.rows(entities):
+        writer.append(split, table)
+    join.left_out.require_met()
+    audit = join.audit()
+    audit.write(folder / Audit.FILE)
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(summary_of(join.service, join.plan, audit, join.features.limits, join.left_out))
+    _refuse_leaks(join)
+    _refuse_limits(audit, folder)
+    return audit
 
 
 def _named(left_out: LeftOut) -> dict[str, str]:

@@ -7,7 +7,6 @@ object store lose each other's changes.
 import contextlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,11 @@ from typing import Any
 from trainwright.documents import Document, canonical
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import open_folder, open_settings
+from trainwright.materialize.alone import BUCKETS, alone
+from trainwright.storage import read_bytes
+
+WAIT_S = 60
+"""How long an apply waits for another one of the same registry."""
 
 _MARKS = {"CREATE": "+", "UPDATE": "~", "DELETE": "-"}
 
@@ -69,22 +73,25 @@ def make_plan(repository: str) -> Plan:
     return plan
 
 
-def apply_plan(repository: str, approved: Plan) -> None:
+def apply_plan(repository: str, approved: Plan, *, wait_s: float = WAIT_S) -> None:
     """Write the definitions into the registry, and make the online store's tables.
 
     Args:
         repository: Folder with ``feature_store.yaml``.
         approved: The plan that was reviewed.
+        wait_s: How long to wait for others that apply to this registry.
 
     Raises:
         InputError: What would change now is not what was approved.
+        TransientError: Others were applying all this time.
         DependencyError: The registry or the online store failed.
     """
     from feast import repo_operations
 
     folder = open_folder(repository)
-    with _inside(folder):
-        store, repo, plan = _compare(folder, open_settings(folder))
+    settings = open_settings(folder)
+    with _inside(folder), alone(folder, settings, wait_s):
+        store, repo, plan = _compare(folder, settings)
         if plan.digest != approved.digest:
             raise InputError(
                 f"the plan is {plan.digest[:12]} now, and {approved.digest[:12]} was approved: "
@@ -132,16 +139,23 @@ def _untouched(folder: Path) -> Iterator[Any]:
     made = None if made is not None and made.exists() else made
     registry = settings.registry
     with tempfile.TemporaryDirectory(prefix="trainwright-plan-") as scratch:
-        if registry.registry_type == "file" and "://" not in registry.path:
-            copy, own = Path(scratch) / "registry.db", folder / registry.path
-            if own.is_file():
-                shutil.copyfile(own, copy)
+        if registry.registry_type == "file" and (own := _readable(registry.path, folder)):
+            copy = Path(scratch) / "registry.db"
+            with contextlib.suppress(InputError):  # none is there yet
+                copy.write_bytes(read_bytes(own))
             registry.path = str(copy)
         try:
             yield settings
         finally:
             if made is not None and made.is_file() and not made.stat().st_size:
                 made.unlink()
+
+
+def _readable(registry: str, folder: Path) -> str:
+    """Return where a registry file is, as our own storage reads it; empty if only Feast can."""
+    if registry.startswith(BUCKETS):
+        return registry
+    return "" if "://" in registry else os.path.abspath(folder / registry)
 
 
 def _change(entry: Any) -> Change | None:

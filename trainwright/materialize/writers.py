@@ -79,11 +79,11 @@ def is_ours(online: Online, view: OnlineView) -> bool:
 class FeastWriter:
     """Feast's own way, in small batches: any store, each with its own idea of which row stays."""
 
-    def __init__(self, online: Online, view: OnlineView, held: Held) -> None:
+    def __init__(self, online: Online, view: OnlineView, held: Held, *, at_once: int = FEAST_ROWS) -> None:
         from feast.value_type import ValueType
 
         self.name = f"{online.store}, by Feast itself"
-        self._online, self._view, self._held = online, view, held
+        self._online, self._view, self._held, self._at_once = online, view, held, at_once
         self._keys = {name: ValueType[kind] for name, kind in view.keys.items()}
 
     def write(self, rows: Rows) -> int:
@@ -95,8 +95,8 @@ class FeastWriter:
         from feast.utils import _convert_arrow_to_proto
 
         store, table = self._online.feast, pa.Table.from_batches([rows.table])
-        for first in range(0, rows.count, FEAST_ROWS):
-            piece = table.slice(first, FEAST_ROWS).combine_chunks()
+        for first in range(0, rows.count, self._at_once):
+            piece = table.slice(first, self._at_once).combine_chunks()
             ready = _convert_arrow_to_proto(piece, self._view.feast, self._keys)
             self._held()
             try:
