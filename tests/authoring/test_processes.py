@@ -78,7 +78,7 @@ def slow(text: str, marks: str) -> str:
             while not os.path.exists(marks + ".go"):
                 time.sleep(0.02)
         except KeyboardInterrupt:
-            time.sleep(1.4)
+            time.sleep(1.4)  # longer than the run waits for what a task that has ended left behind
             with open(marks, "a") as stream:
                 stream.write("saved ")
             raise Preempted("stopped, state saved") from None
@@ -93,8 +93,12 @@ def stubborn(marks: str) -> str:
     import signal
     import time
 
+    def note(*_):
+        with open(marks, "a") as stream:
+            stream.write("told ")
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, note)
     with open(marks, "a") as stream:
         stream.write(f"slow:{os.getpid()}:{os.getpid()} ")
     time.sleep(120)
@@ -139,7 +143,7 @@ class Started:
         ]
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, run_id: str = "", grace_s: float = 20) -> subprocess.Popen[str]:
+    def start(self, run_id: str = "", grace_s: float = 120) -> subprocess.Popen[str]:
         temporary = self.runs.parent / "temporary"
         temporary.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
@@ -166,7 +170,7 @@ class Started:
         return folder.name
 
 
-def wait(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait(condition: Callable[[], bool], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
@@ -201,7 +205,7 @@ def test_a_stopped_run_lets_its_step_save_and_leaves_no_process(started: Any, nu
     process = run.start()
     pids = run.wait_for_slow()
     process.send_signal(number)
-    assert process.wait(20) == 40
+    assert process.wait(120) == 40
     assert not any(alive(pid) for pid in pids)
     assert run.text().endswith("saved "), "the shell around the step waited for it"
     state = json.loads((run.runs / run.id / "tasks.json").read_text())
@@ -215,7 +219,7 @@ def test_a_stopped_loop_leaves_no_process_and_starts_no_other_turn(started: Any)
     process = run.start()
     pids = run.wait_for_slow(2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 40
+    assert process.wait(120) == 40
     assert not any(alive(pid) for pid in pids)
     assert run.text().count("slow:") == 2
 
@@ -225,10 +229,10 @@ def test_a_second_signal_kills_a_step_that_does_not_listen(started: Any) -> None
     process = run.start()
     (pid, _) = run.wait_for_slow()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    wait(lambda: "told" in run.text())
     assert alive(pid)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 40
+    assert process.wait(120) == 40
     assert not alive(pid)
 
 
@@ -237,7 +241,7 @@ def test_a_step_that_does_not_listen_is_killed_after_the_grace(started: Any) -> 
     process = run.start(grace_s=0.3)
     (pid, _) = run.wait_for_slow()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 40
+    assert process.wait(120) == 40
     assert not alive(pid)
 
 
@@ -251,7 +255,7 @@ def test_a_killed_run_leaves_no_process_and_goes_on_where_it_stopped(started: An
     wait(lambda: not list((run.runs.parent / "temporary").iterdir()))
     Path(str(run.marks) + ".go").touch()
     process = run.start(run_id=run.id)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0
     assert said.split("\n")[:3] == ["first cached", "slow done", "last done"]
     assert run.text().count("first") == 1

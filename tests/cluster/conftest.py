@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def place(pytestconfig: pytest.Config) -> Place:
-    """A folder of its own on the cluster's shared volume; skips without a cluster, and says why."""
+def place(pytestconfig: pytest.Config) -> Iterator[Place]:
+    """A folder of its own on the cluster's shared volume; skips without a cluster, and says why.
+
+    The pods are another user than this process, and both write into one another's folders: so for as long as
+    the scenarios run, whatever is made here may be written to by anybody. In the end nothing of it is left
+    in the cluster, whatever failed.
+    """
     told, image = os.environ.get("KUBECONFIG", ""), _told(pytestconfig, "image")
     mount = Path(_told(pytestconfig, "mount") or "/shared")
     if not told:
@@ -32,10 +38,10 @@ def place(pytestconfig: pytest.Config) -> Place:
         pytest.skip("--cluster-image names no image for the pods")
     if not os.access(mount, os.W_OK):
         pytest.skip(f"the volume of the cluster is not mounted at {mount} here (--cluster-mount)")
+    before = os.umask(0)
     folder = mount / f"trainwright-tests-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
-    folder.chmod(0o777)  # the pods are somebody else
-    return Place(
+    made = Place(
         kubeconfig=told,
         namespace=_told(pytestconfig, "namespace"),
         kind=_told(pytestconfig, "kind"),
@@ -46,6 +52,11 @@ def place(pytestconfig: pytest.Config) -> Place:
         wait_s=float(_told(pytestconfig, "wait-s")),
         service_account=_told(pytestconfig, "service-account"),
     )
+    try:
+        yield made
+    finally:
+        os.umask(before)
+        made.clear()
 
 
 def _told(config: pytest.Config, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.following import Pace
 from trainwright.launch.cluster.kind import KINDS
 from trainwright.launch.cluster.patience import Patience
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.job import Budget, Job
+from trainwright.launch.manifests.annotations import RUN_ID
 from trainwright.launch.placement import Placement
 
 PROGRAM = Path(__file__).with_name("training.py")
+TEAM = "trainwright-tests"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ class Place:
         program = shutil.copy(PROGRAM, root / PROGRAM.name)
         words = "+".join([how, *(["talks"] if self.talks else [])])
         settings: dict[str, Any] = {
-            "run": f"tests/cluster/{Path(self.folder).name}/{name}",
+            "run": f"{self.run}/{name}",
             "task": f"test-{name}",
             "image": self.image,
             "program": (str(program), "{folder}", words, str(steps), f"{self.pause_s:g}"),
@@ -95,9 +99,7 @@ class Place:
             "claim": self.claim,
             "mount": self.mount,
             "budget": Budget(preemption=2, infrastructure=1),
-            "placement": Placement(
-                service_account=self.service_account, labels={"team": "trainwright-tests"}
-            ),
+            "placement": Placement(service_account=self.service_account, labels={"team": TEAM}),
         }
         return Job(**settings | changes)
 
@@ -108,6 +110,24 @@ class Place:
         except FileNotFoundError:
             return 0
         return found
+
+    def clear(self) -> None:
+        """Delete the jobs of this run of the tests that a scenario which failed has left, and the folder.
+
+        What pods wrote in folders that they made is theirs; then the folder stays, and its name is told.
+        """
+        for body in self.api.select(Selection(kind="job", labels=f"team={TEAM}"))[0]:
+            run = (body["metadata"].get("annotations") or {}).get(RUN_ID, "")
+            if run.startswith(f"{self.run}/"):
+                self.api.delete(body["metadata"]["name"], body["metadata"]["uid"])
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if Path(self.folder).exists():
+            sys.stderr.write(f"{self.folder} is left: remove it as the superuser\n")
+
+    @property
+    def run(self) -> str:
+        """What the runs of this run's jobs begin with."""
+        return f"tests/cluster/{Path(self.folder).name}"
 
     def pods(self, job: str) -> list[str]:
         """Return the names of a job's pods that run."""

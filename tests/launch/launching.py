@@ -14,6 +14,7 @@ from tests.launch.standin.clusters import ADMIN
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster import ClusterLauncher, Settings
 from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.clock import Clock
 from trainwright.launch.cluster.following import Pace
 from trainwright.launch.cluster.kind import PYTORCHJOB, Kind
 from trainwright.launch.cluster.patience import Patience
@@ -23,18 +24,25 @@ from trainwright.launch.manifests.annotations import FOLDER
 Object = dict[str, Any]
 
 
-def api(cluster: Cluster, *, outage_s: float = 10.0, kind: Kind = PYTORCHJOB, token: str = ADMIN) -> Api:
+def api(
+    cluster: Cluster,
+    *,
+    outage_s: float = 10.0,
+    kind: Kind = PYTORCHJOB,
+    token: str = ADMIN,
+    clock: Clock | None = None,
+) -> Api:
     """Return the access of a launcher that is patient for a moment only."""
     patience = Patience(outage_s=outage_s, first_s=0.01, longest_s=0.1)
-    return Api(cluster.api_client(token), "team", kind, patience)
+    return Api(cluster.api_client(token), "team", kind, patience, clock)
 
 
 def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:
     """Return a launcher that looks often; what it is told otherwise are its settings, pace and access."""
-    access = {name: changes.pop(name) for name in ("outage_s", "kind", "token") if name in changes}
+    access = {name: changes.pop(name) for name in ("outage_s", "kind", "token", "clock") if name in changes}
     pace = {name: changes.pop(name) for name in ("tick_s", "settle_s", "renew_s", "now") if name in changes}
     workflow = changes.pop("workflow", "")
-    settings = Settings(pace=Pace(**{"tick_s": 0.05, "settle_s": 10.0, **pace}), **changes)
+    settings = Settings(pace=Pace(**{"tick_s": 0.05, "settle_s": 60.0, **pace}), **changes)
     return ClusterLauncher(api(cluster, **access), workflow=workflow, settings=settings)
 
 
@@ -93,5 +101,5 @@ def running(start: Callable[[], Result]) -> Iterator["Future[Result]"]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield future
-    thread.join(60)
+    thread.join(180)
     assert not thread.is_alive()

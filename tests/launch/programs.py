@@ -39,7 +39,7 @@ if rank == 0:
     Completion(attempt=folder.name, outputs={}).write(folder)
 """
 
-SLEEP = "time.sleep(120)\n"
+SLEEP = "time.sleep(600)\n"
 
 
 def job(root: Path, body: str, **changes: Any) -> Job:
@@ -57,7 +57,7 @@ def job(root: Path, body: str, **changes: Any) -> Job:
         "folder": folder,
         "processes": 2,
         "cpu": 2,
-        "timeout_s": 60,
+        "timeout_s": 600,
     }
     return Job(**settings | changes)
 
@@ -71,7 +71,7 @@ def agent(asked: Job, *options: str, alone: bool = True) -> subprocess.Popen[byt
     return subprocess.Popen([*command, *asked.arguments], env=environment)
 
 
-def pids(root: Path, expected: int = 2, within_s: float = 40) -> list[int]:
+def pids(root: Path, expected: int = 2, within_s: float = 120) -> list[int]:
     """Wait until the processes of a job have begun, and return their ids."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
@@ -90,7 +90,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(processes: list[int], within_s: float) -> bool:
+def gone(processes: list[int], within_s: float = 60) -> bool:
     """Wait until none of the processes runs."""
     end = time.monotonic() + within_s
     while any(alive(pid) for pid in processes):

@@ -224,7 +224,7 @@ def test_a_recorded_refusal_is_said_in_our_words(
 def test_an_outage_within_the_budget_is_sat_out_and_nothing_is_missed(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there).run(job)) as coming:
-        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) == 2)
+        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) >= 2)
         with there.faults.outage():
             before = len(there.calls)
             there.wait(lambda: len(there.calls) > before + 3)
@@ -235,10 +235,10 @@ def test_an_outage_within_the_budget_is_sat_out_and_nothing_is_missed(there: Clu
 def test_an_outage_beyond_the_budget_leaves_the_job_alone(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there, outage_s=0.5).run(job)) as coming:
-        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) == 2)
+        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) >= 2)
         outage = there.faults.outage()
         with outage, pytest.raises(TransientError, match="cannot reach the Kubernetes API"):
-            coming.result(20)
+            coming.result(120)
     assert len(jobs(there)) == 1
 
 
@@ -255,9 +255,9 @@ def test_a_busy_api_is_waited_for_as_long_as_it_asks(there: Cluster, tmp_path: P
 def test_a_watch_that_has_expired_or_was_closed_misses_no_end(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there).run(job)) as coming:
-        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) == 2)
+        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) >= 2)
         there.close_watches()
-        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) == 4)
+        there.wait(lambda: sum(call.verb == "watch" for call in there.calls) >= 4)
         there.expire(watches=True)
         finish(there, job.name)
     assert coming.result(0).folder == job.folder

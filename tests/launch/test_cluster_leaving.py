@@ -68,9 +68,10 @@ def test_a_pod_whose_node_may_still_run_it_is_left_alone_and_named(
     there.nodes.lose("node-0")
     if doubt:
         doubt(there)
-    with pytest.raises(DependencyError, match="does not go away within 2 s") as caught:
-        delete_and_wait(api(there), name, uid, 2)
+    with pytest.raises(DependencyError, match="does not go away within 5 s") as caught:
+        delete_and_wait(api(there), name, uid, 5)
     assert not [call for call in there.calls if (call.verb, call.resource) == ("delete", "pods")]
+    assert "cannot end a process (a driver that hangs), drained and started anew" in caught.value.hint
     assert (f"it is kept by {name}-master-0 on node node-0" in caught.value.what) == (doubt is not None)
 
 
@@ -84,8 +85,8 @@ def test_without_the_right_to_remove_pods_it_is_said_what_is_missing(there: Clus
     name, uid = leave(there, tmp_path)
     there.nodes.lose("node-0")
     with pytest.raises(DependencyError, match="not allowed to delete pods") as caught:
-        delete_and_wait(api(there, token=token), name, uid, 4)
-    assert "does not go away within 4 s" in caught.value.what
+        delete_and_wait(api(there, token=token), name, uid, 8)
+    assert "does not go away within 8 s" in caught.value.what
 
 
 READS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
@@ -98,7 +99,7 @@ def test_the_next_attempt_follows_although_a_node_died_with_a_pod(
         there.nodes.plan(process=False, on_term=143)
         job = cluster_job(tmp_path, grace_s=1)
         token = there.account("system:serviceaccount:team:runner", rules("trainwright-train"), "team")
-        with running(lambda: launcher(there, gone_s=7, token=token).run(job)) as coming:
+        with running(lambda: launcher(there, gone_s=20, token=token).run(job)) as coming:
             there.wait(lambda: len(there.objects("Pod")) == 2 and watches(there))
             worker = f"{job.name}-worker-0"
             there.wait(

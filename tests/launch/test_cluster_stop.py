@@ -53,7 +53,7 @@ def started(there: Cluster, root: Path, **pace: float) -> BaseProcess:
 
 
 def ended(process: BaseProcess) -> int | None:
-    process.join(60)
+    process.join(180)
     return process.exitcode
 
 

@@ -13,8 +13,8 @@ from tests.launch.standin import Cluster, Refused, cluster
 from trainwright.errors import PermissionRefused, Preempted
 from trainwright.launch import manifests
 from trainwright.launch.cluster import lease
-from trainwright.launch.cluster.api import Selection
 from trainwright.launch.cluster.joining import create_or_attach
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.cluster.streams import stamped
 from trainwright.launch.cluster.watching import LISTED, News, Watcher
 

@@ -1,7 +1,8 @@
 """What an experiment says of the launcher's own limits reaches the launcher that a pod of a cluster makes."""
 
+import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from kubernetes.config import incluster_config
@@ -24,6 +25,24 @@ def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NAMESPACE", tmp_path / "namespace")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+
+
+@pytest.mark.usefixtures("in_a_pod")
+def test_a_token_that_kubernetes_renews_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token lasts for an hour, and a training for days: the node puts a new one into the file."""
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+            return super().now(tz) + datetime.timedelta(minutes=2)
+
+    sent = ClusterLauncher.in_cluster(KINDS["pytorchjob"], workflow="run-1")._api.client.configuration
+    assert sent.auth_settings()["BearerToken"]["value"] == "bearer secret"
+    (tmp_path / "token").write_text("renewed")
+    monkeypatch.setattr(incluster_config.datetime, "datetime", Later)
+    assert sent.auth_settings()["BearerToken"]["value"] == "bearer renewed"
 
 
 @pytest.mark.usefixtures("in_a_pod")

@@ -216,6 +216,32 @@ def test_pods_that_the_api_refuses_are_told_by_an_event_on_the_job(message: str,
     assert held.kind == kind
 
 
+def test_a_second_pod_that_is_refused_holds_up_the_one_that_is_there() -> None:
+    """A quota that lasts for the first pod only: the job has its Master then, and says Running."""
+    message = 'Error creating: pods "tw-worker-0" is forbidden: exceeded quota: team, requested: cpu=8'
+    refused = event("FailedCreatePod", message, second=60)
+    observed = seen(job("Created", "Running"), pod("tw-master-0"), refused)
+    held = waiting(observed)
+    assert held is not None
+    assert (held.kind, held.broken, held.message) == ("QUOTA_WAIT", False, message)
+    assert str(standing(observed)) == "queued: the namespace's quota is used up"
+    observed.see_pod(pod("tw-worker-0"))
+    assert waiting(observed) is None
+
+
+def test_pods_that_were_allowed_in_the_end_hold_up_nothing() -> None:
+    message = 'Error creating: pods "tw-worker-0" is forbidden: exceeded quota: team, requested: cpu=8'
+    refused = event("FailedCreatePod", message, second=0)
+    assert waiting(seen(job("Created", "Running"), pod("tw-master-0"), refused)) is None
+
+
+def test_an_elastic_job_that_runs_with_fewer_pods_waits_for_no_quota() -> None:
+    body = job("Created", "Running")
+    body["spec"] = {"elasticPolicy": {"minReplicas": 1}, "pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+    refused = event("FailedCreatePod", "exceeded quota: team", second=60)
+    assert standing(seen(body, pod("tw-worker-0"), refused)).phase == "running"
+
+
 def test_a_job_that_no_operator_has_looked_at_says_so() -> None:
     held = waiting(seen(job()))
     assert held is not None

@@ -10,6 +10,7 @@ import pytest
 from kubernetes import client as k8s
 
 from tests.launch.standin import Cluster, cluster
+from trainwright.authoring import images
 from trainwright.errors import InputError
 from trainwright.launch import manifests
 from trainwright.launch.job import Budget, Job
@@ -173,7 +174,12 @@ def test_what_a_trainjob_cannot_say_is_refused_all_at_once() -> None:
 def test_every_pod_runs_as_restricted_as_it_can(kind: str) -> None:
     template, container = pod_of(manifests.make(asked(gpus=2), kind))
     spec, context = template["spec"], container["securityContext"]
-    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": images.USER,
+        "runAsGroup": images.USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert context["readOnlyRootFilesystem"] is True
     assert context["allowPrivilegeEscalation"] is False
     assert context["capabilities"] == {"drop": ["ALL"]}

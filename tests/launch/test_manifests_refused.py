@@ -108,11 +108,14 @@ WRONG: list[tuple[str, Any, str]] = [
     (f"{CONTAINER}/securityContext/capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}, "do not drop ALL"),
     (f"{CONTAINER}/securityContext/privileged", True, "privileged is set"),
     (f"{POD}/securityContext", {}, "runAsNonRoot is not true"),
+    (f"{POD}/securityContext/runAsUser", None, "containers of the operator would be root"),
+    (f"{POD}/securityContext/runAsUser", 0, "containers of the operator would be root"),
     (f"{POD}/automountServiceAccountToken", None, "automountServiceAccountToken is not false"),
     (f"{POD}/restartPolicy", "Never", "is overridden by"),
     (f"{POD}/terminationGracePeriodSeconds", None, "nothing could be saved"),
     (f"{POD}/priorityClassName", "Upper", "'Upper' is not the name of an object"),
     (f"{POD}/volumes/0", {"name": "shared", "hostPath": {"path": "/"}}, "hostPath gives away the node"),
+    (f"{POD}/volumes/0/persistentVolumeClaim/claimName", "c" * 254, "cccc"),
     (f"{POD}/nodeSelector/zone", "a/b", "zone=a/b is not a label that a node can have"),
 ]
 

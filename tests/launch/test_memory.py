@@ -44,7 +44,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_from_any_other_and_
         [sys.executable, "-c", enters + runs + _AGAIN, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT) + os.pathsep + os.pathsep.join(sys.path)},
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert process.returncode == 10
     failure = Failure.read(asked.folder)
@@ -59,7 +59,7 @@ from trainwright.launch.job import Job
 root = Path(sys.argv[1])
 asked = Job(run="r", task="train", image="i", folder=root / "attempt-1", processes=2, restarts=3,
             program=(str(root / "program.py"), "{folder}", str(root / "notes")))
-sys.exit(agent(asked, "--max-restarts=3").wait(100))
+sys.exit(agent(asked, "--max-restarts=3").wait(500))
 """
 
 

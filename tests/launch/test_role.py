@@ -79,7 +79,7 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 
 def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **settings: Any) -> None:
     """Run a job to one of its ends: completed, failed for a reason to be looked for, or out of time."""
-    timeout_s, queue = 1 if end == "late" else 60, Placement(queue="team-queue" if end == "queued" else "")
+    timeout_s, queue = 1 if end == "late" else 600, Placement(queue="team-queue" if end == "queued" else "")
     budget = Budget(preemption=0, infrastructure=0)
     job = cluster_job(root, run=end, timeout_s=timeout_s, budget=budget, placement=queue)
     made = manifests.make(job, kind.name)

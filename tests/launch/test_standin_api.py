@@ -219,5 +219,5 @@ def test_two_hundred_who_look_on_miss_nothing(running: Cluster) -> None:
     for name in names:
         running.edit("PyTorchJob", name, lambda body: body.update(status={"done": True}))
     for thread in threads:
-        thread.join(60)
+        thread.join(180)
     assert sorted(seen) == sorted(names)

@@ -73,7 +73,7 @@ def test_an_outage_cuts_calls_and_watches_until_it_is_over(running: Cluster) -> 
     with running.faults.outage():
         with pytest.raises(urllib3.exceptions.HTTPError):
             jobs(running).get_namespaced_custom_object(*GROUP, "a")
-        assert ended.wait(10)
+        assert ended.wait(120)
     looking.join()
     jobs(running).get_namespaced_custom_object(*GROUP, "a")
 

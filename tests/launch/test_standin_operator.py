@@ -85,7 +85,7 @@ def test_a_job_that_failed_by_an_exit_code_is_never_removed(
     running.put(pytorchjob("Master", policy=policy, runPolicy={"ttlSecondsAfterFinished": 0}))
     running.settle()
     running.nodes.end("a-master-0", 1)
-    assert running.store.wait(lambda: not running.objects("PyTorchJob"), 2 if goes else 0.3) == goes
+    assert running.store.wait(lambda: not running.objects("PyTorchJob"), 60 if goes else 0.3) == goes
 
 
 def test_a_pod_without_an_image_a_secret_or_room_says_why_it_waits(running: Cluster) -> None:
@@ -111,6 +111,23 @@ def test_a_pod_without_an_image_a_secret_or_room_says_why_it_waits(running: Clus
 def _waits(running: Cluster, name: str) -> set[str]:
     told = (running.find("Pod", name) or {"status": {}})["status"].get("containerStatuses") or []
     return {entry["state"]["waiting"]["reason"] for entry in told if "waiting" in entry["state"]}
+
+
+@pytest.mark.parametrize(("user", "runs"), [(None, False), (65532, True)])
+def test_a_worker_in_a_pod_that_must_not_be_root_needs_a_user_for_the_container_before_it(
+    running: Cluster, user: int | None, runs: bool
+) -> None:
+    """The operator's own container has an image whose user is root, and the node refuses to start it."""
+    body = pytorchjob("Master", "Worker")
+    context = {"runAsNonRoot": True} | ({"runAsUser": user} if user else {})
+    for entry in body["spec"]["pytorchReplicaSpecs"].values():
+        entry["template"]["spec"]["securityContext"] = context
+    running.put(body)
+    running.settle()
+    told = running.find("Pod", "a-worker-0")["status"]  # type: ignore[index]
+    assert (told["phase"] == "Running") == runs
+    (init,) = told["initContainerStatuses"]
+    assert runs or init["state"]["waiting"]["reason"] == "CreateContainerConfigError"
 
 
 def test_a_missing_secret_is_a_configuration_error(running: Cluster) -> None:

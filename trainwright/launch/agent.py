@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainwright.errors import DependencyError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.launch.attempt import ENDED
 from trainwright.launch.diagnosis import redaction
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, completed
@@ -35,14 +36,27 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--grace-s", type=int, default=30, help="Seconds to finish a step and save.")
     parser.add_argument("--stall-s", type=float, help="Seconds without a step that count as a hang.")
     options = parser.parse_args(argv[:split])
+    if (code := _over(options.folder)) is not None:
+        return code
     if options.tethered:
         tether = functools.partial(_stop_when_untethered, options.grace_s)
         threading.Thread(target=tether, name="tether", daemon=True).start()
     watch = Watch(options.folder, options.grace_s, options.stall_s)
-    return _torchrun(options.folder, watch, [f"--shutdown-timeout={options.grace_s}", *argv[split + 1 :]])
+    return _torchrun(options.folder, watch, options.grace_s, argv[split + 1 :])
 
 
-def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
+def _over(folder: Path) -> int | None:
+    """Return what to end with if the attempt is over: some operators start its pods again (trainer#3737)."""
+    if completed(folder, folder.name):
+        sys.stderr.write(f"attempt {folder.name} is complete: nothing is run\n")
+        return 0
+    if (folder / ENDED).exists():
+        sys.stderr.write(f"attempt {folder.name} was ended by its launcher: nothing is run\n")
+        return PreemptedUnsaved.code
+    return None
+
+
+def _torchrun(folder: Path, watch: Watch, grace_s: int, arguments: list[str]) -> int:
     from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
     from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
         SignalException,
@@ -55,7 +69,7 @@ def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
     )
     from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
 
-    from trainwright.launch.rounds import Rounds
+    from trainwright.launch.rounds import TOLD_HOW_LONG, Rounds
 
     def stop(number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number)
@@ -63,9 +77,10 @@ def _torchrun(folder: Path, watch: Watch, arguments: list[str]) -> int:
 
     # torchrun sets the same handler, but only when it has found the other machines.
     signal.signal(signal.SIGTERM, stop)
-    api.LocalElasticAgent = functools.partial(Rounds, watch, folder)  # type: ignore[assignment,attr-defined,unused-ignore]
+    api.LocalElasticAgent = functools.partial(Rounds, watch, folder, grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
+    patience = [f"--shutdown-timeout={grace_s}"] if TOLD_HOW_LONG else []
     try:
-        run.run(run.parse_args(arguments))  # type: ignore[no-untyped-call,unused-ignore]
+        run.run(run.parse_args([*patience, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
     except ChildFailedError:
         return _failed(folder)
     except SignalException as stopped:

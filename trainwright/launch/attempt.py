@@ -13,6 +13,9 @@ from pathlib import Path
 from trainwright.errors import DependencyError, InternalError
 from trainwright.launch.job import completed
 
+ENDED = "attempt.json"
+"""File in the folder of an attempt that its launcher has ended: what became of it."""
+
 _ATTEMPTS = "attempts"
 _PIN = "pinned-by-*.json"
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})

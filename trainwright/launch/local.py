@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+from trainwright import ENVIRONMENT_FILE
 from trainwright.errors import (
     DependencyError,
     Hang,
@@ -29,11 +31,15 @@ _RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GRO
 def sibling_python(toolchain: str) -> Path:
     """Return the interpreter of the environment of a toolchain, beside the one this process runs in.
 
+    One that was not made by this library, such as a cluster's own Python with torch, stands for itself.
+
     Raises:
         DependencyError: It is not there.
     """
     path = Path(sys.prefix).parent / toolchain / "bin" / "python"
     if not path.exists():
+        if not (Path(sys.prefix) / ENVIRONMENT_FILE).exists() and find_spec(toolchain):
+            return Path(sys.executable)
         raise DependencyError(
             f"no environment {toolchain!r} beside {Path(sys.prefix).name!r}",
             where=str(path),

@@ -5,6 +5,7 @@ The methods that are replaced are those that PyTorch documents as an agent's to 
 on.
 """
 
+import inspect
 import signal
 from typing import Any
 
@@ -20,6 +21,10 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import (  # type
 from trainwright.launch.ranks import first_error
 from trainwright.launch.watch import Watch
 
+TOLD_HOW_LONG = "timeout" in inspect.signature(LocalElasticAgent._shutdown).parameters
+"""Whether torchrun can be told how long processes that were told to stop may take: since torch 2.12. Before,
+it is 30 s."""
+
 _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -29,12 +34,13 @@ class Rounds(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
     Args:
         watch: Looks after the processes.
         folder: The attempt's folder.
+        grace_s: Seconds that processes have which were told to stop.
         settings: What torchrun says.
     """
 
-    def __init__(self, watch: Watch, folder: Any, **settings: Any) -> None:
+    def __init__(self, watch: Watch, folder: Any, grace_s: int, **settings: Any) -> None:
         super().__init__(**settings)
-        self._watch, self._folder = watch, folder
+        self._watch, self._folder, self._grace_s = watch, folder, grace_s
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         number = worker_group.spec.max_restarts - self._remaining_restarts
@@ -58,6 +64,8 @@ class Rounds(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         """End the processes; a second signal does not cut short what the first one began."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _DEAF_TO}
         try:
+            if arguments and not TOLD_HOW_LONG and self._pcontext:  # a signal; what follows finds no process
+                self._pcontext.close(arguments[0], timeout=self._grace_s)
             super()._shutdown(*arguments, **options)
         finally:
             for number, handler in before.items():

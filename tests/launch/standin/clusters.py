@@ -152,7 +152,7 @@ class Cluster:
 
         return self.edit(of, name, note, namespace)
 
-    def wait(self, holds: Callable[[], object], within_s: float = 30) -> None:
+    def wait(self, holds: Callable[[], object], within_s: float = 120) -> None:
         """Wait until something holds.
 
         Raises:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.launch.standin.logs import Log
 from tests.launch.standin.loop import Loop
+from tests.launch.standin.replicas import ROOTS
 from tests.launch.standin.resources import BY_KIND, Object
 from tests.launch.standin.store import Store
 
@@ -135,6 +136,13 @@ def moved(text: str, pairs: list[tuple[str, str]]) -> str:
     places = dict(reversed(pairs))
     known = "|".join(re.escape(inside) for inside, _ in pairs)
     return re.sub(rf"(?<![\w./-])({known})(?=[/\s'\",:;]|$)", lambda hit: places[hit[1]], text)
+
+
+def is_root_unasked(spec: Object) -> bool:
+    """Tell whether the first container is root by its image, in a pod that is not to be root."""
+    (first, *_) = spec.get("initContainers") or [{}]
+    told = {**(spec.get("securityContext") or {}), **(first.get("securityContext") or {})}
+    return first.get("image") == ROOTS and told.get("runAsNonRoot") is True and not told.get("runAsUser")
 
 
 def command(host: Host, container: Object, values: Mapping[str, str]) -> list[str]:

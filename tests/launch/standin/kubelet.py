@@ -52,7 +52,13 @@ class Kubelet:
     def _begin(self, run: Run) -> None:
         if run.ending or run.uid not in self.runs:
             return
-        if run.init:
+        if run.init and containers.is_root_unasked(run.pod["spec"]):
+            where = f'pod: "{run.place[1]}_{run.place[0]}({run.uid})", container: {run.init.name}'
+            said = f"container has runAsNonRoot and image will run as root ({where})"
+            run.init.state = waiting("CreateContainerConfigError", said)
+            self._say(run, "Warning", "Failed", f"Error: {said}", run.init)
+            self._tell(run)
+        elif run.init:
             run.init.state = {"running": {"startedAt": now()}}
             self._say(run, "Normal", "Started", f"Started container {run.init.name}", run.init)
             self._tell(run)

@@ -121,8 +121,8 @@ class Kueue:
                 said = f'WorkloadPriorityClass.kueue.x-k8s.io "{name}" not found'
                 self._events.say(job, "Warning", "WorkloadPriorityClassNotFound", said)
                 return
-            spec |= {"priorityClassName": name, "priority": known["value"]}
-            spec["priorityClassSource"] = "kueue.x-k8s.io/workloadpriorityclass"
+            named = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": name}
+            spec |= {"priorityClassRef": named, "priority": known["value"]}
         if longest := labels.get(_LONGEST):
             spec["maximumExecutionTimeSeconds"] = int(longest)
         called = f"{job['kind'].lower()}-{meta['name']}-{secrets.token_hex(3)[:5]}"

@@ -7,6 +7,9 @@ from tests.launch.standin.resources import Object
 
 PORT = 23456
 CONTAINER, OPERATOR = "pytorch", "pytorchjob-controller"
+ROOTS = "alpine:3.10"
+"""An image whose user is root."""
+
 _LABEL = "training.kubeflow.org"
 
 
@@ -86,8 +89,15 @@ def _has_port(container: Object) -> bool:
 
 
 def _waits_for(master: str) -> Object:
+    """What the operator puts before a Worker; it says nothing of security, and its image's user is root."""
     command = f"for i in $(seq 100); do nslookup {master} && exit 0; sleep 2; done; exit 1"
-    return {"name": "init-pytorch", "image": "alpine:3.10", "command": ["sh", "-c", command]}
+    limits, requests = {"cpu": "100m", "memory": "20Mi"}, {"cpu": "50m", "memory": "10Mi"}
+    return {
+        "name": "init-pytorch",
+        "image": ROOTS,
+        "command": ["sh", "-c", command],
+        "resources": {"limits": limits, "requests": requests},
+    }
 
 
 def _environment(job: Object, kind: str, index: int) -> list[Object]:

@@ -45,7 +45,7 @@ def _custom(group: str, version: str, plural: str, kind: str, **more: Any) -> Re
     return Resource(group, version, plural, kind, **{"custom": True, "status": True, **more})
 
 
-_TRAINER, _KUEUE = ("trainer.kubeflow.org", "v1alpha1"), ("kueue.x-k8s.io", "v1beta1")
+_TRAINER, _KUEUE = ("trainer.kubeflow.org", "v1alpha1"), ("kueue.x-k8s.io", "v1beta2")
 
 RESOURCES = (
     Resource("", "v1", "pods", "Pod", status=True),

@@ -107,6 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         verb = _verb(self.command, address, query)
         length = int(self.headers.get("Content-Length") or 0)
         raw = self.rfile.read(length)
+        if len(raw) < length:  # who called is gone in the middle of it
+            self.close_connection = True
+            return
         try:
             answer = self._answer(verb, url.path, address, query, raw, came)
             self._send(answer)

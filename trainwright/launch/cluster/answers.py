@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
@@ -88,6 +89,29 @@ def of_transport(error: Exception) -> Exception:
             hint="Look at the certificate authority of the configuration.",
         )
     return Passing(TransientError(f"cannot reach the Kubernetes API: {told:.300}"))
+
+
+def of_strangers(said: object, call: Call) -> Passing:
+    """Return what an answer amounts to that is none of the API's, such as a proxy's page to log in."""
+    text = " ".join((said.decode(errors="replace") if isinstance(said, bytes) else str(said)).split())
+    told = f"what answers to {call} is not the Kubernetes API: {text:.200}"
+    hint = "Look at the address of the API, and at what stands between it and this step."
+    return Passing(TransientError(told, hint=hint))
+
+
+def read(data: bytes, call: Call) -> dict[str, Any]:
+    """Return the object, the list or the status that an answer is.
+
+    Raises:
+        Passing: It is none of these.
+    """
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+        return answer
+    raise of_strangers(data, call)
 
 
 def of_refusal(error: k8s.ApiException, call: Call) -> Exception:

@@ -1,18 +1,26 @@
 """The calls of the Kubernetes API that a launcher makes: jobs of one kind, their pods, logs and events."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
 from trainwright.launch.cluster import streams
-from trainwright.launch.cluster.answers import Absent, Call, Conflict, of_refusal, of_transport
+from trainwright.launch.cluster.answers import (
+    Absent,
+    Call,
+    Conflict,
+    of_refusal,
+    of_strangers,
+    of_transport,
+    read,
+)
+from trainwright.launch.cluster.clock import Clock
 from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.patience import Patience
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.owner import Owner
 
 Object = dict[str, Any]
@@ -28,21 +36,6 @@ _LOG_BYTES = 4_194_304
 _STEPS = "application/json-patch+json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Objects that are looked at together.
-
-    Attributes:
-        kind: What they are: ``job``, ``pods``, ``events`` or ``workloads``.
-        fields: Field selector.
-        labels: Label selector.
-    """
-
-    kind: str
-    fields: str = ""
-    labels: str = ""
-
-
 class Api:
     """Jobs of one kind, and what belongs to them, in one namespace.
 
@@ -51,17 +44,23 @@ class Api:
         namespace: The namespace.
         kind: The kind of jobs.
         patience: How outages are sat out.
+        clock: The time, put right by every answer.
     """
 
     def __init__(
-        self, client: k8s.ApiClient, namespace: str, kind: Kind, patience: Patience | None = None
+        self,
+        client: k8s.ApiClient,
+        namespace: str,
+        kind: Kind,
+        patience: Patience | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.client, self.namespace, self.kind = client, namespace, kind
-        self.patience = patience or Patience()
+        self.patience, self.clock = patience or Patience(), clock or Clock()
         place = f"namespaces/{namespace}"
         self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
         self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
-        self._workloads = f"/apis/{_KUEUE}/v1beta1/{place}/workloads"
+        self._workloads = f"/apis/{_KUEUE}/v1beta2/{place}/workloads"  # since Kueue 0.15; 0.20 knows no older
 
     def create(self, body: Object) -> Object:
         """Create a job, validated strictly by the server. It may be there although no reply came.
@@ -133,8 +132,12 @@ class Api:
         Raises:
             Passing: It did not work now.
         """
-        answer = self._ask("GET", self._of(selection, "list"), self._place(selection), _query(selection))
-        return answer.get("items") or [], (answer.get("metadata") or {}).get("resourceVersion", "")
+        call = self._of(selection, "list")
+        answer = self._ask("GET", call, self._place(selection), selection.query)
+        version = answer["metadata"].get("resourceVersion", "")
+        if not version:  # or else all objects would be gone
+            raise of_strangers(answer, call)
+        return answer.get("items") or [], version
 
     @contextlib.contextmanager
     def watch(
@@ -146,7 +149,7 @@ class Api:
             Expired: The version is too old.
             Passing: It broke.
         """
-        query = _query(selection) | {
+        query = selection.query | {
             "watch": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(seconds),
@@ -253,12 +256,11 @@ class Api:
     ) -> Object:
         response = self._open(method, call, path, query, body, content=content, answer_s=answer_s)
         try:
-            answer: Object = json.loads(response.data)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            return read(response.data, call)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise of_transport(error) from error
         finally:
             response.release_conn()
-        return answer
 
     def _open(
         self,
@@ -287,14 +289,10 @@ class Api:
             raise of_refusal(error, call) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise of_transport(error) from error
+        self.clock.hear(response.headers.get("Date"))
         return response
 
 
 def _pointer(annotation: str) -> str:
     """Return the path of an annotation in a JSON patch."""
     return "/metadata/annotations/" + annotation.replace("~", "~0").replace("/", "~1")
-
-
-def _query(selection: Selection) -> dict[str, str]:
-    pairs = {"fieldSelector": selection.fields, "labelSelector": selection.labels}
-    return {name: value for name, value in pairs.items() if value}

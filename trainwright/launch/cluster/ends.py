@@ -7,8 +7,9 @@ from pathlib import Path
 from trainwright.errors import Preempted, PreemptedUnsaved, TrainwrightError
 from trainwright.launch import attempt, progress
 from trainwright.launch.cluster import ledger
-from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.saved import saved_s
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, completed
 from trainwright.launch.owner import find_owner

@@ -47,13 +47,13 @@ class Pace:
         tick_s: Between two looks at the clock and at the files of the attempt.
         settle_s: That the marker of a job which says Succeeded is given to be seen, and the pods' last words.
         renew_s: Between two renewals of the lease.
-        now: The time, in seconds since 1970.
+        now: The time, in seconds since 1970; absent: that of the API's clock.
     """
 
     tick_s: float = 2.0
     settle_s: float = 60.0
     renew_s: float = 60.0
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,7 @@ class Follower:
         self, api: Api, held: Held, holder: str, limits: Limits, budget: Budget, ledger: Ledger, pace: Pace
     ) -> None:
         self._api, self._held, self._pace = api, held, pace
+        self._now = pace.now or api.clock.now
         self._budget, self._ledger = budget, ledger
         self._sight = Sight(api, held, holder, every_s=pace.renew_s)
         self._watchdog, self._before = Watchdog(limits, held.folder), Losses.of(held.folder)
@@ -127,7 +128,7 @@ class Follower:
         """Return the limit that is reached, or the budget that the pods have used up within the attempt."""
         if not self._sight.listed:
             return None  # of a job that was found, nothing is known yet: it may have run for days
-        if reached := self._watchdog.look(observed, stands, self._pace.now()):
+        if reached := self._watchdog.look(observed, stands, self._now()):
             return reached
         if observed.job is None or observed.job.needed == observed.job.pods:
             return None  # of fixed size: what happens to a pod ends the job, and then the diagnosis decides
@@ -234,7 +235,7 @@ class Follower:
         return Followed(
             outcome=outcome,
             observed=observed,
-            took_s=worked_s(observed.job, self._pace.now()),
+            took_s=worked_s(observed.job, self._now()),
             spent=losses.spent,
             logged=shown if flows else "",
         )

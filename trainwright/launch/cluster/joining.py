@@ -55,7 +55,7 @@ def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: 
         DependencyError: A job that is being deleted does not go away.
         TrainwrightError: The API refuses, or is out of reach for too long.
     """
-    metadata, leased = manifest["metadata"], lease.annotations(holder, api.patience.outage_s)
+    metadata, leased = manifest["metadata"], lease.annotations(holder, api)
     body = manifest | {"metadata": metadata | {"annotations": metadata["annotations"] | leased}}
     while True:
         try:
@@ -111,7 +111,7 @@ def _taken(api: Api, found: Object, holder: str) -> Held | None:
     name, uid = found["metadata"]["name"], found["metadata"]["uid"]
 
     def take() -> Object:
-        said = lease.annotations(holder, api.patience.outage_s)
+        said = lease.annotations(holder, api)
         return api.annotate(name, uid, said, unless_changed={})
 
     try:

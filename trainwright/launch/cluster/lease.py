@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,16 +36,16 @@ def new_holder() -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(6)}"
 
 
-def annotations(holder: str, outage_s: float) -> dict[str, str]:
+def annotations(holder: str, api: Api) -> dict[str, str]:
     """Return what a job says that is looked after from now on.
 
     Args:
         holder: Who looks after it.
-        outage_s: How long an outage of the API may keep that one from renewing, in seconds.
+        api: Access to the cluster: whose clock it is, and how long an outage may keep one from renewing.
     """
-    until = datetime.now(UTC) + timedelta(seconds=LEASE_S)
+    until = datetime.fromtimestamp(api.clock.now() + LEASE_S, UTC)
     said = until.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{outage_s:.0f}"}
+    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{api.patience.outage_s:.0f}"}
 
 
 def holder_of(job: Mapping[str, Any]) -> str:
@@ -160,7 +160,7 @@ class Lease:
             Outdone: Another launcher has taken over.
         """
         try:
-            said = annotations(self._holder, self._api.patience.outage_s)
+            said = annotations(self._holder, self._api)
             self._api.annotate(self._name, self._uid, said, unless_changed={HOLDER: self._holder})
         except Absent:
             return True

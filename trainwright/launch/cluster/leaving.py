@@ -7,7 +7,8 @@ from typing import Any
 
 from trainwright.errors import DependencyError, PermissionRefused
 from trainwright.launch.cluster.answers import Expired, Passing
-from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.cluster.api import Api, Object
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.manifests.annotations import MANAGED_BY, OURS
 
 _FIRST_S, _LONGEST_S = 0.1, 2.0
@@ -48,7 +49,9 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
         raise DependencyError(
             f"job {name} does not go away within {gone_s:,.0f} s{left.told}",
             where=f"namespace {api.namespace}",
-            hint="Look at its pods, their nodes and its finalizers; a node that is lost has to be removed.",
+            hint="Look at its pods, their nodes and its finalizers. A node that is lost has to be removed; "
+            "one that answers and cannot end a process (a driver that hangs), drained and started anew. "
+            "Then run the step again: it goes on from its last checkpoint.",
         )
 
 

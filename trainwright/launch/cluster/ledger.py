@@ -27,7 +27,7 @@ class Ended(Document):
         final: Whether no other attempt followed from it. A later launch begins to count afresh.
     """
 
-    FILE: ClassVar[str] = "attempt.json"
+    FILE: ClassVar[str] = attempt.ENDED
     job: str
     kind: str
     what: str

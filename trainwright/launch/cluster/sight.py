@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from trainwright.errors import PermissionRefused, TrainwrightError
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.answers import Absent, Conflict, Expired, Passing
-from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.joining import Held
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.cluster.watching import LISTED, News, Watcher
 from trainwright.launch.diagnosis import Observed
 from trainwright.launch.diagnosis.pod_story import PodStory

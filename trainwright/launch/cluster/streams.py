@@ -9,7 +9,7 @@ import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
 
-from trainwright.launch.cluster.answers import Call, Expired, of_refusal, of_transport
+from trainwright.launch.cluster.answers import Call, Expired, of_refusal, of_strangers, of_transport
 
 Object = dict[str, Any]
 _GONE = 410
@@ -41,10 +41,7 @@ def changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:
         Passing: It broke.
     """
     for line in lines(response):
-        try:
-            change: Object = json.loads(line)
-        except ValueError as error:
-            raise of_transport(error) from error
+        change = _change(line, call)
         if change["type"] == "ERROR":
             status = change["object"]
             if status.get("code") == _GONE:
@@ -52,3 +49,14 @@ def changes(response: urllib3.BaseHTTPResponse, call: Call) -> Iterator[Object]:
             told = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
             raise of_refusal(told, call)
         yield change
+
+
+def _change(line: str, call: Call) -> Object:
+    """Read one event of a watch."""
+    try:
+        change = json.loads(line)
+    except ValueError:
+        change = None
+    if isinstance(change, dict) and "type" in change and isinstance(change.get("object"), dict):
+        return change
+    raise of_strangers(line, call)

@@ -15,8 +15,9 @@ import urllib3
 
 from trainwright.errors import DependencyError, PermissionRefused, TransientError
 from trainwright.launch.cluster.answers import Absent, Expired, Invalid, Passing
-from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.patience import Outage
+from trainwright.launch.cluster.selection import Selection
 
 LISTED = "LISTED"
 """What a list is called among the changes of a watch."""

@@ -62,6 +62,7 @@ _PEERS = re.compile(
     r"Connection (?:reset|closed) by peer|Connection was likely closed|DistStoreError|DistNetworkError"
     r"|ncclRemoteError|NCCL error: remote process exited|RendezvousConnectionError|RendezvousClosedError"
     r"|Broken pipe|The client socket has (?:timed out|failed to connect)|recvValueWithTimeout failed"
+    r"|error \[[^\]]*\]:\d+: (?:Connection timed out|No route to host)"
 )
 _TOLD_TO_STOP = re.compile(
     r"Received (?:15|SIGTERM) death signal"

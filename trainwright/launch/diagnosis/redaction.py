@@ -31,6 +31,13 @@ _BARE = re.compile(
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=[Bb]asic )[A-Za-z0-9+/=]{8,})"
 )
+_CERTAIN = re.compile(
+    r"(?<![\w-])(?:"
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|AIza[\w-]{35}"
+    r"|(?:(?:gh[opsur]|github_pat|glpat|hf|sk)[_-]|dapi)(?=[\w-]*\d)[\w-]{0,24}?[A-Za-z0-9]{20}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.)"
+)
 _KEY = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}KEY-----|\Z)", re.DOTALL
 )
@@ -44,6 +51,11 @@ def clean(text: str) -> str:
     """
     lines = _KEY.sub("***", text).split("\n")
     return "\n".join(_NAMED.sub(_hidden, _BARE.sub("***", redacted(line[:_LINE]))) for line in lines)
+
+
+def holds_secret(text: str) -> bool:
+    """Tell whether a text is a credential beyond doubt, or holds one; a name that begins like one is none."""
+    return bool(_CERTAIN.search(text) or _KEY.search(text)) or redacted(text) != text
 
 
 def _hidden(found: re.Match[str]) -> str:

@@ -149,10 +149,21 @@ def _queue_says(observed: Observed) -> Event | None:
 
 
 def _refused_pods(observed: Observed) -> Iterator[Waiting]:
-    """Find pods that the API did not let the operator create; the job says nothing of it."""
-    if observed.pods:
+    """Find pods that the API did not let the operator create; the job says nothing of it.
+
+    It may be some of them: a quota that lasts for the first pod, or a Worker with a container that a
+    namespace does not allow. What was refused before the newest pod was created, was allowed in the end.
+    """
+    job, there = observed.job, [pod for pod in observed.pods if pod.gone is None]
+    running = sum(pod.running_s is not None for pod in there)
+    if job is None or len({pod.place for pod in there}) >= job.pods or running >= job.needed:
         return
-    refused = [event for event in observed.events if event.reason in {"FailedCreatePod", "FailedCreate"}]
+    newest_s = max((pod.created_s or 0.0 for pod in observed.pods), default=0.0)
+    refused = [
+        event
+        for event in observed.events
+        if event.reason in {"FailedCreatePod", "FailedCreate"} and (event.at_s or newest_s) >= newest_s
+    ]
     for event in refused[-1:]:
         quota = "exceeded quota" in event.message
         yield Waiting(

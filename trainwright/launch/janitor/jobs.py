@@ -5,13 +5,14 @@ and the workflow that it belongs to has ended or is gone. Whatever cannot be tol
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError
 from trainwright.launch.cluster.answers import Conflict
-from trainwright.launch.cluster.api import Api, Selection
+from trainwright.launch.cluster.api import Api
+from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.janitor import workflows
 from trainwright.launch.manifests import annotations as names
 
@@ -83,7 +84,8 @@ def judge_all(api: Api, rules: Rules, wrong: list[TrainwrightError]) -> Iterator
 
 
 def judge(body: Mapping[str, Any], api: Api, rules: Rules) -> Judged:
-    """Judge one job; the API is asked only if the lease has run out."""
+    """Judge one job by the API's clock, as leases are written; the API is asked only if one has run out."""
+    rules = replace(rules, now=rules.now + timedelta(seconds=api.clock.ahead_s))
     return _judged(body, api, _held(body, rules) or _owned(body["metadata"], api))
 
 

@@ -8,6 +8,7 @@ from trainwright.launch import words
 
 _WHOLE = re.compile(r"[1-9]\d*")
 _MOST_ANNOTATED = 256 * 1024
+_NAMED = (("persistentVolumeClaim", "claimName"), ("secret", "secretName"), ("configMap", "name"))
 
 
 def at(body: Any, *path: str) -> Any:
@@ -81,6 +82,9 @@ def patch(body: Any, place: str, name: str) -> Iterator[str]:
 def _pod(spec: Any, place: str) -> Iterator[str]:
     if at(spec, "securityContext", "runAsNonRoot") is not True:
         yield f"{place}.securityContext.runAsNonRoot is not true"
+    user = at(spec, "securityContext", "runAsUser")
+    if not isinstance(user, int) or user < 1:
+        yield f"{place}.securityContext.runAsUser is {user or None}: containers of the operator would be root"
     if at(spec, "securityContext", "seccompProfile", "type") != "RuntimeDefault":
         yield f"{place}.securityContext.seccompProfile.type is not RuntimeDefault"
     grace = at(spec, "terminationGracePeriodSeconds")
@@ -100,6 +104,9 @@ def _volumes(spec: Any, place: str) -> Iterator[str]:
     for index, entry in enumerate(volumes):
         if not words.is_name(str(entry.get("name"))):
             yield f"{place}.volumes[{index}].name {entry.get('name')!r} is not a DNS label"
+        for field, key in _NAMED:
+            if (name := at(entry, field, key)) and not words.is_subdomain(str(name)):
+                yield f"{place}.volumes[{index}].{field}.{key} {name!r:.80} is not the name of an object"
         limit = at(entry, "emptyDir", "sizeLimit")
         if limit and not words.is_quantity(str(limit)):
             yield f"{place}.volumes[{index}].emptyDir.sizeLimit {limit!r} is not an amount"

@@ -161,8 +161,21 @@ CONTAINER_SECURITY: Body = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-POD_SECURITY: Body = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-"""With the above, what the profile ``restricted`` of Pod Security asks for, and a root nobody writes to."""
+USER = 65532
+"""User and group of every container of a pod; our images have the same one in them."""
+
+POD_SECURITY: Body = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""With the above, what the profile ``restricted`` of Pod Security asks for, and a root nobody writes to.
+
+The user has a number because of a container that is not ours: the training operator puts one in front of
+each Worker beside a Master (``init-pytorch``, of the image ``alpine:3.10``), which would be root. A node
+refuses to start such a one in a pod that is not to be root (``CreateContainerConfigError``).
+"""
 
 
 def grace_s(job: Job) -> int:
