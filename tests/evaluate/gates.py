@@ -13,7 +13,7 @@ from trainwright.evaluate.pairing import pair
 from trainwright.evaluate.predictions import Predictions
 from trainwright.experiment import Evaluation
 
-MORE, DRAWS, FEWER, POWER = 2_400, 800, 300, 100
+MORE, DRAWS, FEWER, POWER = 4_800, 800, 300, 100
 RESAMPLES, DRAWN = 200, 1_000
 """Of gates whose intervals are exact, and of those that are drawn."""
 
@@ -161,7 +161,8 @@ def _fairness() -> Iterator[Case]:
     yield right(name, "6 groups of 600 rows, gap 0.25", "HOLD", held(wide, section))
     section = asked(fairness={"by": ["shop"], "limits": {"selection_rate_ratio": 0.8}})
     name = "selection rate ratio ≥ 0.8"  # the rate is 0.4 recall + 0.06: 0.30 and 0.24 are four fifths apart
-    yield wrong(name, "2 groups of 600 rows, ratio 0.8", "HOLD", held({"a": 0.6, "b": 0.45}, section))
+    at = {"a": 0.6, "b": 0.45}
+    yield wrong(name, "2 groups of 600 rows, ratio 0.8", "HOLD", held(at, section), 2 * DRAWS)
     yield right(name, "2 groups of 600 rows, ratio 0.47", "HOLD", held({"a": 0.8, "b": 0.3}, section))
     section = asked(fairness={"by": ["shop"], "worsening": {"equal_opportunity": 0.05}})
     name, before = "worsening of equal opportunity ≤ 0.05", even(3, 0.7)
@@ -193,7 +194,7 @@ def _overfitting() -> Iterator[Case]:
 
     section, name = asked(overfitting={"at_most": 0.05}), "overfitting of AUC ≤ 0.05"
     for answer in ("PASS", "HOLD"):
-        yield wrong(name, "1,000 rows each, better by 0.05", answer, trial(0.80, 0.75, answer))
+        yield wrong(name, "1,000 rows each, better by 0.05", answer, trial(0.80, 0.75, answer), 3 * DRAWS)
     yield right(name, "1,000 rows each, equal", "PASS", trial(0.80, 0.80, "PASS"))
     yield right(name, "1,000 rows each, better by 0.15", "HOLD", trial(0.90, 0.75, "HOLD"))
 
@@ -249,11 +250,11 @@ def _other_kinds() -> Iterator[Case]:
     passes = {"PASS"}
     rule = asked(rules=[{"metric": "rmse", "min_gain": 0}], resamples=DRAWN)
     name = "superiority, RMSE, paired bootstrap"
-    yield wrong(name, "500 rows, equal", "PASS", answers(numbers(1.0), rule, passes), 2 * DRAWS)
+    yield wrong(name, "500 rows, equal", "PASS", answers(numbers(1.0), rule, passes), MORE)
     yield right(name, "500 rows, noise 0.25 and 0.5", "PASS", answers(numbers(0.5), rule, passes))
     rule, name = (
         asked(rules=[{"metric": "loss", "margin": 0.02}], resamples=DRAWN),
         "non-inferiority, loss of text, margin 0.02",
     )
-    yield wrong(name, "400 texts, worse by 0.02", "PASS", answers(texts(0.02), rule, passes), 2 * DRAWS)
+    yield wrong(name, "400 texts, worse by 0.02", "PASS", answers(texts(0.02), rule, passes), MORE)
     yield right(name, "400 texts, equal", "PASS", answers(texts(0.0), rule, passes))

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from trainwright.artifacts import Snapshot
-from trainwright.evaluate.disparities import MEASURES
 from trainwright.evaluate.examination import examine
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.formulas import COUNTS, Sums, features, ratio
+from trainwright.evaluate.inequality import MEASURES
 from trainwright.evaluate.pairing import Pairs
 from trainwright.evaluate.predictions import Predictions
 from trainwright.experiment import Evaluation

@@ -79,7 +79,7 @@ def known_and_new(draw: np.random.Generator, customers: int, each: int) -> list[
 
 
 def test_overfitting_is_judged_by_its_interval_and_that_by_clusters_on_both_sides(written: Write) -> None:
-    known, new = known_and_new(np.random.default_rng(3), 60, 20)
+    known, new = known_and_new(np.random.default_rng(52), 90, 20)
     step = written(new, splits={"train": [pa.table(known)]})
     asked = {"min_auc": 0.5, "overfitting": {"at_most": 0.04}}
     rows = step.judge(**asked)
@@ -99,7 +99,9 @@ def test_of_too_few_clusters_that_were_fitted_on_overfitting_is_not_judged(writt
     step = written(new, splits={"train": [pa.table(known)]})
     assert step.judge(cluster="customer", overfitting={"at_most": 0.9}).decision == "INCONCLUSIVE"
     reasons = {entry.name: entry.reason for entry in step.verdict.not_judged}
-    assert reasons["AUC overfitting"] == "20 values of customer; its interval needs 30 of each"
+    assert reasons["AUC overfitting"] == (
+        "7 values of customer with rows of the rarer label; its interval needs 30 of each"
+    )
 
 
 def test_a_worsening_within_its_limit_by_luck_is_open(

@@ -192,6 +192,10 @@ def test_a_paired_gain_is_known_better_than_either_model() -> None:
         ([{"metric": "log_loss", "at_least": 0.5}], "give at_most, not at_least"),
         ([{"metric": "auc", "at_most": 0.5}], "a higher auc is better: give at_least"),
         ([{"metric": "auc", "at_least": 70}], "auc lies in \\[0, 1\\]"),
+        ([{"metric": "auc", "at_least": 1.0}], "auc lies in \\[0, 1\\]; no model is above at_least 1"),
+        ([{"metric": "recall", "at_least": -0.5}], "no model is above at_least -0.5, or all are"),
+        ([{"metric": "recall", "min_gain": 1.0}], "no model is above min_gain 1"),
+        ([{"metric": "false_positive_rate", "at_most": 0}], "no model has a false_positive_rate below 0"),
         ([{"metric": "selection_rate", "at_least": 0.1}], "limit it by fairness"),
         ([{"metric": "recall", "at_least": 0.1, "scope": "slice"}], "there are no slices"),
         ([{"metric": "rmse", "at_most": 5}], "rmse is not defined for a model of kind binary"),
@@ -203,6 +207,16 @@ def test_a_rule_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         written(rows_of(FAIR)).judge(rules=rules)
+
+
+def test_a_limit_at_the_end_of_its_range_that_no_model_keeps_is_refused() -> None:
+    for asked, message in (
+        ({"min_auc": 1.0}, "no model has an AUC above 1"),
+        ({"fairness": {"by": ["sex"], "group_minimum": {"recall": 1.5}}}, "group_minimum is 1.5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Evaluation.check(asked, "test")
+    assert Evaluation.check({"min_auc": 0.0}, "test").all_rules[0].limit == 0
 
 
 def test_probabilities_that_do_not_add_up_name_the_first_row(written: Write) -> None:

@@ -15,7 +15,7 @@ from trainwright.evaluate.measured import Measured
 from trainwright.evaluate.page import draw
 from trainwright.evaluate.page_slices import shown_metrics, worst_first
 from trainwright.evaluate.summary import next_steps, summarize
-from trainwright.report.page import MAX_BYTES, Dense, Page, Table, draw_page, write_page
+from trainwright.report.page import MAX_BYTES, Dense, Figure, Page, Table, draw_page, write_page
 from trainwright.verdicts import DECISIONS, Verdict
 
 HOSTILE = "<script>document.title='broken'</script>|[x](javascript:alert(1))"
@@ -93,6 +93,34 @@ def test_slices_are_shown_worst_first_and_small_ones_last_with_their_size() -> N
     html = draw_page(page_of(findings))
     assert html.count("40 small") == 3 * 2  # in both figures
     assert html.count("40 of at least 200 rows") >= 3
+
+
+def test_a_figure_with_hollow_points_says_what_they_mean_and_no_other_does() -> None:
+    names = [f"C{index:02}" for index in range(4)]
+    for findings, hollow in (
+        (made(slices=[(("carrier",), names)]), False),
+        (made(slices=[(("carrier",), names)], small=1), True),
+        (undecided(made(slices=[(("carrier",), names)])), True),
+    ):
+        figures = [block for block in section(page_of(findings), "By carrier") if isinstance(block, Figure)]
+        assert figures
+        assert {"Hollow: nothing was decided" in figure.caption for figure in figures} == {hollow}
+        assert {'class="hollow faint"' in figure.svg for figure in figures} == {hollow}
+
+
+def undecided(findings: Findings) -> Findings:
+    """The same, with slices that are large enough and still too few to tell."""
+    rulings = [
+        replace(ruling, rules=tuple(replace(rule, limit=0.04, passed=False) for rule in ruling.rules))
+        for ruling in findings.rulings
+    ]
+    return replace(findings, rulings=tuple(rulings))
+
+
+def test_a_column_with_one_value_is_one_slice() -> None:
+    html = draw_page(page_of(made(slices=[(("carrier",), ["AA"])])))
+    assert "1 slice." in html
+    assert "1 slices" not in html
 
 
 def test_of_a_figure_that_is_better_low_the_worst_slice_is_the_highest() -> None:

@@ -243,6 +243,11 @@ def test_holm_adjusts_as_r_does(p_values: list[float], adjusted: list[float]) ->
     assert holm(p_values) == pytest.approx(adjusted)
 
 
+def test_sums_of_weights_may_exceed_their_whole_by_their_rounding() -> None:
+    assert wilson(3 * (1 + 1e-15), 3) == wilson(3, 3)
+    assert wilson(-1e-16, 3) == wilson(0, 3)
+
+
 @pytest.mark.parametrize("call", [lambda: wilson(3, 2), lambda: wilson(0, 0), lambda: wilson(-1, 2)])
 def test_impossible_counts_are_our_bug(call: Callable[[], object]) -> None:
     with pytest.raises(InternalError):

@@ -7,17 +7,21 @@ from scipy.stats import binom, norm
 from trainwright.significance import (
     Estimate,
     Resampler,
+    Rest,
+    apart,
     beyond,
     delong,
     delong_difference,
     gap_to_whole,
     intervals,
     mcnemar,
+    newcombe,
     paired_difference,
     placements,
     ratio_to_whole,
     rows_needed,
     smallest_ratio,
+    wilson,
 )
 
 
@@ -177,3 +181,49 @@ def test_as_many_rows_as_are_asked_for_decide_in_four_of_five_samples() -> None:
     low = share - norm.ppf(0.975) * np.sqrt(share * (1 - share) / needed)
     assert np.mean(low > limit) == pytest.approx(0.8, abs=0.02)
     assert rows_needed(Estimate(0.7, 0.6, 0.8), 0.7, 100) == 0
+
+
+def test_among_twenty_tests_as_many_rows_as_are_asked_for_tell_at_their_shared_level() -> None:
+    truth, limit, rows, random = 0.7, 0.66, 200, np.random.default_rng(0)
+    half = norm.ppf(0.975) * np.sqrt(truth * (1 - truth) / rows)
+    needed = rows_needed(Estimate(truth, truth - half, truth + half), limit, rows, tests=20)
+    share = random.binomial(needed, truth, 20_000) / needed
+    low = share - norm.ppf(1 - 0.025 / 20) * np.sqrt(share * (1 - share) / needed)
+    assert np.mean(low > limit) == pytest.approx(0.8, abs=0.02)
+
+
+def test_what_both_know_alone_is_put_together_as_of_independent_shares() -> None:
+    one, two = wilson(30, 30), wilson(85, 100)
+    found = apart(Estimate(0.15, 0.14, 0.16), one, two)
+    independent = newcombe((30, 85), (30, 100))
+    assert (found.low, found.high) == pytest.approx((independent.low, independent.high))
+    wide = Estimate(0.15, -0.5, 0.5)
+    assert apart(wide, one, two) == wide, "it never makes an interval narrower"
+
+
+def test_a_perfect_ranking_beats_another_by_no_more_than_it_is_known_to_be_perfect() -> None:
+    label = np.repeat([0, 1], [970, 30])
+    random = np.random.default_rng(0)
+    perfect, other = label + random.random(1000) / 2, label + random.normal(0, 0.25, 1000)
+    for found in (
+        delong_difference(label, perfect, other),
+        placements(label, [perfect, other], weight=np.full(1000, 2.0)).difference(),
+    ):
+        assert found.value > 0
+        assert found.low <= found.value - (1 - wilson(30, 30).low)
+    same = placements(label, [perfect, perfect], weight=np.full(1000, 2.0)).difference()
+    assert (same.low, same.high) == (0, 0) == (delong_difference(label, perfect, perfect).low, 0)
+
+
+def test_the_rest_of_a_group_may_be_more_than_the_other_groups() -> None:
+    hits, trials = [60, 30], [100, 100]
+    others = Rest([30, 60], [100, 100], [0.5, 0.5])
+    assert gap_to_whole(hits, trials, rest=others) == gap_to_whole(hits, trials)
+    assert ratio_to_whole(hits, trials, rest=others) == ratio_to_whole(hits, trials)
+    more = Rest([30 + 10, 60 + 10], [1100, 1100], [100 / 1200] * 2)
+    found, share = gap_to_whole(hits, trials, rest=more).size, ratio_to_whole(hits, trials, rest=more)
+    assert found.value == pytest.approx(0.6 - 100 / 1200)
+    assert found.low < found.value < found.high
+    assert share is not None
+    assert share.value == pytest.approx((100 / 1200) / 0.6)
+    assert share.low < share.value < share.high

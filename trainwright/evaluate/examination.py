@@ -11,8 +11,8 @@ import numpy as np
 from trainwright.errors import InputError
 from trainwright.evaluate.asked import rules_of
 from trainwright.evaluate.curves import confusion, curves
-from trainwright.evaluate.disparities import OPPORTUNITY, Needs, compare_groups
-from trainwright.evaluate.enough import FEWEST, clustered, too_small
+from trainwright.evaluate.disparities import Needs, compare_groups
+from trainwright.evaluate.enough import FEWEST, by_class, clustered, too_small
 from trainwright.evaluate.findings import (
     Baseline,
     Compared,
@@ -25,6 +25,7 @@ from trainwright.evaluate.findings import (
     Slice,
 )
 from trainwright.evaluate.grouping import Grouping, cross, group_rows
+from trainwright.evaluate.inequality import OPPORTUNITY
 from trainwright.evaluate.judging import Figures, rulings
 from trainwright.evaluate.pairing import Pairs
 from trainwright.evaluate.partition import Partition, better_of, divide, figures
@@ -97,7 +98,6 @@ def examine(pairs: Pairs, evaluation: Evaluation, beside: Beside | None = None) 
         unscored="" if subject.baseline else beside.baseline_version,
     )
     baseline = subject.baseline
-    shown = set(evaluation.groupings)
     return Findings(
         evaluation=evaluation,
         kind=candidate.kind,
@@ -110,7 +110,7 @@ def examine(pairs: Pairs, evaluation: Evaluation, beside: Beside | None = None) 
         baseline_confusion=confusion(baseline.predictions, baseline.threshold) if baseline else (),
         curves=curves(candidate),
         baseline_curves=curves(baseline.predictions) if baseline else None,
-        cuts=tuple(cut for columns, cut in cuts.items() if columns in shown),
+        cuts=tuple(cut for columns, cut in cuts.items() if columns in evaluation.groupings),
         fairness=fairness,
         fitted=fitted,
         overfitting=over,
@@ -185,6 +185,7 @@ def _sample(pairs: Pairs, subject: Subject) -> Sample:
         unmatched=pairs.unmatched,
         weighted=predictions.weight is not None and predictions.kind != "language_model",
         clusters=0 if subject.clusters is None else subject.units,
+        counts_in_clusters=by_class(subject),
         digest=digest_rows(predictions),
     )
 
@@ -192,7 +193,13 @@ def _sample(pairs: Pairs, subject: Subject) -> Sample:
 def _learned(sample: Sample, subject: Subject) -> Sample:
     """Count the rows that the model was fitted on as those that are judged are counted."""
     clusters = 0 if subject.clusters is None else subject.units
-    return replace(sample, rows=subject.rows, counts=_counts(subject, slice(None)), clusters=clusters)
+    return replace(
+        sample,
+        rows=subject.rows,
+        counts=_counts(subject, slice(None)),
+        clusters=clusters,
+        counts_in_clusters=by_class(subject),
+    )
 
 
 def digest_rows(predictions: Predictions) -> str:

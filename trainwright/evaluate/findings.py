@@ -50,6 +50,7 @@ class Sample:
         unmatched: Rows left out because only one of the two models scored them.
         weighted: Whether rows count by their weight.
         clusters: Groups of rows that were drawn together; 0 where every row counts for itself.
+        counts_in_clusters: How many of those have rows of each class; empty without them.
         digest: SHA-256 of the keys and labels of the rows, whatever their order.
     """
 
@@ -62,6 +63,7 @@ class Sample:
     unmatched: int = 0
     weighted: bool = False
     clusters: int = 0
+    counts_in_clusters: tuple[int, ...] = ()
     digest: str = ""
 
 

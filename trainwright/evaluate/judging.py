@@ -232,12 +232,16 @@ def _group_minimum(
     figures: Figures, metric: str, least: float, groupings: set[tuple[str, ...]], broken: str
 ) -> Ruling:
     name, terms = f"{spoken(metric)} of every group", Terms(least, ABOVE, figures.confidence, broken)
-    parts = [
-        (f"{spoken(metric)} of {cut.name} {entry.name}", entry.rows, entry.figures[metric].candidate)
+    found = [
+        (f"{spoken(metric)} of {cut.name} {entry.name}", entry)
         for cut in figures.cuts
         if cut.columns in groupings
         for entry in cut.judged
         if metric in entry.figures
+    ]
+    small = {place: too_few(metric, entry, figures.evaluation.min_positives) for place, entry in found}
+    parts = [
+        (place, entry.rows, entry.figures[metric].candidate) for place, entry in found if not small[place]
     ]
     defined = [(place, rows, number) for place, rows, number in parts if number]
     if not defined:
@@ -252,6 +256,7 @@ def _group_minimum(
         for place, _, number in parts
         if number is None
     ]
+    left += [NotJudged(name=place, reason=why) for place, why in small.items() if why]
     return gather(name, judged, left, "fairness")
 
 

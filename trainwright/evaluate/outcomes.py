@@ -102,6 +102,7 @@ def _undecided(rule: Rule, found: Estimate, rows: int, terms: Terms) -> tuple[No
     holds = replace(rule, unsure="INCONCLUSIVE").outcome()
     if holds != "INCONCLUSIVE":
         return ()
+    tests = 1.0
     if terms.test in (SIZE, RATIO):
         reason = (
             f"{found.value:.4f} is beyond {terms.limit:.4f}, but may be by chance: "
@@ -111,7 +112,9 @@ def _undecided(rule: Rule, found: Estimate, rows: int, terms: Terms) -> tuple[No
         reason = f"the interval {found.low:.4f} to {found.high:.4f} holds the limit {terms.limit:.4f}"
     else:
         reason = f"beyond the limit {terms.limit:.4f}, but among so many slices it may be by chance"
-    needed = rows_needed(found, terms.limit, rows, terms.confidence)
+        alone = tail(found, terms)
+        tests = max(1.0, rule.p_value / alone) if alone > 0 else 1.0  # as Holm counted them here
+    needed = rows_needed(found, terms.limit, rows, terms.confidence, tests=tests)
     if needed > rows:
         reason += f"; about {needed:,} rows like these {rows:,} would tell"
     decision = "" if terms.unsure == "PASS" else terms.unsure

@@ -92,7 +92,7 @@ def _even(wanted: Sequence[int], total: int) -> list[int]:
 
 def _intro(cut: Cut) -> str:
     small = len(cut.slices) - len(cut.judged)
-    parts = [f"{len(cut.slices):,} slices, the worst first"]
+    parts = ["1 slice" if len(cut.slices) == 1 else f"{len(cut.slices):,} slices, the worst first"]
     if small:
         parts.append(f"{small:,} of them too small to be judged, and shown with their size")
     if cut.edges_from:
@@ -108,7 +108,8 @@ def _drawn(
         rows = [_pair(cut, entry, metric, decided) for entry in slices]
         limit = _limit(cut, metric, findings)
         svg = charts.paired_intervals(rows, axis=spoken(metric), limit=limit, names=NAMES)
-        yield Figure(svg, _caption(cut, slices, metric, findings))
+        hollow = any(row.faint for row in rows)
+        yield Figure(svg, _caption(cut, len(slices), metric, findings, hollow=hollow))
 
 
 def _pair(cut: Cut, entry: Slice, metric: str, decided: dict[str, str]) -> charts.Pair:
@@ -134,9 +135,9 @@ def _limit(cut: Cut, metric: str, findings: Findings) -> float | None:
     return None
 
 
-def _caption(cut: Cut, slices: Sequence[Slice], metric: str, findings: Findings) -> str:
-    of = f"the {len(slices)} worst of {len(cut.slices):,}; " if len(slices) < len(cut.slices) else ""
-    faint = " Hollow: nothing was decided on it." if any(entry.reason for entry in slices) else ""
+def _caption(cut: Cut, drawn: int, metric: str, findings: Findings, *, hollow: bool) -> str:
+    of = f"the {drawn} worst of {len(cut.slices):,}; " if drawn < len(cut.slices) else ""
+    faint = " Hollow: nothing was decided on it." if hollow else ""
     level = words.level(findings.evaluation)
     return f"{spoken(metric)}: {of}{level} intervals, to the right the rows.{faint}"
 
@@ -155,7 +156,9 @@ def _table(
         shown, metrics = metrics, metrics[:-1]
         rows = list(_fitting((_cells(cut, entry, shown, findings, decided) for entry in slices), room))
     count = len(slices)
-    title = f"All {count:,} slices" if len(rows) == count else f"The {len(rows):,} worst of {count:,} slices"
+    title = f"The {len(rows):,} worst of {count:,} slices"
+    if len(rows) == count:
+        title = "In numbers" if count == 1 else f"All {count:,} slices"
     if rows:
         yield Dense(title, _header(shown, findings), rows, noted=True, opened=count <= DRAWN_OF_ONE)
     if len(rows) < count:

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from trainwright.evaluate.findings import Compared, Floats
 from trainwright.evaluate.formulas import COUNTS, Formula, Sums, trials
+from trainwright.evaluate.shares import is_share, known_no_better, never_certain, snapped
 from trainwright.evaluate.subject import Integers, Side, Subject
-from trainwright.experiment.metrics import HIGHER, LOWER, METRICS, known
+from trainwright.experiment.metrics import HIGHER, LOWER, known
 from trainwright.significance import (
     Estimate,
     delong,
@@ -125,7 +126,7 @@ def better_of(name: str) -> str:
 
 def _resampled(partition: Partition, name: str, formula: Formula) -> list[Compared]:
     """Return a metric of every part with bootstrap intervals."""
-    measured = [_applied(tally, formula) for tally in partition.tallies]
+    measured = [_applied(tally, formula, fraction=is_share(name)) for tally in partition.tallies]
     each = [
         _estimates(partition, tally, name, *entry)
         for tally, entry in zip(partition.tallies, measured, strict=True)
@@ -142,14 +143,19 @@ def _resampled(partition: Partition, name: str, formula: Formula) -> list[Compar
             partition.subject.evaluation.confidence,
         )
         gains = [_estimate(*entry) for entry in zip(sign * (value - other), *ends, strict=True)]
+        if not partition.subject.same:
+            better, worse = each if sign > 0 else each[::-1]
+            gains = [known_no_better(*entry) for entry in zip(gains, better, worse, strict=True)]
     baseline = each[1] if len(each) > 1 else [None] * partition.parts
     parts = zip(each[0], baseline, gains, strict=True)
     return [Compared(name, better_of(name), one, two, gain, "bootstrap") for one, two, gain in parts]
 
 
-def _applied(tally: Tally, formula: Formula) -> tuple[Floats, Floats, Floats | None]:
-    left = None if tally.left_out is None else formula(tally.left_out)
-    return formula(tally.total), formula(tally.drawn), left
+def _applied(tally: Tally, formula: Formula, *, fraction: bool) -> tuple[Floats, Floats, Floats | None]:
+    def of(sums: Sums) -> Floats:
+        return snapped(formula(sums)) if fraction else formula(sums)
+
+    return of(tally.total), of(tally.drawn), None if tally.left_out is None else of(tally.left_out)
 
 
 def _estimate(value: float, low: float, high: float) -> Estimate | None:
@@ -164,8 +170,7 @@ def _estimates(
     confidence = partition.subject.evaluation.confidence
     low, high = intervals(value, drawn, left, confidence)
     found = [_estimate(*entry) for entry in zip(value, low, high, strict=True)]
-    metric = METRICS.get(name) or known(name)
-    if metric is None or not metric.fraction:
+    if not is_share(name):
         return found
     # Where too many draws are not defined, nothing is known but that it is a share.
     found = [
@@ -173,14 +178,7 @@ def _estimates(
         for entry, number in zip(found, value, strict=True)
     ]
     counted = tally.effective(trials(name, tally.total), trials(name, tally.drawn))
-    return [_never_certain(*entry, confidence) for entry in zip(found, counted.tolist(), strict=True)]
-
-
-def _never_certain(entry: Estimate | None, units: float, confidence: float) -> Estimate | None:
-    """Where every draw gives the same share, all or nothing, take Wilson's interval of as many units."""
-    if entry is None or entry.low < entry.high or 0 < entry.value < 1:
-        return entry
-    return wilson(entry.value * units, units, confidence)
+    return [never_certain(*entry, confidence) for entry in zip(found, counted.tolist(), strict=True)]
 
 
 def _exact(partition: Partition) -> dict[str, dict[int, Compared]]:

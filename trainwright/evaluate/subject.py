@@ -83,6 +83,13 @@ class Subject:
         return self.sampler.units == self.units
 
     @cached_property
+    def same(self) -> bool:
+        """Whether both models say the same of every row: their gain is 0 then, and that is certain."""
+        if self.baseline is None:
+            return False
+        return bool(np.array_equal(self.candidate.predictions.scores, self.baseline.predictions.scores))
+
+    @cached_property
     def formulas(self) -> dict[str, Formula]:
         """The metrics that are formulas of sums, by name."""
         predictions = self.candidate.predictions

@@ -54,6 +54,13 @@ class ModelRule(Section):
             raise ValueError(f"{self.metric} lies in [0, 1]; {given[0]} is {self.limit:g}")
         if self.by and self.scope != "slice":
             raise ValueError("by needs scope: slice")
+        least = self.at_least if self.min_gain is None else self.min_gain
+        if least is not None and metric.fraction and not 0 <= least < 1:
+            raise ValueError(
+                f"{self.metric} lies in [0, 1]; no model is above {given[0]} {least:g}, or all are"
+            )
+        if self.at_most is not None and self.at_most <= 0:
+            raise ValueError(f"no model has a {self.metric} below {self.at_most:g}")
         return self
 
     @property
@@ -107,6 +114,8 @@ class Fairness(Section):
             metric = known(name)
             if metric is None or metric.better in ("", LOWER):
                 raise ValueError(f"group_minimum names {name!r}; it takes metrics of which more is better")
+            if metric.fraction and not 0 <= self.group_minimum[name] < 1:
+                raise ValueError(f"{name} lies in [0, 1]; group_minimum is {self.group_minimum[name]:g}")
         return self
 
     @property
@@ -194,6 +203,8 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def _limits_have_slices(self) -> Self:
+        if self.min_auc == 1:
+            raise ValueError("no model has an AUC above 1; min_auc is 1")
         if unknown := sorted(self.recall_gaps.keys() - set(self.slices)):
             raise ValueError(f"recall_gaps names {unknown}; slices are {list(self.slices)}")
         if self.max_recall_gap is not None and not self.slices:

@@ -3,10 +3,11 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
-from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, normal_quantile
+from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, apart, normal_quantile
 from trainwright.significance.gamma import gamma_quantile, gamma_tail
 from trainwright.significance.groups import (
     Gap,
+    Rest,
     gap_to_whole,
     largest_gap,
     ratio_to_whole,
@@ -27,6 +28,8 @@ __all__ = [
     "Gap",
     "Placements",
     "Resampler",
+    "Rest",
+    "apart",
     "beyond",
     "bootstrap",
     "delong",

@@ -92,37 +92,68 @@ def _ratio_ends(share: Floats, low: Floats, high: Floats) -> tuple[Floats, Float
     return lower, upper
 
 
-def gap_to_whole(successes: Sequence[float], trials: Sequence[float], confidence: float = CONFIDENCE) -> Gap:
-    """Estimate the largest distance of a group's proportion from that of all groups together.
+@dataclass(frozen=True)
+class Rest:
+    """What is outside of each of several groups, and how much of the whole each is.
+
+    Attributes:
+        successes: Outside of each group.
+        trials: Outside of each group, each greater than 0.
+        own: Each group's share of the whole, in (0, 1).
+    """
+
+    successes: Sequence[float]
+    trials: Sequence[float]
+    own: Sequence[float]
+
+    @classmethod
+    def of(cls, hits: Floats, total: Floats) -> "Rest":
+        """Return the other groups together, where there is nothing else."""
+        others = hits.sum() - hits, total.sum() - total
+        return cls(others[0].tolist(), others[1].tolist(), (total / total.sum()).tolist())
+
+
+def gap_to_whole(
+    successes: Sequence[float],
+    trials: Sequence[float],
+    confidence: float = CONFIDENCE,
+    rest: Rest | None = None,
+) -> Gap:
+    """Estimate the largest distance of a group's proportion from that of the whole.
 
     A group is part of the whole, so its distance is its difference from the rest times the rest's share of
-    the trials; that difference has Newcombe's interval at Bonferroni's confidence.
+    the whole; that difference has Newcombe's interval at Bonferroni's confidence.
 
     Args:
         successes: By group.
         trials: By group, each greater than 0; two groups at least.
         confidence: In (0, 1).
+        rest: What is outside of each group; the other groups if None.
 
     Returns:
         The gap; ``highest`` and ``lowest`` are the groups farthest above and below the whole.
     """
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+    rest = rest or Rest.of(hits, total)
     z = normal_quantile(1 - (1 - confidence) / len(total))
     away, low, high = np.empty(len(total)), np.empty(len(total)), np.empty(len(total))
     for index in range(len(total)):
-        pair = np.array([hits[index], hits.sum() - hits[index]])
-        of = np.array([total[index], total.sum() - total[index]])
+        pair = np.array([hits[index], rest.successes[index]])
+        of = np.array([total[index], rest.trials[index]])
         lower, upper = newcombe_ends(pair, of, z)
-        rest = of[1] / of.sum()
-        away[index] = rest * (pair[0] / of[0] - pair[1] / of[1])
-        low[index], high[index] = rest * lower[0, 1], rest * upper[0, 1]
+        other = 1 - rest.own[index]
+        away[index] = other * (pair[0] / of[0] - pair[1] / of[1])
+        low[index], high[index] = other * lower[0, 1], other * upper[0, 1]
     least, most = np.maximum(np.maximum(low, -high), 0), np.maximum(high, -low)
     size = Estimate(float(np.abs(away).max()), float(least.max()), float(most.max()))
     return Gap(int(away.argmax()), int(away.argmin()), size)
 
 
 def ratio_to_whole(
-    successes: Sequence[float], trials: Sequence[float], confidence: float = CONFIDENCE
+    successes: Sequence[float],
+    trials: Sequence[float],
+    confidence: float = CONFIDENCE,
+    rest: Rest | None = None,
 ) -> Estimate | None:
     """Estimate the smallest ratio of a group's proportion and the whole's, or the whole's and a group's.
 
@@ -130,17 +161,17 @@ def ratio_to_whole(
     has a success. Arguments as there.
     """
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+    rest = rest or Rest.of(hits, total)
     if not hits.sum() > 0:
         return None
     z = normal_quantile(1 - (1 - confidence) / len(total))
     values, lows, highs = [], [], []
-    for index in range(len(total)):
-        of = np.array([total[index], total.sum() - total[index]])
-        share = np.array([hits[index], hits.sum() - hits[index]]) / of
+    for index, own in enumerate(rest.own):
+        of = np.array([total[index], rest.trials[index]])
+        share = np.array([hits[index], rest.successes[index]]) / of
         low, high = wilson_ends(share * of, of, z)
         lower, upper = _ratio_ends(share, low, high)
-        own = of[0] / of.sum()
-        values.append(float(share[0] / (hits.sum() / total.sum())))
+        values.append(float(share[0] / (own * share[0] + (1 - own) * share[1])))
         ends = _to_whole(float(lower[0, 1]), own), _to_whole(float(upper[0, 1]), own)
         lows.append(min(ends[0], 1 / ends[1] if ends[1] > 0 else 0.0))
         highs.append(1.0 if ends[0] <= 1 <= ends[1] else max(min(end, 1 / end) for end in ends if end > 0))

@@ -30,7 +30,13 @@ def beyond(estimate: Estimate, limit: float, confidence: float = CONFIDENCE) -> 
 
 
 def rows_needed(
-    estimate: Estimate, limit: float, rows: int, confidence: float = CONFIDENCE, power: float = POWER
+    estimate: Estimate,
+    limit: float,
+    rows: int,
+    confidence: float = CONFIDENCE,
+    power: float = POWER,
+    *,
+    tests: float = 1.0,
 ) -> int:
     """Return how many rows like these would tell the number from the limit; 0 where none would.
 
@@ -44,12 +50,13 @@ def rows_needed(
         rows: Rows that it was taken over.
         confidence: Of the interval.
         power: How often they would tell.
+        tests: How many tests share the level, as Bonferroni and Holm do; at least 1.
     """
     distance = abs(estimate.value - limit)
     spread = _spread(estimate, limit, confidence)
     if not distance or not spread > 0:
         return 0
-    reach = normal_quantile(confidence) + NormalDist().inv_cdf(power)
+    reach = normal_quantile(1 - (1 - confidence) / tests) + NormalDist().inv_cdf(power)
     needed = rows * (reach * spread / distance) ** 2
     if needed > _MOST:
         return 0

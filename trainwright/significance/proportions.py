@@ -7,6 +7,9 @@ import numpy as np
 from trainwright.errors import InternalError
 from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, normal_quantile
 
+_ROUNDING = 1e-9
+"""What sums of weights, added up in another order, may differ by."""
+
 
 def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
     """Estimate a proportion.
@@ -15,12 +18,13 @@ def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> E
     trials or none succeed.
 
     Args:
-        successes: In [0, trials]; may be a fraction.
+        successes: In [0, trials], up to the rounding of sums of weights; may be a fraction.
         trials: Greater than 0.
         confidence: In (0, 1).
     """
-    if not 0 <= successes <= trials or trials <= 0:
+    if not (trials > 0 and -_ROUNDING * trials <= successes <= (1 + _ROUNDING) * trials):
         raise InternalError(f"{successes} successes of {trials} trials")
+    successes = min(max(successes, 0.0), trials)
     low, high = wilson_ends(np.float64(successes), np.float64(trials), normal_quantile(confidence))
     return Estimate(float(successes / trials), float(low), float(high))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InternalError
-from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, normal_quantile
+from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, apart, normal_quantile
 from trainwright.significance.proportions import wilson
 
 
@@ -50,12 +50,24 @@ def delong_difference(
     """Estimate by how much the first score's area exceeds the second's, on the same rows.
 
     Paired: what both scores find easy or hard cancels. Sources as for :func:`delong`. All arrays have
-    shape (rows,); each class has at least two rows.
+    shape (rows,); each class has at least two rows. Where one of the areas has no variance, such as that of a
+    perfect ranking, it is as uncertain as its own interval all the same: see :func:`apart`.
     """
     area, variance = _delong(label, [first, second])
+    pairs = min(int(label.sum()), len(label) - int(label.sum()))
+    same = bool(np.array_equal(first, second))
+    return _difference(area, variance, pairs, confidence, same=same)
+
+
+def _difference(area: Floats, variance: Floats, pairs: float, confidence: float, *, same: bool) -> Estimate:
+    """Return the first area less the second; of the same scores with certainty 0."""
     spread = float(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
     value, half = float(area[0] - area[1]), normal_quantile(confidence) * math.sqrt(max(0.0, spread))
-    return Estimate(value, max(-1.0, value - half), min(1.0, value + half))
+    found = Estimate(value, max(-1.0, value - half), min(1.0, value + half))
+    alone = [math.sqrt(max(0.0, float(variance[index, index]))) for index in (0, 1)]
+    if same or min(alone) > 0:
+        return found
+    return apart(found, *(_on_odds(float(area[i]), alone[i], pairs, confidence) for i in (0, 1)))
 
 
 def _delong(label: NDArray[np.int64], scores: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -82,11 +94,13 @@ class Placements:
         area: Of each score, shape (scores,).
         influence: What each unit moves the area by, shape (scores, units); each row of it adds up to 0.
         pairs: As many independent pairs of a positive and a negative as there are.
+        same: Whether there are two scores, and they are equal in every row.
     """
 
     area: Floats
     influence: Floats
     pairs: float
+    same: bool = False
 
     def estimate(self, index: int, confidence: float = CONFIDENCE) -> Estimate:
         """Return the area of one score with its interval."""
@@ -95,10 +109,7 @@ class Placements:
 
     def difference(self, confidence: float = CONFIDENCE) -> Estimate:
         """Return by how much the first area exceeds the second, paired."""
-        both = self._covariance()
-        spread = math.sqrt(max(0.0, float(both[0, 0] + both[1, 1] - 2 * both[0, 1])))
-        value, half = float(self.area[0] - self.area[1]), normal_quantile(confidence) * spread
-        return Estimate(value, max(-1.0, value - half), min(1.0, value + half))
+        return _difference(self.area, self._covariance(), self.pairs, confidence, same=self.same)
 
     def _covariance(self) -> Floats:
         units = self.influence.shape[1]
@@ -134,11 +145,12 @@ def placements(
     for index, score in enumerate(scores):
         weight_beaten = _beaten(score, positive, heavy)
         beaten = np.where(positive, weight_beaten / down, 1 - weight_beaten / up)
-        area[index] = float(np.sum(beaten[positive] * heavy[positive]) / up)
+        area[index] = min(float(np.sum(beaten[positive] * heavy[positive]) / up), 1.0)
         moved = heavy * (beaten - area[index]) / np.where(positive, up, down)
         influence.append(moved if clusters is None else np.bincount(clusters, weights=moved))
     pairs = min(_effective(heavy * side, clusters) for side in (positive, ~positive))
-    return Placements(area, np.stack(influence), pairs)
+    same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
+    return Placements(area, np.stack(influence), pairs, same)
 
 
 def _effective(weight: Floats, clusters: NDArray[np.int64] | None) -> float:
