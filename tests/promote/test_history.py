@@ -1,7 +1,7 @@
 """Who was in production at a time, and why: told by the audit alone, loudly when MLflow says otherwise."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.promote.__main__ import main
 from trainwright.promote.history import as_json, at, at_lines, lines, moment_of, read_history
+from trainwright.promote.rollback import restore, rollback
 from trainwright.registry.entries import Broken
 
 pytestmark = pytest.mark.filterwarnings(
@@ -62,7 +63,7 @@ def test_why_and_by_whom_is_told_with_the_evidence(lived: Shelf) -> None:
     history = read_history(lived.registry)
     assert (history.warning, history.unknown) == ("", "")
     moment = history.state.events[1].commit.moment
-    told = "\n".join(at_lines(history, moment))
+    told = "\n".join(at_lines(history, moment, moment))
     assert "version 2" in told
     assert "why      reason 2" in told
     assert "approver carl" in told
@@ -78,7 +79,7 @@ def test_a_time_during_a_change_says_so(lived: Shelf) -> None:
     history = read_history(down(lived), compare=False)
     event = history.state.events[1]
     assert "  it was being changed just then: 2 from candidate to production" in list(
-        at_lines(history, event.intent.moment)
+        at_lines(history, event.intent.moment, event.commit.moment)
     )
 
 
@@ -123,16 +124,42 @@ def test_a_registry_with_aliases_that_are_older_than_its_audit_is_taken_over_as_
     found, since, until = at(history, datetime(2020, 1, 1, tzinfo=UTC))
     assert (found, since) == ("1", None)
     assert until is history.state.events[0]
-    assert "before the audit began" in "\n".join(at_lines(history, datetime(2020, 1, 1, tzinfo=UTC)))
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    assert "before the audit began" in "\n".join(at_lines(history, long_ago, datetime.now(UTC)))
     assert shelf.back().intent.version == "1"
 
 
 def test_where_nothing_was_promoted_and_what_is_no_time_are_named(shelf: Shelf, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no audit of 'flight_late'"):
         read_history(shelf.registry)
-    with pytest.raises(InputError, match="is no time"):
-        moment_of("yesterday")
+    for text in ("yesterday", "", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"):
+        with pytest.raises(InputError, match="is no time"):
+            moment_of(text)
     assert moment_of("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC)
+    assert moment_of("2026-01-31T01:00:00+02:00") == datetime(2026, 1, 30, 23, tzinfo=UTC)
     server = shelf.registry.model_copy(update={"tracking_uri": "https://mlflow.example"})
     with pytest.raises(InputError, match=r"registry\.audit is not set"):
         read_history(server)
+
+
+def test_the_time_of_a_change_as_the_history_writes_it_is_when_its_version_came(lived: Shelf) -> None:
+    history = read_history(down(lived), compare=False)
+    times = [line.split()[0] for line in list(lines(history))[1:5]]
+    assert [at(history, moment_of(time))[0] for time in times] == ["1", "2", "3", "2"]
+    abroad = moment_of(times[1]).astimezone(timezone(timedelta(hours=-9, minutes=-30)))
+    (first, *_) = at_lines(history, moment_of(abroad.isoformat()), abroad)
+    assert first == f"flight_late at {times[1]}: version 2"
+
+
+def test_a_time_that_has_not_come_is_said_to_be_one(lived: Shelf) -> None:
+    history, now = read_history(down(lived), compare=False), datetime.now(UTC)
+    told = [list(at_lines(history, now + timedelta(days=day), now)) for day in (-1, 1)]
+    assert ["not come yet" in "".join(lines) for lines in told] == [False, True]
+
+
+@pytest.mark.parametrize(("by", "reason"), [("", "why"), ("ben", ""), ("ben", " "), ("ben", "\udcff")])
+def test_who_asks_for_a_rollback_and_why_are_not_empty(lived: Shelf, by: str, reason: str) -> None:
+    for ask in (rollback, restore):
+        with pytest.raises(InputError):
+            ask(lived.registry, by, reason)
+    assert len(lived.state().entries) == 8

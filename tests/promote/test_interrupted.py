@@ -52,6 +52,8 @@ def _count_down(point: int) -> None:
         whole = getattr(place, name)
 
         def counted(*given: Any, whole: Any = whole, **more: Any) -> Any:
+            if ".beat." in str(given[0]):  # a sign of life comes when it comes
+                return whole(*given, **more)
             left[0] -= 1
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -140,6 +140,10 @@ def test_production_that_is_no_longer_the_one_it_was_compared_with_refuses_it(sh
         in (shelf.folder / "out-production-2" / "summary.md").read_text()
     )
     assert shelf.ask("production", 2, expected="1").decision == "PASS"
+    assert (
+        "version 1 is in production, it was compared with none, the request names 1"
+        in (shelf.folder / "out-production-2" / "summary.md").read_text()
+    )
 
 
 def test_a_promotion_that_is_asked_for_again_is_done_once(shelf: Shelf) -> None:

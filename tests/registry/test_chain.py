@@ -1,6 +1,7 @@
 """An audit is only ever added to, and whoever changes it otherwise is found out."""
 
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -164,7 +165,27 @@ def test_what_was_in_production_before_the_audit_began_is_the_first_of_the_succe
     assert State.of(()).succession == []
 
 
-def test_a_file_that_is_no_entry_is_named(chain: Chain) -> None:
-    (Path(chain.place) / "00000005.json").write_text("{")
-    with pytest.raises(InputError, match="no entry of an audit"):
+@pytest.mark.parametrize(
+    "content", ["{", "null", "[" * 100_000, '{"schema_version": 1, "reason": "\\ud800"}', '{"seq": "5"}']
+)
+def test_a_file_that_is_no_entry_is_named(chain: Chain, content: str) -> None:
+    (Path(chain.place) / "00000005.json").write_text(content)
+    with pytest.raises(InputError) as caught:
         chain.read()
+    assert "00000005.json" in str(caught.value.where)
+
+
+@pytest.mark.parametrize("name", ["1.json", "0000001x.json", "00000001 (copy).json", "000000001.json"])
+def test_a_file_that_is_called_almost_like_an_entry_is_named(chain: Chain, name: str) -> None:
+    shutil.copy(files(chain)[0], Path(chain.place) / name)
+    with pytest.raises(InputError, match="no entry of an audit") as caught:
+        Chain(str(Path(chain.place).parent), "m").read()
+    assert str(caught.value.where).endswith(name)
+
+
+def test_an_entry_that_says_something_twice_is_none(chain: Chain) -> None:
+    """A program would read the last, as it was written; a person reads the first."""
+    place = files(chain)[0]
+    place.write_text(place.read_text().replace("{", '{"reason": "another",', 1))
+    with pytest.raises(InputError, match="no entry of an audit"):
+        Chain(str(Path(chain.place).parent), "m").read()

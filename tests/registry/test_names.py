@@ -32,7 +32,9 @@ def test_an_alias_that_mlflow_keeps_for_itself_or_does_not_take_is_refused(alias
     assert require_alias("previous-production") == "previous-production"
 
 
-@pytest.mark.parametrize("name", ["flight_late", "late [eu] * ?", "späte Flüge", "50%", "a..b"])
+@pytest.mark.parametrize(
+    "name", ["flight_late", "late [eu] * ?", "späte Flüge", "50%", "a..b", "航" * 250, "x" * 250]
+)
 def test_every_other_name_has_an_audit_of_its_own(tmp_path: Path, name: str) -> None:
     chain = Chain(str(tmp_path), name)
     made = Entry(
@@ -41,3 +43,11 @@ def test_every_other_name_has_an_audit_of_its_own(tmp_path: Path, name: str) -> 
     chain.append(made)
     assert [entry.model for entry in Chain(str(tmp_path), name).read().entries] == [name]
     assert (tmp_path / folder_of(name) / "00000001.json").is_file()
+
+
+def test_long_names_that_begin_alike_have_folders_of_their_own_that_a_disk_takes() -> None:
+    names = ["ü" * 249 + end for end in ("", "a", "b", "ü")]
+    names.append(folder_of(names[0]))
+    folders = {folder_of(name) for name in names}
+    assert len(folders) == len(names)
+    assert max(map(len, folders)) <= 250

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trainwright.report.svg import Scale, drawing, element, label, number, percent, round_values
+from trainwright.report.svg import Scale, drawing, element, extent, label, number, percent, round_values
 
 HOSTILE = """<script>alert(1)</script>&"'"""
 
@@ -33,7 +33,16 @@ def test_a_label_that_is_too_long_is_cut_and_its_whole_text_kept() -> None:
     assert title.text == "x" * 100
     assert title.tail is not None
     assert 2 < len(title.tail) < 15
-    assert title.tail.endswith("…")
+    assert "…" in title.tail
+
+
+def test_of_labels_that_are_cut_those_that_begin_or_end_alike_stay_apart() -> None:
+    common = "of people who work for the state"
+    names = [f"men {common} 1", f"men {common} 2", f"women {common} 1", f"women {common} 2"]
+    cut = [parse(label(0, 0, name, width=110)).find("title") for name in names]
+    tails = [found.tail for found in cut if found is not None and found.tail]
+    assert len(set(tails)) == len(names)
+    assert all(extent(tail) <= 110 for tail in tails)
 
 
 def test_a_drawing_has_a_name_and_scales_with_its_width() -> None:

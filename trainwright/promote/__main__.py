@@ -7,6 +7,7 @@ JSON first.
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,7 +62,7 @@ def _at(registry: Registry, asked: argparse.Namespace) -> None:
 
     moment = moment_of(asked.time)
     history = read_history(registry, compare=not asked.offline)
-    _say(at_lines(history, moment))
+    _say(at_lines(history, moment, datetime.now(UTC)))
     _require_agreement(history.warning, history.place)
 
 

@@ -89,13 +89,18 @@ def lines(history: History) -> Iterator[str]:
     for event in state.events:
         intent = event.intent
         by = ", ".join(f"{name} {intent.who[name]}" for name in ("by", "approver") if intent.who.get(name))
-        yield f"  {event.commit.time[:19]}Z  {_moved(event):<44} {by}: {intent.reason}"
+        yield f"  {_written(event.commit.moment)}  {_moved(event):<44} {by}: {intent.reason}"
     line = state.succession
     if line:
         yield f"  production is {line[-1]}" + (
             f", before it {', '.join(reversed(line[:-1]))}" if line[1:] else ""
         )
     yield from _told(history)
+
+
+def _written(moment: datetime) -> str:
+    """Write a time whole: whoever asks for what stood there at this time gets this change, not the last."""
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def _moved(event: Event) -> str:
@@ -139,11 +144,12 @@ def at(history: History, moment: datetime) -> tuple[str, Event | None, Event | N
     return version, since, until
 
 
-def at_lines(history: History, moment: datetime) -> Iterator[str]:
-    """Write which version was in production at a time, and why."""
+def at_lines(history: History, moment: datetime, now: datetime) -> Iterator[str]:
+    """Write which version was in production at a time, and why; a time after ``now`` is said to be one."""
     version, since, until = at(history, moment)
-    time = moment.astimezone(UTC).isoformat(timespec="seconds")
-    yield f"{history.model} at {time}: version {version or 'none'}"
+    yield f"{history.model} at {_written(moment)}: version {version or 'none'}"
+    if moment > now:
+        yield f"  this time has not come yet: it is what stands now, {_written(now)}"
     if since:
         yield f"  since    {since.commit.time}   ({_moved(since)})"
         yield from (f"  {name:<8} {value}" for name, value in facts(since))
@@ -158,18 +164,18 @@ def at_lines(history: History, moment: datetime) -> Iterator[str]:
 
 
 def moment_of(text: str) -> datetime:
-    """Read a time; one without a zone is in UTC.
+    """Read a time, in UTC; so is one without a zone.
 
     Raises:
         InputError: It is none.
     """
     try:
         read = datetime.fromisoformat(text)
-    except ValueError:
+        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+    except (ValueError, OverflowError):  # the first and last hours of all years are in no year elsewhere
         raise InputError(
             f"{text!r} is no time", where="TIME", hint="Write it as 2026-01-31T10:00:00Z."
         ) from None
-    return read.replace(tzinfo=UTC) if read.tzinfo is None else read
 
 
 def as_json(history: History) -> str:

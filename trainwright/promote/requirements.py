@@ -161,8 +161,10 @@ def _fits(case: Case, production: Signature) -> Rule:
 
 
 def _is_current(case: Case) -> Rule:
-    there = case.present.aliases.get(PRODUCTION, "")
-    said = f"version {there or 'none'} is in production, it was compared with {case.expected or 'none'}"
+    there, compared_with = case.present.aliases.get(PRODUCTION, ""), case.evidence.verdict.baseline_version
+    said = f"version {there or 'none'} is in production, it was compared with {compared_with or 'none'}"
+    if case.request.expected != EVALUATED:
+        said += f", the request names {case.expected or 'none'} (expected)"
     is_there = there == case.expected
     compared = case.evidence.verdict.judged.get("baseline.model")
     if is_there and case.request.expected == EVALUATED and compared and case.production:

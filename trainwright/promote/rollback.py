@@ -1,7 +1,7 @@
 """One command back: what was in production before is in production again, whatever else is the matter."""
 
 from trainwright.errors import InputError
-from trainwright.experiment import Registry
+from trainwright.experiment import PromotionRequest, Registry
 from trainwright.promote.aliases import rolled_back
 from trainwright.promote.place import opened
 from trainwright.registry.change import Change, Present, changed, restored
@@ -23,9 +23,11 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> Event:
             whichever is there.
 
     Raises:
-        InputError: Nothing was in production before, or another version is there now.
+        InputError: Nothing was in production before, or another version is there now; or nobody is named, or
+            no reason.
         DependencyError: MLflow or the audit's store was away.
     """
+    _require_said(by, reason)
     carried: list[Event] = []
 
     def decide(present: Present) -> Change | None:
@@ -64,6 +66,17 @@ def _is_asked_for(done: Entry, out: str) -> bool:
     return done.action == ROLLBACK and out in ("", done.expected)
 
 
+def _require_said(by: str, reason: str) -> None:
+    """Check who asks and why as a promotion does: the audit keeps both."""
+    PromotionRequest.check({"to": PRODUCTION, "by": by, "reason": reason}, "request")
+
+
 def restore(registry: Registry, by: str, reason: str) -> Event | None:
-    """Set MLflow's aliases to what the audit says; None if they are so already."""
+    """Set MLflow's aliases to what the audit says; None if they are so already.
+
+    Raises:
+        InputError: Nobody is named, or no reason.
+        DependencyError: MLflow or the audit's store was away.
+    """
+    _require_said(by, reason)
     return restored(opened(registry), {"by": by}, reason)

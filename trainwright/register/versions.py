@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InputError, TransientError
 from trainwright.registry.names import CANDIDATE, KEY, STAGE
-from trainwright.registry.versions import find_versions, quoted
+from trainwright.registry.versions import alias_of, find_versions, quoted
 from trainwright.tracking.server import SQLITE, database
 from trainwright.tracking.shipping import requests
 
@@ -144,9 +144,11 @@ def _unless_gone(remove: Callable[[], object]) -> None:
 
 def point_alias(client: "MlflowClient", name: str) -> None:
     """Let the alias point at the newest version that counts, also where another sets it at this moment."""
+    counting = f"name = {quoted(name)} and tag.`{STAGE}` = '{CANDIDATE}'"
     for _ in range(_TRIES):
-        counting = client.search_model_versions(f"name = {quoted(name)} and tag.`{STAGE}` = '{CANDIDATE}'")
-        newest = max((int(version.version) for version in counting), default=0)
-        if newest <= int(client.get_registered_model(name).aliases.get(ALIAS, 0)):
+        # One is enough: to read all of some thousand takes MLflow longer than its clients wait.
+        last = client.search_model_versions(counting, max_results=1, order_by=["version_number DESC"])
+        newest = max((int(version.version) for version in last), default=0)
+        if newest <= int(alias_of(client, name, ALIAS) or 0):
             return
         client.set_registered_model_alias(name, ALIAS, str(newest))

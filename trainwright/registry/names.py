@@ -3,6 +3,7 @@
 import re
 from urllib.parse import quote
 
+from trainwright.documents import digest_text
 from trainwright.errors import InputError
 
 CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED = "candidate", "staging", "canary", "production", "archived"
@@ -64,5 +65,10 @@ def require_alias(alias: str, where: str = "alias") -> str:
 
 
 def folder_of(name: str) -> str:
-    """Return the name of a model's folder in the audit: its own, with what a path gives a meaning escaped."""
-    return quote(require_name(name), safe=" ")
+    """Return the name of a model's folder in the audit: its own, with what a path gives a meaning escaped.
+
+    One that is longer than a disk takes when it is escaped, such as 250 Chinese characters, ends with its
+    digest after a sign that no escaped name has.
+    """
+    folder = quote(require_name(name), safe=" ")
+    return folder if len(folder) <= _LONGEST else f"{folder[:180]}={digest_text(name)}"

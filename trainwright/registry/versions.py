@@ -70,6 +70,10 @@ def registered(client: "MlflowClient", name: str) -> "RegisteredModel":
     """
     from mlflow.exceptions import MlflowException
 
+    # Searched for: asked for by its name, MLflow first reads every version that the model has.
+    for model in client.search_registered_models(f"name = {quoted(name)}"):
+        if model.name == name:
+            return model
     try:
         return client.get_registered_model(name)
     except MlflowException as error:

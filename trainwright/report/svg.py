@@ -50,13 +50,26 @@ def _short(value: object) -> object:
 
 
 def label(x: float, y: float, text: str, *, width: float = math.inf, **attributes: object) -> Markup:
-    """Write text at a place, cut to about ``width`` units; what is cut shows when pointed at."""
+    """Write text at a place, cut to about ``width`` units; what is cut shows when pointed at.
+
+    It is cut in the middle: names of slices often begin alike and end differently, or the other way round.
+    """
     if extent(text) <= width:
         return element("text", text, x=x, y=y, **attributes)
-    kept = text[: int(width / FONT / 0.4) + 1]  # no character is narrower
-    while len(kept) > 1 and extent(f"{kept}…") > width:
-        kept = kept[:-1]
-    return element("text", element("title", text[:500]), f"{kept}…", x=x, y=y, **attributes)
+    room = width - extent("…")
+    head = _beginning(text, 0.6 * room) or text[:1]
+    tail = _beginning(text[::-1], room - extent(head))[::-1]
+    cut = f"{head.rstrip()}…{tail.lstrip()}"
+    return element("text", element("title", text[:500]), cut, x=x, y=y, **attributes)
+
+
+def _beginning(text: str, room: float) -> str:
+    """Return as many of the first characters as there is room for."""
+    for index, character in enumerate(text):
+        room -= FONT * _share(character)
+        if room < 0:
+            return text[:index]
+    return text
 
 
 def drawing(height: float, title: str, description: str, marks: Iterable[str]) -> Markup:
