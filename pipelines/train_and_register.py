@@ -54,6 +54,44 @@ def _read_outside(task: dsl.PipelineTask) -> None:
     kubernetes.use_secret_as_volume(task, secret_name=DATABASE, mount_path=SECRETS, optional=True)
 
 
+def _trained(joined: dsl.PipelineTask, claim: str, **sections: str) -> dsl.PipelineTask:
+    """Train. The launcher only waits; the cores and GPUs belong to the job that it submits."""
+    task = train(
+        training_set=joined.outputs["training_set"],
+        data_version=joined.outputs["Output"],
+        image=images.TORCH,
+        **sections,
+    )
+    _set(task, cpu="200m", memory="512M", hours=24)
+    kubernetes.mount_pvc(task, pvc_name=claim, mount_path=SHARED)
+    return kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+
+
+def _registered(
+    trained: dsl.PipelineTask,
+    validated: dsl.PipelineTask,
+    evaluated: dsl.PipelineTask,
+    *,
+    registry: str,
+    commit: str,
+) -> None:
+    """Try the model as it will be served, and register it."""
+    model, version = trained.outputs["model"], trained.outputs["model_version"]
+    probed = probe(model=model, model_version=version)
+    _set(probed, cpu="2", memory="8G")
+    registered = register(
+        model=model,
+        model_version=version,
+        data_verdict=validated.outputs["verdict"],
+        model_verdict=evaluated.outputs["verdict"],
+        trial=probed.outputs["trial"],
+        registry=registry,
+        commit=commit,
+    )
+    # Not cached: it looks the model up in the registry first, and reuses what it finds.
+    _set(registered, cpu="1", memory="2G", cached=False)
+
+
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
 def train_and_register(
     source: str,
@@ -136,18 +174,7 @@ def train_and_register(
             )
             _set(joined, cpu="2", memory="8G")
 
-            # The launcher only waits; the cores and GPUs belong to the job it submits.
-            trained = train(
-                training_set=joined.outputs["training_set"],
-                data_version=joined.outputs["Output"],
-                network=network,
-                training=training,
-                resources=resources,
-                image=images.TORCH,
-            )
-            _set(trained, cpu="200m", memory="512M", hours=24)
-            kubernetes.mount_pvc(trained, pvc_name=claim, mount_path=SHARED)
-            kubernetes.add_pod_annotation(trained, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+            trained = _trained(joined, claim, network=network, training=training, resources=resources)
 
             # Beside the training, not after it.
             scored = score(
@@ -171,17 +198,4 @@ def train_and_register(
             _set(evaluated, cpu="2", memory="4G")
 
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
-                probed = probe(model=trained.outputs["model"], model_version=trained.outputs["model_version"])
-                _set(probed, cpu="2", memory="8G")
-
-                # Not cached: it looks the model up in the registry first, and reuses what it finds.
-                registered = register(
-                    model=trained.outputs["model"],
-                    model_version=trained.outputs["model_version"],
-                    data_verdict=validated.outputs["verdict"],
-                    model_verdict=evaluated.outputs["verdict"],
-                    trial=probed.outputs["trial"],
-                    registry=registry,
-                    commit=commit,
-                )
-                _set(registered, cpu="1", memory="2G", cached=False)
+                _registered(trained, validated, evaluated, registry=registry, commit=commit)

@@ -1,9 +1,15 @@
-"""The command line of a verb, whose wrong arguments are told like every other wrong input."""
+"""The command line of a verb: wrong arguments, Ctrl-C, and a reader that has gone.
+
+``python -m trainwright.command VERB …`` runs ``python -m trainwright.VERB …`` so.
+"""
 
 import argparse
-from typing import Never
+import io
+import runpy
+import sys
+from typing import Any, Never, TextIO
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, Preempted
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,3 +22,49 @@ class Parser(argparse.ArgumentParser):
             InputError: Always.
         """
         raise InputError(message, where="command line", hint=self.format_usage().strip())
+
+
+class _Pipe(io.FileIO):
+    """Writes for whoever reads; when nobody does any more, for nobody."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def go_on_unheard() -> None:
+    """Let a command do its work to the end, and end as the work does, though nobody reads what it says.
+
+    ``| head -1`` must neither leave a change half done nor turn a refusal into success.
+    """
+    sys.stdout, sys.stderr = _unheard(sys.stdout), _unheard(sys.stderr)
+
+
+def _unheard(stream: TextIO) -> TextIO:
+    """Return a stream to the same place that does not mind; one that is no file stays as it is."""
+    try:
+        pipe = _Pipe(stream.fileno(), "w", closefd=False)
+    except (OSError, ValueError, AttributeError):  # closed, or a test's
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(pipe),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.isatty() or stream is sys.stderr,
+    )
+
+
+def main() -> None:
+    """Run the command line of a verb, and end with its exit code; after Ctrl-C with 40, without a word."""
+    go_on_unheard()
+    verb = sys.argv.pop(1)
+    try:
+        runpy.run_module(f"trainwright.{verb}", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # whoever started this says what that means
+        sys.exit(Preempted.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -135,7 +135,7 @@ def surroundings() -> str:
 def sleepy() -> str:
     import time
 
-    time.sleep(60)
+    time.sleep(600)
     return ""
 
 

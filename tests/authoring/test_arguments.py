@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from trainwright.authoring import arguments
+from trainwright.errors import InputError
 
 FLIGHTS = Path(__file__).resolve().parents[2] / "examples" / "flights"
 Write = Callable[..., Path]
@@ -105,3 +106,62 @@ def test_a_link_to_the_data_is_not_followed(write: Write, tmp_path: Path) -> Non
     (tmp_path / "real").mkdir()
     (tmp_path / "now").symlink_to(tmp_path / "real")
     assert arguments.read(write({"source": "now"}))["source"] == str(tmp_path / "now")
+
+
+MISTAKES = {
+    "a list as a key": (
+        "epochs: 4",
+        "? [a, b]\n  : 4",
+        "a list or a mapping is no key, on line {line}, column 5",
+    ),
+    "a mapping as a key": ("epochs: 4", "? {a: b}\n  : 4", "a list or a mapping is no key"),
+    "a date that is none": (
+        "2014-01-01T05",
+        "2014-13-41T05",
+        "month must be in 1..12, on line {line}, column 11",
+    ),
+    "a key twice": ("seed: 0", "seed: 0\n  seed: 1", "first on line {line}, on line {next}, column 3"),
+    "a tab": ("  epochs: 4", "\tepochs: 4", "Indent with blanks: YAML takes no tabs."),
+    "an anchor": ("seed: 0", "seed: &s 0\n  epochs: *s", "aliases are not allowed"),
+    "a list for a section": (
+        "promotion:",
+        "promotion: [staging]\nregister:",
+        "promotion: keys with values are wanted; got ['staging']",
+    ),
+    "a word for a number": ("epochs: 4", "epochs: four", "training.epochs: Input should be a valid integer"),
+    "a switch for a number": ("epochs: 4", "epochs: yes", "training.epochs: a number is wanted; got True"),
+    "a section that is none": ("training:", "trainings:", "trainings: unknown key; did you mean training?"),
+    "a tag": ("seed: 0", "seed: !env SEED", "could not determine a constructor for the tag '!env'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_file_is_bad_input_and_says_where(tmp_path: Path, mistake: str) -> None:
+    old, new, message = MISTAKES[mistake]
+    text = (FLIGHTS / "flights.yaml").read_text()
+    assert old in text
+    (tmp_path / "experiment.yaml").write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError) as refused:
+        arguments.load(tmp_path / "experiment.yaml")
+    line = text[: text.index(old)].count("\n") + 1
+    assert message.format(line=line, next=line + 1) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"# only a comment\n", "the file is empty"),
+        (b"- a\n- b\n", "(the whole file): keys with values are wanted; got ['a', 'b']"),
+        (b"a: b\n" * 10_000_000, "50000000 bytes is no experiment file (at most 1000000)"),
+        ("label: verspätet".encode("latin1"), "invalid continuation byte at byte 12"),
+        (b"a: \x1b[31m", "special characters are not allowed at byte 3"),
+        (b"x: " + b"[" * 20_000, "not valid YAML"),
+    ],
+    ids=["empty", "comment", "list", "large", "latin1", "escape", "deep"],
+)
+def test_a_file_that_is_none_is_bad_input(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "experiment.yaml").write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        arguments.load(tmp_path / "experiment.yaml")
+    assert message in str(refused.value)

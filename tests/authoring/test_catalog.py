@@ -38,6 +38,11 @@ def test_another_version_is_refused_with_the_one_to_install() -> None:
     assert "Install trainwright==9.9.9" in refused.value.hint
 
 
+def test_a_version_that_is_left_out_after_all_is_not_any() -> None:
+    with pytest.raises(InputError, match="validate@ is asked for"):
+        catalog.load("validate@")
+
+
 def test_another_digest_is_refused() -> None:
     with pytest.raises(InputError, match=f"validate has the SHA-256 {digest('validate')}, the caller names"):
         catalog.load("validate", sha256=digest("ingest"))

@@ -1,10 +1,12 @@
 """Making environments, from tiny locks over wheels that these tests write themselves."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,20 +248,25 @@ def start(locks: Path) -> subprocess.Popen[str]:
 
 def test_of_two_processes_at_once_one_makes_it_and_the_other_waits(locks: Path) -> None:
     both = [start(locks), start(locks)]
-    assert sorted(process.communicate(timeout=60)[0].strip() for process in both) == ["False", "True"]
+    assert sorted(process.communicate(timeout=600)[0].strip() for process in both) == ["False", "True"]
     python = locks.parent / "made" / "tiny" / "bin" / "python"
     assert ask(python, "import pebble, kfp; print(pebble.VERSION, kfp.VERSION)") == "1.0 2.0"
 
 
 @pytest.mark.parametrize("reached", ["", "bin/python", "lib/python3.11/site-packages/pebble.py"])
 def test_one_that_was_killed_half_way_is_made_whole_by_the_next(locks: Path, reached: str) -> None:
-    process = start(locks)
     made = locks.parent / "made" / "tiny"
-    deadline = time.monotonic() + 30
-    while not (made / reached).exists() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    for _ in range(20):  # it may be done before it is seen to be half way
+        process = start(locks)
+        while not (made / reached).exists() and process.poll() is None:
+            time.sleep(0.001)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if not (made / "trainwright-environment.json").exists():
+            break
+        shutil.rmtree(made)
+    assert (made / reached).exists()
     assert not (made / "trainwright-environment.json").exists()
     assert make(locks).changed
     assert ask(made / "bin" / "python", "import pebble, kfp; print(pebble.VERSION, kfp.VERSION)") == "1.0 2.0"

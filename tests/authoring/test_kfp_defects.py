@@ -188,13 +188,18 @@ def test_defect_independent_tasks_are_not_run_at_the_same_time(kfp_local: Local)
         judge(text="b")
 
     class Slow(Probe):
+        under_way, most = 0, 0
+
         def call(self, command: list[str]) -> status.Status:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
             time.sleep(0.05)
+            self.under_way -= 1
             return super().call(command)
 
-    start = time.monotonic()
-    kfp_local(pipeline, Slow())
-    assert time.monotonic() - start > 0.1
+    slow = Slow()
+    kfp_local(pipeline, slow)
+    assert slow.most == 1
 
 
 def test_defect_the_runner_leaves_a_temporary_folder_a_task(

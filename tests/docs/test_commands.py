@@ -151,3 +151,9 @@ def test_every_command_has_help() -> None:
     for context in leaves().values():
         said = [context.command.help, *(one.help for one in context.command.params)]
         assert all(said), context.command_path
+
+
+def test_the_list_of_commands_cuts_no_sentence_short_on_a_narrow_terminal() -> None:
+    """Of 80 columns, the longest name leaves 58."""
+    said = [context.command.get_short_help_str(58) for context in leaves().values()]
+    assert [text for text in said if text.endswith("...")] == []

@@ -87,6 +87,8 @@ def inline() -> list[Command]:
 
 
 def _of(block: Block) -> Iterator[tuple[str, ...]]:
+    if block.language == "yaml" and "{{" in block.text:
+        return  # a template, which is no YAML until somebody fills it in
     if block.language == "yaml":
         lines = list(_strings(yaml.safe_load(block.text)))
     elif block.language in SHELL:

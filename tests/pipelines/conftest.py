@@ -91,7 +91,7 @@ SECRETS = dict.fromkeys(
 )
 
 
-def trainwright(*arguments: str | Path, timeout_s: int = 300) -> "subprocess.CompletedProcess[str]":
+def trainwright(*arguments: str | Path, timeout_s: int = 1_800) -> "subprocess.CompletedProcess[str]":
     command = [Path(sys.executable).with_name("trainwright"), *arguments]
     return subprocess.run(
         command,

@@ -27,6 +27,12 @@ Given = TypeVar("Given", bound=Section)
 class _Loader(yaml.SafeLoader):
     """YAML without surprises: a key that stands twice, an alias or a foreign tag is an error."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, OverflowError) as error:  # 2013-13-41 looks like a date, and is none
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -36,12 +42,13 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, yaml.Mark] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} stands twice, first on line {seen[key].line + 1}",
-                    problem_mark=key_node.start_mark,
-                )
+            key, problem = self.construct_object(key_node, deep=True), ""
+            if isinstance(key, list | dict | set):
+                problem = "a list or a mapping is no key"
+            elif key in seen:
+                problem = f"key {key!r} stands twice, first on line {seen[key].line + 1}"
+            if problem:
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
             seen[key] = key_node.start_mark
         return super().construct_mapping(node, deep)
 
@@ -79,10 +86,16 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
         data = _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:  # its own text shows the line, and with it what may be a secret
         mark = error.problem_mark
-        place = f" on line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"not valid YAML: {error.problem}{place}", where=str(path)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        place = f", on line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        tab = "Indent with blanks: YAML takes no tabs." if "'\\t'" in (error.problem or "") else ""
+        raise InputError(f"not valid YAML: {error.problem}{place}", where=str(path), hint=tab) from None
+    except yaml.reader.ReaderError as error:  # a byte that is no UTF-8, or a character that is no text
+        place = f"{error.reason} at byte {error.position:,}"
+        raise InputError(f"not valid YAML: {place}", where=str(path), hint="Save it as UTF-8.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not valid YAML: {error}", where=str(path)) from None
+    if data is None:
+        raise InputError("the file is empty", where=str(path), hint=hint)
     credentials.require_none(data, where=str(path))  # before any value is shown
     return data
 

@@ -161,9 +161,9 @@ def verified(name: str, sha256: str = "") -> str:
     Raises:
         InputError: As :func:`load`.
     """
-    verb, _, version = name.partition("@")
+    verb, at, version = name.partition("@")
     path = component(verb)
-    if version and version != trainwright.__version__:
+    if at and version != trainwright.__version__:
         raise InputError(
             f"{verb}@{version} is asked for, and this library is {trainwright.__version__}",
             where=name,

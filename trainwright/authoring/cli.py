@@ -5,18 +5,20 @@ that needs them, so that help comes at once.
 """
 
 import json
-import os
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import trainwright
 from trainwright.authoring import verbs
 from trainwright.authoring.ending import reported as _reported
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
+from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
 
 app = typer.Typer(
@@ -24,28 +26,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Training pipelines for Kubeflow Pipelines: the same on a laptop and on a cluster.",
 )
-new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, already passing.")
-app.add_typer(new, name="new")
-app.add_typer(verbs.schema, name="schema")
-app.add_typer(verbs.baseline, name="baseline")
-app.add_typer(verbs.features, name="features")
-app.add_typer(verbs.model, name="model")
-app.command()(verbs.curves)
-for _command in (cluster.submit, cluster.status, cluster.terminate, cluster.retry):
-    app.command()(_command)
-app.command()(verbs.compare)
-app.add_typer(schedules.app, name="schedules")
-cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
-app.add_typer(cache, name="cache")
+INTERRUPTED = 130
+"""What typer makes of Ctrl-C while it reads the command line."""
 
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
 ]
 
 
-@app.command()
 def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its arguments
     pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
     config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
@@ -71,8 +60,8 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a compiled pipeline on this machine, each step under the environment of its image."""
-    with _reported(as_json):
+    """Run a pipeline on this machine. Each step runs under the environment of its image."""
+    with _reported(as_json, stopped="Nothing was run."):
         from trainwright.authoring import catalog, given, local, mounts, screen
         from trainwright.authoring.containers import Engine, variables
 
@@ -103,7 +92,6 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     raise typer.Exit(outcome.exit_code)
 
 
-@app.command("compile")
 def compile_all(
     check: Annotated[bool, typer.Option(help="Write nothing; fail if a file would change.")] = False,
     registry: Annotated[str, typer.Option(help="HOST/TEAM put in front of every image.")] = "",
@@ -113,8 +101,8 @@ def compile_all(
     release: Annotated[bool, typer.Option("--release", help="Refuse an image named by its tag.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder; the repository's own when absent.")] = None,
 ) -> None:
-    """Compile every component and pipeline of the repository, and write the components' pages."""
-    with _reported():
+    """Compile every component and pipeline of the repository. Their pages are written, too."""
+    with _reported(stopped="Files may be missing or old: compile again."):
         from trainwright.authoring import compile as compiler
 
         lines = compiler.run(
@@ -124,7 +112,6 @@ def compile_all(
             typer.echo(line)
 
 
-@app.command("interface-diff")
 def interface_diff(
     old: Annotated[
         Path | None, typer.Argument(help="compiled/ or index.json of a version; the last released if absent.")
@@ -132,7 +119,7 @@ def interface_diff(
     new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what changed for others, and refuse a version that has risen by less than that asks for."""
+    """Say what changed for others. A version that has risen by less than that asks for is refused."""
     with _reported(as_json):
         from trainwright.authoring import catalog, interfaces
 
@@ -150,9 +137,8 @@ def interface_diff(
         interfaces.require_version(before, after, found)
 
 
-@app.command("list")
 def list_all(as_json: Json = False) -> None:
-    """List the components and pipelines, each with what it is for."""
+    """List the components and pipelines, and what each is for."""
     with _reported(as_json):
         from trainwright.authoring import catalog
 
@@ -170,9 +156,8 @@ def list_all(as_json: Json = False) -> None:
                 typer.echo(json.dumps(fields) if as_json else f"  {name:<{width}}   {about}")
 
 
-@app.command()
 def doctor(as_json: Json = False) -> None:
-    """Look at this machine: is all there that a run needs, and what to do if not."""
+    """Look at this machine. Is all there that a run needs, and what is to be done if not?"""
     with _reported(as_json):
         from trainwright.authoring import doctor as checks
 
@@ -182,12 +167,11 @@ def doctor(as_json: Json = False) -> None:
         checks.require(findings)
 
 
-@app.command()
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
 ) -> None:
-    """Make the environments that are missing or older than their lock."""
-    with _reported():
+    """Make the environments that are missing or out of date."""
+    with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
 
@@ -196,13 +180,12 @@ def setup(
             environments.make(names, progress=show)
 
 
-@cache.command("explain")
 def cache_explain(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Short name of the run.")],
     step: Annotated[str, typer.Argument(help="Name of the step.")],
     runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
 ) -> None:
-    """Say why a step was reused or done again: which input changed, from what to what."""
+    """Say why a step was reused or done again. It names each input that changed, from what to what."""
     with _reported():
         from trainwright.authoring import explain
 
@@ -210,14 +193,13 @@ def cache_explain(
             typer.echo(line)
 
 
-@new.command("component")
 def new_component(
     name: Annotated[str, typer.Argument(help="A verb in lower case, such as impute.")],
     noun: Annotated[str, typer.Option(help="What it makes: its module in the library.")] = "result",
     image: Annotated[str, typer.Option(help="Short name of the image that it runs in.")] = "tabular",
 ) -> None:
-    """Write a component: its logic, its test, its wrapper, its metadata and its page."""
-    with _reported():
+    """Write a component. That is its logic, its test, its wrapper, its metadata and its page."""
+    with _reported(stopped="Some of its files may be there: see git status."):
         from trainwright.authoring import scaffold
 
         root = scaffold.checkout()
@@ -226,19 +208,67 @@ def new_component(
         typer.echo(f"Next, in {root}: make compile test ARGS=tests/{name}")
 
 
+cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
+cache.command("explain")(cache_explain)
+new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, already passing.")
+new.command("component")(new_component)
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "run": run,
+    "list": list_all,
+    "doctor": doctor,
+    "setup": setup,
+    "submit": cluster.submit,
+    "status": cluster.status,
+    "retry": cluster.retry,
+    "terminate": cluster.terminate,
+    "compare": verbs.compare,
+    "curves": verbs.curves,
+    "compile": compile_all,
+    "interface-diff": interface_diff,
+}
+GROUPS: Mapping[str, typer.Typer] = {
+    "schedules": schedules.app,
+    "model": verbs.model,
+    "schema": verbs.schema,
+    "baseline": verbs.baseline,
+    "features": verbs.features,
+    "cache": cache,
+    "new": new,
+}
+"""In the order in which help has them."""
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
+
+
+def _told(asked: bool) -> None:
+    if asked:
+        typer.echo(trainwright.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_told, is_eager=True, help="Say the version, and end.")
+    ] = False,
+) -> None:
+    """Training pipelines for Kubeflow Pipelines: the same on a laptop and on a cluster."""
+
+
 def main() -> None:
     """Start the command line; a wrong command line ends with 10, like every other wrong input."""
+    go_on_unheard()
     try:
         code = app(standalone_mode=False)
-    except typer.Abort:
-        code = Preempted.code
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
     except Exception as error:
         if not hasattr(error, "show"):  # what typer raises for a wrong command line can show itself
             raise
         error.show()
         code = InputError.code
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # else Python says so itself when it ends, and changes the exit code
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    sys.exit(Preempted.code if code == INTERRUPTED else code)

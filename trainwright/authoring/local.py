@@ -135,13 +135,8 @@ def run(
     if run_id:
         folder, request = runs.resume(runs_folder, run_id, name, dict(arguments))
         arguments = request.arguments
-    credentials.require_none(arguments, where="an argument", plain=True)
-    subset.check(pipeline, arguments, machine.names)
     forced = _forced(pipeline, again_from)
-    if engine:
-        engine.require(pipeline.steps)
-    else:
-        require(machine, pipeline.steps)
+    _require_runnable(pipeline, arguments, machine, engine)
     if not run_id:
         folder, request = runs.create(runs_folder, name, dict(arguments))
     with contextlib.ExitStack() as stack:
@@ -162,6 +157,15 @@ def run(
             library=machine.library_digest(),
             reusable=frozenset(step.name for step in pipeline.steps if use_cache) - forced,
         ).go(request)
+
+
+def _require_runnable(
+    pipeline: spec.Pipeline, arguments: Mapping[str, Any], machine: Machine, engine: Engine | None
+) -> None:
+    """Refuse what cannot run here, before anything is written."""
+    credentials.require_none(arguments, where="an argument", plain=True)
+    subset.check(pipeline, arguments, machine.names)
+    engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
 
 
 def _forced(pipeline: spec.Pipeline, again_from: str) -> frozenset[str]:

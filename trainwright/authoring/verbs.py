@@ -1,20 +1,26 @@
 """Commands that need a verb's own logic: each runs under the environment of the verb's image."""
 
+import contextlib
 import json
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainwright.authoring.ending import reported
+from trainwright.authoring.ending import UNCHANGED, reported
+from trainwright.errors import Preempted, PreemptedUnsaved
 
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
 baseline = typer.Typer(no_args_is_help=True, help="Accept the data that later data is compared with.")
-model = typer.Typer(no_args_is_help=True, help="Which version is in production, since when and why; move it.")
-features = typer.Typer(no_args_is_help=True, help="Bring feature definitions into their registry, reviewed.")
+model = typer.Typer(no_args_is_help=True, help="Which version is in production, since when and why.")
+features = typer.Typer(no_args_is_help=True, help="Bring reviewed feature definitions into their registry.")
 
 RUNS = Path("runs")
+MAY_BE_DONE = "It may be done already: look before you repeat it."
+AUDITED = "Whether it was done, trainwright model history says."
 SnapshotFolder = Annotated[Path, typer.Argument(help="Folder of the snapshot, with manifest.json.")]
 SplitName = Annotated[str, typer.Option(help="Rows to learn the schema from.")]
 SchemaFile = Annotated[Path, typer.Option("--schema", help="The reviewed schema.pbtxt.")]
@@ -22,13 +28,13 @@ SchemaFile = Annotated[Path, typer.Option("--schema", help="The reviewed schema.
 
 @schema.command("infer")
 def schema_infer(snapshot: SnapshotFolder, split: SplitName = "train") -> None:
-    """Write a first schema to standard output, for a person to review."""
+    """Write a first schema to standard output. It is for a person to review."""
     raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
 
 
 @schema.command("diff")
 def schema_diff(snapshot: SnapshotFolder, schema: SchemaFile, split: SplitName = "train") -> None:
-    """Write what the rows would have a reviewed schema changed to, as a patch with the reasons."""
+    """Write what the rows ask of a reviewed schema. It is a patch, with the reasons."""
     named = (str(snapshot), "--schema", str(schema), "--split", split)
     raise typer.Exit(_verb("validate", "tfdv", "diff", *named))
 
@@ -42,7 +48,7 @@ def schema_accept(
 ) -> None:
     """Show that patch, ask, and write it into the schema."""
     named = (str(snapshot), "--schema", str(schema), "--split", split, *(["--yes"] if yes else []))
-    raise typer.Exit(_verb("validate", "tfdv", "accept", *named))
+    raise typer.Exit(_verb("validate", "tfdv", "accept", *named, stopped=MAY_BE_DONE))
 
 
 @baseline.command("accept")
@@ -52,10 +58,10 @@ def baseline_accept(
     model_promoted: Annotated[Path | None, typer.Option(help="Record of the promotion.")] = None,
     reason: Annotated[str, typer.Option(help="Why, if there is no such record.")] = "",
 ) -> None:
-    """Make the data of a run the baseline, once the model that learned from it is in production."""
+    """Make the data of a run the baseline. The model that learned from it is in production by then."""
     promoted = ["--model-promoted", str(model_promoted)] if model_promoted else []
     named = (str(run), "--to", to, *promoted, *(["--reason", reason] if reason else []))
-    raise typer.Exit(_verb("validate", "tfdv", "baseline", *named))
+    raise typer.Exit(_verb("validate", "tfdv", "baseline", *named, stopped=MAY_BE_DONE))
 
 
 @features.command("plan")
@@ -63,7 +69,7 @@ def features_plan(
     repository: Annotated[Path, typer.Argument(help="Folder with feature_store.yaml.")],
     output: Annotated[Path, typer.Option(help="File for the plan, to be reviewed.")] = Path("plan.json"),
 ) -> None:
-    """Say what applying the definitions would change in the registry, and write it down."""
+    """Say what applying the definitions would change. It is written down, to be reviewed."""
     raise typer.Exit(_verb("materialize", "feast", "plan", str(repository), "--output", str(output)))
 
 
@@ -72,16 +78,18 @@ def features_apply(
     repository: Annotated[Path, typer.Argument(help="Folder with feature_store.yaml.")],
     plan: Annotated[Path, typer.Option(help="The plan that was reviewed.")] = Path("plan.json"),
 ) -> None:
-    """Apply a reviewed plan; refused when anything else would change by now."""
-    raise typer.Exit(_verb("materialize", "feast", "apply", str(repository), "--plan", str(plan)))
+    """Apply a reviewed plan. It is refused when anything else would change by now."""
+    named = (str(repository), "--plan", str(plan))
+    raise typer.Exit(_verb("materialize", "feast", "apply", *named, stopped=MAY_BE_DONE))
 
 
 def curves(
     run: Annotated[Path, typer.Argument(help="Folder of the run, of its train step, or of a model.")],
     to: Annotated[str, typer.Option(help="MLflow's address: https://…, http://… or sqlite:///FILE.")],
 ) -> None:
-    """Bring the curves of a training to MLflow, whatever of them was sent before."""
-    raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to))
+    """Bring the curves of a training to MLflow. What was sent before does not matter."""
+    sent = "Part of them may be there: the same command sends the rest."
+    raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to, stopped=sent))
 
 
 def compare(
@@ -91,7 +99,7 @@ def compare(
     report: Annotated[Path | None, typer.Option(help="File for a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Compare runs, paired by seed, and say what so few of them can show."""
+    """Compare runs, paired by seed. It says what so few of them can show."""
     named = [str(run if run.exists() or not (RUNS / run).is_dir() else RUNS / run) for run in runs]
     chosen = [part for name in metric or [] for part in ("--metric", name)]
     page = ["--report", str(report)] if report else []
@@ -121,7 +129,7 @@ def model_history(
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """List every change of where versions stand, check the audit, and compare MLflow with it."""
+    """List every change of where versions stand. It checks the audit, and compares MLflow with it."""
     flags = [flag for flag, given in {"--json": as_json, "--offline": offline}.items() if given]
     raise typer.Exit(_promote("history", name, config, audit, uri, *flags))
 
@@ -135,7 +143,7 @@ def model_at(
     uri: Tracking = "",
     offline: Offline = False,
 ) -> None:
-    """Say which version was in production at a time, who put it there and on what grounds."""
+    """Say which version was in production at a time. Also who put it there, and on what grounds."""
     flags = ["--offline"] if offline else []
     raise typer.Exit(_promote("at", name, config, audit, uri, time, *flags))
 
@@ -157,14 +165,15 @@ def model_promote(
         str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
     ] = "",
 ) -> None:
-    """Bring a version to its next stage, if it has what that demands."""
+    """Bring a version to its next stage. It must have what that demands."""
     request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
     request |= {"expected": expected, "canary_verdict": canary_verdict, "data_verdict": data_verdict}
     with reported():
         from trainwright.authoring import arguments
 
         policy = arguments.read_promotion(config)
-    raise typer.Exit(_promote("promote", name, config, "", "", policy, json.dumps(request)))
+    named = (policy, json.dumps(request))
+    raise typer.Exit(_promote("promote", name, config, "", "", *named, stopped=AUDITED))
 
 
 @model.command("rollback")
@@ -179,30 +188,68 @@ def model_rollback(
 ) -> None:
     """Bring back the version that was in production before. Nothing is asked of it."""
     named = ["--by", by, "--reason", reason, *(["--out", out] if out else [])]
-    raise typer.Exit(_promote("rollback", name, config, audit, uri, *named))
+    raise typer.Exit(_promote("rollback", name, config, audit, uri, *named, stopped=AUDITED))
 
 
 @model.command("restore")
 def model_restore(
     name: Named, by: By, reason: Reason, config: FromFile = None, audit: Audit = "", uri: Tracking = ""
 ) -> None:
-    """Set MLflow's aliases to what the audit says, after somebody moved one by hand."""
-    raise typer.Exit(_promote("restore", name, config, audit, uri, "--by", by, "--reason", reason))
+    """Set MLflow's aliases to what the audit says. Somebody has moved one by hand."""
+    named = ("--by", by, "--reason", reason)
+    raise typer.Exit(_promote("restore", name, config, audit, uri, *named, stopped=AUDITED))
 
 
-def _promote(command: str, name: str, config: Path | None, audit: str, uri: str, *more: str) -> int:
+def _promote(
+    command: str, name: str, config: Path | None, audit: str, uri: str, *more: str, stopped: str = UNCHANGED
+) -> int:
     with reported():
         from trainwright.authoring import arguments
 
         registry = arguments.read_registry(name, config, audit, uri)
-    return _verb("promote", "mlflow", command, registry, *more)
+    return _verb("promote", "mlflow", command, registry, *more, stopped=stopped)
 
 
-def _verb(verb: str, toolchain: str, *arguments: str) -> int:
-    """Run a command of a verb under the environment of its image, and return its exit code."""
+def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
+    """Run a command of a verb under the environment of its image, and return its exit code.
+
+    Args:
+        verb: Its package.
+        toolchain: Short name of its image.
+        arguments: Of its command line.
+        stopped: What is true when somebody presses Ctrl-C.
+    """
     with reported():
         from trainwright.authoring.environments import python
 
         interpreter = python(toolchain)
-    command = [str(interpreter), "-m", f"trainwright.{verb}", *arguments]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own interpreter
+    command = [str(interpreter), "-m", "trainwright.command", verb, *arguments]
+    with reported(stopped=stopped), subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter
+        with _stopped_together(process) as asked:
+            code = process.wait()
+        if asked and (code < 0 or code == Preempted.code):
+            raise KeyboardInterrupt
+        if code < 0:
+            raise PreemptedUnsaved(f"trainwright.{verb} was killed by {signal.Signals(-code).name}")
+        return code
+
+
+@contextlib.contextmanager
+def _stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """Let a process end as it does after Ctrl-C, rather than kill it; yield the signals that came meanwhile.
+
+    A terminal sends Ctrl-C to both, and a job of CI that is cancelled only tells us.
+    """
+    asked: list[int] = []
+
+    def told(number: int, _: object) -> None:
+        asked.append(number)
+        if number == signal.SIGTERM:
+            process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

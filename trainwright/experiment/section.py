@@ -2,12 +2,21 @@
 
 import difflib
 import json
+import types
 import typing
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from trainwright.errors import InputError
 
@@ -31,6 +40,14 @@ class Section(BaseModel):
     """A part of the experiment file: unknown keys are refused, values are never changed afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch_for_a_number(cls, value: object, about: ValidationInfo) -> object:
+        """Refuse ``yes``, ``on`` and ``true`` where a number is wanted: pydantic takes them for 1."""
+        if isinstance(value, bool) and _is_number(cls.model_fields[str(about.field_name)].annotation):
+            raise ValueError("a number is wanted")
+        return value
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
@@ -78,8 +95,18 @@ def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
             yield f"{path}: unknown key; {advice}"
         elif problem["type"] == "missing":
             yield f"{path}: missing"
+        elif problem["type"] in {"model_type", "model_attributes_type"}:
+            yield f"{path}: keys with values are wanted; got {problem['input']!r:.80}"
         else:
             yield f"{path}: {problem['msg'].removeprefix('Value error, ')}; got {problem['input']!r:.80}"
+
+
+def _is_number(annotation: Any) -> bool:
+    """Say whether a key holds a number, or none, and no switch."""
+    several = typing.get_origin(annotation) in {typing.Union, types.UnionType}
+    parts = typing.get_args(annotation) if several else (annotation,)
+    kinds = [typing.get_args(part)[0] if typing.get_origin(part) is Annotated else part for part in parts]
+    return bool not in kinds and (int in kinds or float in kinds)
 
 
 def kind_of(name: str) -> str:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.authoring.api import packages
-from tests.authoring.api.asking import QUICK, Clock, command
+from tests.authoring.api.asking import QUICK, Clock
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
 from trainwright.authoring import spec
@@ -161,7 +159,7 @@ def test_an_outage_is_told_once_and_sat_out(server: Api, follow: Follow) -> None
     assert ending.exit_code == 0
     notes = [line for line in seen.lines if line.startswith("note")]
     assert len(notes) == 2 * (len(notes) // 2) >= 2
-    assert "asking again for up to 5 s" in notes[0]
+    assert "asking again for up to 60 s" in notes[0]
     assert "answers again" in notes[-1]
 
 
@@ -172,6 +170,22 @@ def test_an_outage_beyond_the_budget_ends_with_21_and_says_how_to_go_on(server: 
         follow(Frame("RUNNING"), pace=paced(clock.patience(900.0, first_s=2.0)))
     assert 600 < clock.now <= 900
     assert "The run goes on: trainwright status" in refused.value.hint
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_who_follows_looks_away_when_the_time_is_up(
+    server: Api, api: Connection, gated: Path, away: bool
+) -> None:
+    clock = Clock()
+    server.store.script = [Frame("RUNNING")]
+    run = started(server)
+    if away:
+        server.fail("GET", "/runs/", drop=True, times=10_000, skip=2)
+    pace = Pace(every_s=40.0, rarest_s=40.0, outage=clock.patience(900.0), sleep=clock.waits.append)
+    with pytest.raises(following.TimeUp):
+        following.follow(api, run, spec.read(gated), Seen(None), pace, within_s=100.0)
+    assert (clock.now == 100.0) if not away else (100.0 <= clock.now <= 130.0)
+    assert server.store.runs[0].state == "RUNNING"
 
 
 def test_each_outage_has_the_whole_budget(server: Api, follow: Follow) -> None:
@@ -330,56 +344,3 @@ def test_json_lines_say_the_same(server: Api, api: Connection, gated: Path) -> N
     ]
     assert events[0]["limit_s"] == 3600.0
     assert events[-1]["exit_code"] == 11
-
-
-def test_the_commands_submit_follow_stop_and_try_again(server: Api, tmp_path: Path, gated: Path) -> None:
-    server.store.script = [Frame("FAILED", TASKS | {"validate": "FAILED"})]
-    reach = ("--host", server.url)
-    submitting = command(
-        tmp_path, "submit", str(gated), "--param", "source=gs://a", "--wait", "--json", *reach
-    )
-    out, err = submitting.communicate()
-    assert submitting.returncode == 70, err
-    begun, *_, finished = (json.loads(line) for line in out.splitlines())
-    assert (begun["event"], finished["exit_code"]) == ("run_submitted", 70)
-
-    server.store.script = [Frame("RUNNING", {"ingest": "RUNNING"})]
-    retrying = command(tmp_path, "retry", begun["run_id"], "--wait", *reach)
-    assert retrying.stdout
-    lines = []
-    while "running" not in "".join(lines):
-        lines.append(retrying.stdout.readline())
-        assert lines[-1] or retrying.poll() is None, lines
-    assert lines[0] == f"gated   3 steps   run {begun['run_id']}\n", "the pipeline is read from the API"
-    retrying.send_signal(signal.SIGTERM)
-    out, err = retrying.communicate()
-    assert retrying.returncode == 40, err
-    assert f"stop   trainwright terminate {begun['run_id']} --host {server.url}" in out
-
-    stopping = command(tmp_path, "terminate", begun["run_id"], *reach)
-    assert f"run {begun['run_id']} is stop" in stopping.communicate()[0]
-    looking = command(tmp_path, "status", begun["run_id"], *reach)
-    looking.communicate()
-    assert looking.returncode == 41
-
-
-def test_who_stops_a_submission_is_told_that_the_run_may_be_there(
-    server: Api, tmp_path: Path, gated: Path
-) -> None:
-    asked: list[subprocess.Popen[str]] = []
-    stop = lambda: asked[0].send_signal(signal.SIGTERM)  # noqa: E731
-    server.fail("POST", "/runs$", meanwhile=stop, after=True, drop=True)
-    asked.append(command(tmp_path, "submit", str(gated), "--param", "source=a", "--host", server.url))
-    _, err = asked[0].communicate()
-    assert (asked[0].returncode, len(server.store.runs)) == (40, 1)
-    assert "The run may be there already" in err
-
-
-def test_nobody_who_reads_on_is_no_success_of_the_run(server: Api, tmp_path: Path, gated: Path) -> None:
-    asked = command(tmp_path, "submit", str(gated), "--param", "source=a", "--wait", "--host", server.url)
-    assert asked.stdout
-    asked.stdout.close()
-    assert asked.wait() == 40
-    assert asked.stderr
-    assert asked.stderr.read() == ""
-    asked.stderr.close()

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from trainwright.authoring.schedules.reconciling import Action
     from trainwright.authoring.submission.connection import Place
 
-app = typer.Typer(no_args_is_help=True, help="Recurring runs on a cluster, as a reviewed file declares them.")
+app = typer.Typer(no_args_is_help=True, help="Recurring runs on a cluster, as a file declares them.")
 File = Annotated[Path, typer.Argument(help="The file of schedules.")]
 
 
 @app.command()
 @on_cluster("Nothing was changed.")
 def plan(place: "Place", file: File, as_json: Json = False) -> None:
-    """Say what apply would do, and when each schedule fires next. Nothing is changed."""
+    """Say what apply would do, and when each fires next. Nothing is changed."""
     _reconciled(place, file, change=False, as_json=as_json)
 
 
@@ -33,7 +33,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="As plan: change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the cluster's recurring runs to what the file declares; those of others are never touched."""
+    """Bring recurring runs to what the file declares. Those of others are never touched."""
     _reconciled(place, file, change=not dry_run, as_json=as_json)
 
 

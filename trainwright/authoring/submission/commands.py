@@ -1,5 +1,7 @@
 """The commands for a cluster: ``submit``, ``status``, ``terminate``, ``retry``."""
 
+import contextlib
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -8,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainwright.authoring.submission.options import Json, connected, on_cluster, reach
-from trainwright.errors import Preempted
+from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
     from trainwright.authoring.spec import Pipeline
     from trainwright.authoring.submission.connection import Connection, Place
-    from trainwright.authoring.submission.screen import Screen
+    from trainwright.authoring.submission.screen import Begun, Screen
 
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run, as submit and the UI name it.")]
 Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Follow the run, and end with the failed step's exit code.")
+]
+Timeout = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="SECONDS", help="With --wait: after these, look away with 40; the run goes on."
+    ),
 ]
 
 
@@ -41,11 +49,13 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
         bool, typer.Option("--beside", help="Also while a run with these arguments goes on for this date.")
     ] = False,
     wait: Wait = False,
+    timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Run a compiled pipeline on a cluster: once for its key, however often this is called."""
+    """Run a pipeline on a cluster. It runs once for its key, however often this is called."""
     from trainwright.authoring.submission import connection, order
 
+    _require_following(wait, timeout)
     connection.connect(place)  # an address or a token that is none is said first
     wanted = order.prepared(
         pipeline, config, [*(param or [])], date, registry=registry, labels=label or [], key=key,
@@ -55,25 +65,29 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
     api = connected(place)
     screen = _screen(api, wanted.pipeline, as_json)
     begun = order.placed(api, wanted, screen.warned)
-    screen.begun(begun)
     if wait:
-        raise typer.Exit(_followed(api, begun.run_id, wanted.pipeline, screen))
+        raise typer.Exit(_followed(api, begun, wanted.pipeline, screen, timeout))
+    screen.begun(begun)
 
 
 @on_cluster("Nothing was changed.")
-def status(place: "Place", run_id: RunId, wait: Wait = False, as_json: Json = False) -> None:
-    """Say where a run on a cluster stands; with --wait, follow it to its end."""
+def status(
+    place: "Place", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Say where a run on a cluster stands. With --wait, follow it to its end."""
     from datetime import UTC
 
     from trainwright.authoring.submission import order, progress, runs, states
 
+    _require_following(wait, timeout)
     api = connected(place)
     run = runs.get(api, run_id)
     pipeline = order.pipeline_of(api, run)
     screen = _screen(api, pipeline, as_json)
-    screen.begun(order.seen(api, run, pipeline))
+    seen = order.seen(api, run, pipeline)
     if wait or run.state in states.ENDED:
-        raise typer.Exit(_followed(api, run_id, pipeline, screen))
+        raise typer.Exit(_followed(api, seen, pipeline, screen, timeout))
+    screen.begun(seen)
     for step in progress.steps(run, pipeline, datetime.now(UTC)):
         screen.step(step)
     screen.state(run.state)
@@ -81,7 +95,7 @@ def status(place: "Place", run_id: RunId, wait: Wait = False, as_json: Json = Fa
 
 @on_cluster("Whether the run is being stopped, its page says; the same command may be repeated.")
 def terminate(place: "Place", run_id: RunId, as_json: Json = False) -> None:
-    """Stop a run on a cluster; one that has ended stays as it is."""
+    """Stop a run on a cluster. One that has ended stays as it is."""
     from trainwright.authoring.submission import runs, states
 
     api = connected(place)
@@ -93,18 +107,22 @@ def terminate(place: "Place", run_id: RunId, as_json: Json = False) -> None:
 
 
 @on_cluster("Whether the run goes on again, its page says; the same command may be repeated.")
-def retry(place: "Place", run_id: RunId, wait: Wait = False, as_json: Json = False) -> None:
-    """Do the steps of a run again that failed or were stopped; what is done stays done."""
+def retry(
+    place: "Place", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Do again the steps of a run that failed or were stopped. What is done stays done."""
     from trainwright.authoring.submission import order, runs
 
+    _require_following(wait, timeout)
     api = connected(place)
     run, ended_at = runs.retry(api, run_id)
     pipeline = order.pipeline_of(api, run)
     screen = _screen(api, pipeline, as_json)
     found = "" if ended_at else "goes on already, not tried again"
-    screen.begun(order.seen(api, run, pipeline, found))
+    seen = order.seen(api, run, pipeline, found)
     if wait:
-        raise typer.Exit(_followed(api, run_id, pipeline, screen, ended_at))
+        raise typer.Exit(_followed(api, seen, pipeline, screen, timeout, ended_at))
+    screen.begun(seen)
 
 
 def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "Screen":
@@ -115,20 +133,31 @@ def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "S
     return screen.Screen(sys.stdout, sys.stderr, pipeline, reach(api.place))
 
 
+def _require_following(wait: bool, timeout: int | None) -> None:
+    if timeout and not wait:
+        raise InputError("there is nothing to look away from", where="--timeout", hint="Add --wait.")
+
+
 def _followed(
     api: "Connection",
-    run_id: str,
+    begun: "Begun",
     pipeline: "Pipeline | None",
     screen: "Screen",
+    timeout: int | None,
     ended_at: datetime | None = None,
 ) -> int:
     """Follow a run to its end and return its exit code; whoever stops this only looks away."""
     from trainwright.authoring.submission import following
 
+    screen.stream = sys.__stdout__ or sys.stdout  # whether anybody reads on matters from now on
+    run_id = begun.run_id
     try:
-        ending = following.follow(api, run_id, pipeline, screen, ended_at=ended_at)
-    except KeyboardInterrupt:
+        screen.begun(begun)
+        with contextlib.suppress(KeyboardInterrupt, following.TimeUp):
+            ending = following.follow(api, run_id, pipeline, screen, within_s=timeout, ended_at=ended_at)
+            screen.ended(ending, api.place.link(run_id))
+            return ending.exit_code
         screen.left(run_id)
-        return Preempted.code
-    screen.ended(ending, api.place.link(run_id))
-    return ending.exit_code
+    except BrokenPipeError:  # what is left in the buffer would be told of when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), screen.stream.fileno())
+    return Preempted.code

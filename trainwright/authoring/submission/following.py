@@ -1,6 +1,7 @@
 """Follows a run to its end: what changes is told once, and an API that is away for a while is waited for."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ class Ending:
     error: Mapping[str, Any] = field(default_factory=dict)
 
 
+class TimeUp(Exception):
+    """It is time to look away."""
+
+
 class Told:
     """Is told what happens to a run; this one keeps it to itself."""
 
@@ -75,9 +80,9 @@ class Pace:
     outage: Patience = field(default_factory=lambda: Patience(budget_s=OUTAGE_S, first_s=2.0))
     sleep: Callable[[float], None] = time.sleep
 
-    def wait(self, since: float) -> None:
-        """Wait for the next question, a run's seconds after the first."""
-        self.sleep(min(self.every_s * (1 + since / 600), self.rarest_s))
+    def wait(self, since: float, most: float = math.inf) -> None:
+        """Wait for the next question, a run's seconds after the first; at most so many seconds."""
+        self.sleep(min(self.every_s * (1 + since / 600), self.rarest_s, most))
 
 
 def follow(
@@ -87,6 +92,7 @@ def follow(
     told: Told,
     pace: Pace | None = None,
     *,
+    within_s: float | None = None,
     ended_at: datetime | None = None,
 ) -> Ending:
     """Follow a run until it ends, and say what came of it.
@@ -97,37 +103,56 @@ def follow(
         pipeline: What it runs; None if that is not known: its gates are not, either.
         told: Is told what changes.
         pace: How often the API is asked.
+        within_s: Seconds after which to look away, give or take the time of one question; None for never.
         ended_at: When the run ended before it was tried again. That end may be reported once more, by an
             agent that is late; it is none then, for a while.
 
     Raises:
+        TimeUp: The run goes on.
         TrainwrightError: The run is gone, the identity is refused, or the API stayed away too long; the run
             goes on.
     """
-    return _Follower(api, run_id, pipeline, told, pace or Pace()).to_the_end(ended_at)
+    return _Follower(api, run_id, pipeline, told, pace or Pace(), within_s).to_the_end(ended_at)
 
 
 class _Follower:
     def __init__(
-        self, api: Connection, run_id: str, pipeline: Pipeline | None, told: Told, pace: Pace
+        self,
+        api: Connection,
+        run_id: str,
+        pipeline: Pipeline | None,
+        told: Told,
+        pace: Pace,
+        within_s: float | None,
     ) -> None:
         self._api, self._run_id, self._pipeline, self._told, self._pace = api, run_id, pipeline, told, pace
+        self._start, self._within_s = pace.outage.now(), within_s
         self._steps: dict[str, str] = {}
         self._state, self._answered = "", False
 
     def to_the_end(self, ended_at: datetime | None) -> Ending:
-        start, late = self._pace.outage.now(), SETTLING
+        late = SETTLING
         while True:
             run = self._look()
             if run.state in states.ENDED and ended_at and run.finished_at == ended_at and late:
                 late -= 1
-                self._pace.wait(0.0)
+                self._pause(0.0)
                 continue
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
             self._tell(run, now)
             if run.state in states.ENDED:
                 return self._ending(run, now)
-            self._pace.wait(self._pace.outage.now() - start)
+            self._pause(self._passed_s())
+
+    def _passed_s(self) -> float:
+        return self._pace.outage.now() - self._start
+
+    def _pause(self, since: float) -> None:
+        """Wait for the next question, unless it would come too late."""
+        left = math.inf if self._within_s is None else self._within_s - self._passed_s()
+        if left <= 0:
+            raise TimeUp
+        self._pace.wait(since, left)
 
     def _look(self) -> Any:
         """Read the run; wait while the API is away."""
@@ -153,6 +178,8 @@ class _Follower:
             met = dataclasses.replace(met, passing=True)
         if met.passing and not outage.failing_s:
             self._told.warned(f"{met.error.what}; asking again for up to {outage.budget_s:.0f} s")
+        if self._within_s is not None and self._passed_s() >= self._within_s:
+            raise TimeUp
         try:
             outage.wait(met)
         except TrainwrightError as error:

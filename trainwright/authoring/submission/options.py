@@ -5,7 +5,6 @@ import functools
 import inspect
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainwright.authoring.ending import reported
-from trainwright.errors import Preempted
 
 if TYPE_CHECKING:
     from trainwright.authoring.submission.connection import Connection, Place
@@ -52,19 +50,10 @@ def on_cluster(stopped: str) -> Callable[[Callable[..., None]], Callable[..., No
 
         @functools.wraps(command)
         def called(**given: Any) -> None:
-            with reported(given["as_json"]):
+            with reported(given["as_json"], stopped=stopped), stopped_like_ctrl_c():
                 from trainwright.authoring.submission.connection import Place
 
-                place = Place(**{name: given.pop(name) for name in REACH})
-                try:
-                    with stopped_like_ctrl_c():
-                        command(place, **given)
-                except KeyboardInterrupt:
-                    typer.echo(f"\nStopped. {stopped}", err=True)
-                    raise typer.Exit(Preempted.code) from None
-                except BrokenPipeError:  # who reads has gone: that is no success of a run that is followed
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                    raise typer.Exit(Preempted.code if given.get("wait") else 0) from None
+                command(Place(**{name: given.pop(name) for name in REACH}), **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         reach = [

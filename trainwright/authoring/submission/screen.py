@@ -54,7 +54,7 @@ class Screen(Told):
     def __init__(
         self, stream: TextIO, errors: TextIO, pipeline: Pipeline | None, reach: Sequence[str] = ()
     ) -> None:
-        self._stream, self._errors, self._reach = stream, errors, reach
+        self.stream, self._errors, self._reach = stream, errors, reach
         steps = pipeline.steps if pipeline else ()
         self._count = len(steps)
         self._names = max((len(step.name) for step in steps), default=12)
@@ -108,7 +108,7 @@ class Screen(Told):
         return shlex.join([COMMAND, *words, *self._reach])
 
     def _line(self, text: str) -> None:
-        print(_plain(text), file=self._stream, flush=True)
+        print(_plain(text), file=self.stream, flush=True)
 
 
 def _plain(text: str) -> str:
@@ -120,11 +120,11 @@ class Lines(Screen):
     """Writes one JSON line an event, for a program."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Write one event."""
-        print(json.dumps({"event": name, **fields}, ensure_ascii=False), file=self._stream, flush=True)
+        print(json.dumps({"event": name, **fields}, ensure_ascii=False), file=self.stream, flush=True)
 
     def begun(self, run: Begun) -> None:
         """Write what was submitted, or found."""

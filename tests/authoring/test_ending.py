@@ -1,0 +1,118 @@
+"""How a command ends when nobody reads what it says, or somebody stops it: as what it did asks for."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.authoring.test_cli import START, pipeline
+from trainwright.authoring import catalog
+
+
+@pytest.fixture
+def compiled(compile_pipeline: Callable[..., Path]) -> str:
+    return str(compile_pipeline(pipeline))
+
+
+UNHEARD = {
+    "a run that fails": (("run", "PIPELINE", "--param", "text=", "--json"), 10),
+    "a list": (("list", "--json"), 0),
+    "help": (("--help",), 0),
+    "a wrong command": (("rnu",), 10),
+    "a pipeline that is none": (("run", "train_and_regster"), 10),
+    "an interface that changed more than its version": (("interface-diff", "OLD"), 10),
+}
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["output", "output and errors"])
+@pytest.mark.parametrize("case", UNHEARD)
+def test_a_reader_that_has_gone_changes_neither_what_is_done_nor_the_exit_code(
+    compiled: str, tmp_path: Path, case: str, both: bool
+) -> None:
+    arguments, code = UNHEARD[case]
+    index = json.loads((catalog.folder() / "index.json").read_text())
+    del index["components"]["ingest"]["inputs"]["source"]
+    (tmp_path / "old.json").write_text(json.dumps(index))
+    places = {"PIPELINE": compiled, "OLD": "old.json"}
+    command = [sys.executable, "-c", START, *(places.get(part, part) for part in arguments)]
+    ours, theirs = os.pipe()
+    os.close(ours)
+    errors = theirs if both else subprocess.PIPE
+    done = subprocess.run(command, cwd=tmp_path, stdout=theirs, stderr=errors, text=True, check=False)
+    os.close(theirs)
+    assert done.returncode == code, done.stderr
+    assert "BrokenPipe" not in (done.stderr or "")
+    assert len(list((tmp_path / "runs").glob("*/tasks.json"))) == (code == 10 and "text=" in arguments)
+
+
+INTERRUPTED = """
+import signal, sys
+from trainwright.authoring import {module} as interrupted
+def stop(*_, **__): signal.raise_signal(signal.SIGINT)
+interrupted.{function} = stop
+from trainwright.authoring.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "arguments", "said"),
+    [
+        (("doctor", "look"), ("doctor",), "Nothing was changed."),
+        (("catalog", "pipeline"), ("run", "PIPELINE"), "Nothing was run."),
+        (("compile", "run"), ("compile",), "Files may be missing or old: compile again."),
+        (("scaffold", "component"), ("new", "component", "x"), "Some of its files may be there"),
+        (("environments", "make"), ("setup",), "What was not finished is made anew"),
+    ],
+    ids=["doctor", "run", "compile", "new", "setup"],
+)
+def test_who_presses_ctrl_c_is_told_what_is_true_of_the_command(
+    compiled: str, tmp_path: Path, where: tuple[str, str], arguments: tuple[str, ...], said: str
+) -> None:
+    code = INTERRUPTED.format(module=where[0], function=where[1])
+    words = [compiled if part == "PIPELINE" else part for part in arguments]
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 40
+    assert done.stderr.startswith(f"\nStopped. {said}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "cancelled"])
+def test_a_command_of_a_verb_is_stopped_with_the_one_that_started_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """It reads a plan that nobody writes."""
+    os.mkfifo(tmp_path / "plan.json")
+    command = [sys.executable, "-c", START, "features", "apply", "."]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        plan = opened_with_its_reader(tmp_path / "plan.json", process)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        out, err = process.communicate()
+        os.close(plan)
+    assert (process.returncode, out) == (40, "")
+    assert err == "\nStopped. It may be done already: look before you repeat it.\n"
+
+
+def opened_with_its_reader(path: Path, process: "subprocess.Popen[str]") -> int:
+    while process.poll() is None:
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads yet
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.05)
+    raise AssertionError(process.communicate())
