@@ -129,7 +129,7 @@ def test_a_shipper_gets_everything_there_in_the_end_and_leaves_when_the_training
         time.sleep(0.05)
     assert process.stdin
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     run = Sent.read(history.with_name(Sent.FILE)).run
     assert curve(way.uri, run, "loss") == expected()
 
@@ -143,7 +143,7 @@ def test_a_shipper_that_is_killed_is_followed_by_one_that_goes_on(history: Path,
     second = shipper(history, way.uri)
     assert second.stdin
     second.stdin.close()
-    assert second.wait(60) == 0
+    assert second.wait(300) == 0
     run = Sent.read(history.with_name(Sent.FILE)).run
     assert curve(way.uri, run, "loss") == expected()
 
@@ -156,5 +156,5 @@ def test_a_shipper_leaves_when_the_training_ends_although_the_server_is_silent(
     time.sleep(1)
     assert process.stdin
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert sent(history) == 0

@@ -10,7 +10,7 @@ from tests.train.odd import TARGETS, Made, untrained, with_odd_rows
 from tests.train.problems import ROWS, Outcome, flights, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
-from trainwright.launch.job import Completion, Job, Result
+from trainwright.launch.job import Job, Result
 from trainwright.launch.local import Local
 from trainwright.train.group import Group, joined
 from trainwright.train.model import write_model
@@ -39,7 +39,6 @@ class Interrupted:
         for place in ("model", "predictions"):
             (job.folder / place).mkdir()
             (job.folder / place / "half.parquet").write_bytes(b"half of it")
-        Completion(attempt=job.attempt, outputs={}).write(job.folder)
         (job.folder / "half-written").touch()
         return Local().run(job)
 

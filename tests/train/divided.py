@@ -89,6 +89,7 @@ WAYS: dict[str, Way] = {
     "tp2-micro-batches-recompute": Way(2, {"tensor": 2}, apart={"micro_batch": 3, "recompute": True}),
     "tp2-tied": Way(2, {"tensor": 2}, network=TIED),
     "tp2-bf16": Way(2, {"tensor": 2}, BF16),
+    "tp2-fp16": Way(2, {"tensor": 2}, FP16),
     "pp2-gpipe": Way(2, {"pipeline": 2, "schedule": "gpipe", "micro_batches": 3}),
     "pp2-1f1b": Way(2, {"pipeline": 2}),
     "pp2-recompute": Way(2, {"pipeline": 2}, apart={"recompute": True}),
@@ -105,6 +106,9 @@ WAYS: dict[str, Way] = {
     "ddp2xpp2-1f1b": Way(4, {"pipeline": 2, "micro_batches": 2}),
     "fsdp2xpp2": Way(4, {"shard": 2, "pipeline": 2}),
     "fsdp2xpp2-bf16": Way(4, {"shard": 2, "pipeline": 2}, BF16),
+    "tp4": Way(4, {"tensor": 4}, network={"groups": 4}),
+    "tp4-tied": Way(4, {"tensor": 4}, network={"groups": 4, "tied": True}),
+    "ddp2xtp2-recompute": Way(4, {"tensor": 2}, apart={"micro_batch": 1, "recompute": True}),
     "tp2xpp2": Way(4, {"tensor": 2, "pipeline": 2}),
     "pp4": Way(4, {"pipeline": 4}, network=DEEP),
 }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainwright.experiment import Training
 from trainwright.launch.job import Completion, Job
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.pulse import STEPS, Pulse
 from trainwright.launch.ranks import reported_rank
 from trainwright.train.checkpoint import Checkpoints, committed
 from trainwright.train.checkpoint.tensors import tensors_of
@@ -106,7 +106,7 @@ class Poisoned(Points):
 
     def __init__(self, options: Options, rank: int) -> None:
         super().__init__()
-        self._sleep_s = 0.15 if rank == options.slow else 0.0
+        self._sleep_s = 0.4 if rank == options.slow else 0.0
         self._bad = options.poison
 
     def take(self, index: NDArray[np.int64]) -> Batch:
@@ -145,11 +145,18 @@ def send(number: signal.Signals) -> None:
         time.sleep(600)
 
 
+def await_text(path: Path, start: str) -> None:
+    """Wait until a file begins with a text."""
+    while not (path.exists() and path.read_text().startswith(start)):
+        time.sleep(0.02)
+
+
 class Trouble:
     """Sends this process the signals that are due, once each, and digests the last state."""
 
-    def __init__(self, options: Options, home: Path, rank: int) -> None:
+    def __init__(self, options: Options, folder: Path, home: Path, rank: int) -> None:
         self._options, self._home, self._rank = options, home, rank
+        self._pulse = folder / "pulse" / f"rank-{rank}"
 
     def saw(self, step: Step) -> None:
         if self._options.pause_s and committed(self._home / "checkpoints"):
@@ -158,6 +165,8 @@ class Trouble:
             mark = self._home / f"sent-{index}"
             if number <= step.number and rank == self._rank and not mark.exists():
                 mark.write_text(str(step.number))
+                if name == signal.SIGSTOP:  # silence counts for nothing before its pulse tells of steps
+                    await_text(self._pulse, STEPS)
                 send(signal.Signals(name))
 
 
@@ -199,7 +208,7 @@ def ready(options: Options, folder: Path, home: Path, group: Group, stop: Stop, 
     evaluate = None
     if training.guards.early_stopping:
         evaluate = Evaluation(stepper, Line(), Points(), training, group, stop.asked)
-    watchers = [Trouble(options, home, group.rank), Straggling(stepper.module, training, group)]
+    watchers = [Trouble(options, folder, home, group.rank), Straggling(stepper.module, training, group)]
     witness = witness_in(folder, group.rank)
     return Loop(stepper, feeder, training, group, keeper, watchers, stop.asked, evaluate, witness, pulse)
 

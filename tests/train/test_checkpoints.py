@@ -20,6 +20,7 @@ from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.train.checkpoint import Checkpoints, Manifest, Name, committed
 from trainwright.train.checkpoint.retention import Retention
 from trainwright.train.checkpoint.schedule import Schedule
+from trainwright.train.fitting import without_checkpoints
 from trainwright.train.group import Group
 from trainwright.train.state import State
 
@@ -234,6 +235,18 @@ def test_a_pickle_that_names_anything_else_is_refused_and_never_run(tmp_path: Pa
     assert not (tmp_path / "trace").exists()
 
 
+def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Group) -> None:
+    """There, and nowhere else, paths come from ``pathlib._local``."""
+    begun(tmp_path, alone)
+    index = folder_of(tmp_path, 6) / ".metadata"
+    plain = pickle.dumps(pickle.loads(index.read_bytes()), protocol=3)  # noqa: S301 - we wrote it a moment ago
+    theirs = plain.replace(b"cpathlib\n", b"cpathlib._local\n")
+    assert b"cpathlib._local\nPosixPath\n" in theirs
+    index.write_bytes(theirs)
+    resealed(folder_of(tmp_path, 6))
+    assert resumed(tmp_path, alone).step == 6
+
+
 def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alone: Group) -> None:
     """The index is honest, and points to a file of torch.save with more than a tensor in it."""
     begun(tmp_path, alone)
@@ -330,6 +343,24 @@ def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: 
     assert steps_in(tmp_path) == [12, 10, 8, 6], "only one verifies: nothing is removed"
 
 
+def test_a_damaged_one_is_read_and_told_once_until_it_changes(
+    tmp_path: Path, alone: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(tmp_path, alone, 8, keep=4)
+    broken, retention = (
+        folder_of(tmp_path, 8) / "__0_0.distcp",
+        Retention(tmp_path / "checkpoints", 2, keep_best=True),
+    )
+    flip(broken)
+    for _ in range(3):
+        retention.tidy(9, held=[])
+    assert len([text for text in caplog.messages if "step-00000008.0001 does not count" in text]) == 1
+    assert steps_in(tmp_path) == [8, 6, 4], "two verify, and 2 is older than them"
+    flip(broken)
+    retention.tidy(9, held=[])
+    assert steps_in(tmp_path) == [8, 6], "it is whole again"
+
+
 def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Group) -> None:
     kept, state = keeper(tmp_path, alone, keep=2), fresh()
     kept.resume(state)
@@ -400,6 +431,13 @@ def test_by_time_the_looks_come_denser_until_it_is_due() -> None:
     assert max(gaps[:4]) < 102
     assert max(gaps) < 210, "a training that becomes four times slower is noticed half-way"
     assert len(looks) < 12 * len(saves)
+
+
+def test_a_training_that_ends_before_its_first_checkpoint_is_told_so() -> None:
+    said = without_checkpoints(Checkpointing(every_steps=100), 99)
+    assert "every_steps 100 is above the 99 steps" in said
+    assert without_checkpoints(Checkpointing(every_steps=100), 100) == ""
+    assert without_checkpoints(Checkpointing(), 1) == ""
 
 
 def test_by_steps_every_look_is_a_save() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.errors import DependencyError, Diverged
+from trainwright.errors import DependencyError, Diverged, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Resources, Training
 from trainwright.launch.job import Completion
 from trainwright.train.homes import next_folder
@@ -100,3 +100,18 @@ def test_a_volume_that_is_not_mounted_is_named(tmp_path: Path) -> None:
         next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [("file/below", InputError), ("/sys/trainwright", PermissionRefused)]
+)
+def test_a_place_that_cannot_be_written_is_named_and_no_bug(
+    tmp_path: Path, place: str, kind: type[TrainwrightError]
+) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(kind, match="the folder of the training cannot be made") as caught,
+        next_folder("r", pinned(**told()), "local", Resources(), tmp_path / place / "model"),
+    ):
+        pass
+    assert place in caught.value.where

@@ -22,7 +22,8 @@ from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import build, origin
 from trainwright.transforms import Number, Transforms
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "own_model"
 PATH = "own_model.wide_and_deep:WideAndDeep"
 HERE = "tests.train.test_imported"
 INPUTS = Inputs(
@@ -211,6 +212,6 @@ def loaded_elsewhere(model: Path, judged: pa.Table, place: Path) -> bytes:
         "scores = serving.load(pathlib.Path(sys.argv[1])).predict(json.loads(open(sys.argv[2]).read()));"
         "sys.stdout.buffer.write(scores.tobytes())"
     )
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    plain = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code, str(model), str(place / "rows.json")]
     return subprocess.run(command, env=plain, cwd=place, capture_output=True, check=True).stdout

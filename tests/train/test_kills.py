@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,37 @@ def test_what_was_committed_before_a_kill_is_what_is_gone_on_from(tmp_path: Path
     assert [bool(any(live(asked, grace_s=0.2))) for _ in range(3)] == [True, True, False]
     resumed = [note.step for note in notes(tmp_path) if note.what == "resumed"]
     assert resumed == [0, 10, 10]
+
+
+def _forgetting(what: str, _rank: int) -> None:
+    """Let a process take up its random numbers, or its samples, as if it had just begun."""
+    from trainwright.train import loop
+    from trainwright.train.loader import Loader
+
+    if what == "random numbers":
+        loop.seed_step = lambda *_: None
+        return
+    begin = Loader.begin
+
+    def from_the_beginning(self: Loader, step: int, skip: frozenset[int] | None = None) -> None:
+        begin(self, 0, skip)
+
+    Loader.begin = from_the_beginning  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("what", ["random numbers", "samples"])
+def test_a_training_that_does_not_take_up_one_of_these_is_found_out(tmp_path: Path, what: str) -> None:
+    """Else it would say nothing that all others end as if they had been left alone."""
+    forgetting = partial(_forgetting, what)
+    alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
+    assert live(alone, prepare=forgetting) == [0, 0]
+    killed = replace(alone, home=str(tmp_path / "home"), notes=str(tmp_path / "notes"), kills=[[13, 0]])
+    killed = replace(killed, settled=True)
+    live(killed, prepare=forgetting, grace_s=0.2)
+    assert live(killed, prepare=forgetting) == [0, 0]
+    wrong = compare(Path(alone.notes), Path(killed.notes), 2).wrong
+    assert "rank 0 reached step 20 with another state" in wrong
+    assert not [line for line in wrong if "step 10 " in line], "what was saved was right"
 
 
 class CrashPoint:
@@ -148,6 +180,21 @@ submit(request, *(folder / name for name in ("model", "predictions", "summary.md
 """
 
 
+def _await_the_end_of_all_in(home: Path) -> None:
+    """Wait for the end of a job whose launcher is gone: its processes may write until then."""
+    end = time.monotonic() + 300
+    while any(str(home) in _command(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
+        assert time.monotonic() < end, "they do not end"
+        time.sleep(0.2)
+
+
+def _command(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def test_a_step_that_is_killed_goes_on_when_it_is_run_again(
     training_set: Path, trained: Outcome, tmp_path: Path
 ) -> None:
@@ -161,6 +208,7 @@ def test_a_step_that_is_killed_goes_on_when_it_is_run_again(
     (home,) = tmp_path.glob(".model.job-*")
     newest = committed(home / "checkpoints")[0].step
     assert newest >= 40
+    _await_the_end_of_all_in(home)
     again = subprocess.run(
         [*command, "0"],
         check=True,

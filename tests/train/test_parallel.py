@@ -34,7 +34,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]
         command += [f"--nproc-per-node={processes}", "-m", "tests.train.divided", str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
 
     def of(name: str) -> Result:

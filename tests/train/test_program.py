@@ -108,6 +108,7 @@ def test_texts_that_are_none_and_columns_that_do_not_fit_are_typed_errors(plain_
             plain_made.program.predict(rows | {"carrier": column})
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch before 2.13, as it reads
 def test_weights_and_program_hold_the_same_numbers_and_go_back_into_a_new_module(made: Made) -> None:
     weights = load_file(made.folder / "weights.safetensors")
     held = torch.export.load(made.folder / "program.pt2").state_dict
@@ -195,6 +196,7 @@ def test_a_language_models_program_takes_any_number_of_rows_and_places(
     np.testing.assert_allclose(np.exp(scores).sum(-1), 1, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch before 2.13, as it reads
 def test_a_language_models_weights_are_those_of_its_program_and_go_back(
     language: tuple[Path, nn.Module, Architecture],
 ) -> None:

@@ -1,6 +1,7 @@
 """What is refused before anything is started."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +32,51 @@ def test_everything_wrong_with_the_parameters_is_said_at_once(training_set: Path
     assert "epochs" in message
     assert "learning_rate" in message
     assert "resources: not JSON" in message
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hf_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9v",
+        "AKIA" + "IOSFODNN7EXAMPLE",
+        "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a",
+        "s3://user:hunter2-PLANTED@bucket/x",
+    ],
+)
+def test_a_credential_is_refused_by_its_place_and_not_repeated(
+    training_set: Path, tmp_path: Path, secret: str
+) -> None:
+    network = {
+        "kind": "module",
+        "path": "package.module:Name",
+        "options": {"list": ["fine", {"one": secret}]},
+    }
+    asked = dataclasses.replace(request(training_set), network=json.dumps(network), resources='{"nodes": 0}')
+    message = refuse(asked, tmp_path / "out")
+    assert "network.options.list.1.one" in message
+    assert secret not in message
+    assert "PLANTED" not in message
+
+
+def test_a_name_that_only_begins_like_a_credential_is_none(training_set: Path, tmp_path: Path) -> None:
+    network = {"kind": "lm", "vocabulary": 9, "tokens": "hf_tokenized_sequences_of_version_2"}
+    asked = dataclasses.replace(request(training_set), network=json.dumps(network))
+    assert "no column 'hf_tokenized_sequences_of_version_2' of tokens" in refuse(asked, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("ftp://host/folder", "scheme 'ftp' is not read here"),
+        ("https://host/folder", "checkpoints cannot be written to https"),
+        ("gs:/bucket", "gs://bucket"),
+    ],
+)
+def test_a_store_that_nothing_can_be_copied_to_is_refused(
+    training_set: Path, tmp_path: Path, store: str, said: str
+) -> None:
+    asked = request(training_set, training={"checkpoints": {"store": store}})
+    assert said in refuse(asked, tmp_path / "out")
 
 
 def test_a_batch_that_cannot_be_shared_names_the_nearest_sizes(training_set: Path, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def by_lists(table: pa.Table, predictor: Predictor) -> dict[str, list[object]]:
     return {name: table[name].to_pylist() for name in predictor.transforms.inputs}
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch before 2.13, as it reads
 def test_what_is_learned_from_is_what_is_served_to_the_bit(
     road: tuple[Path, Path, str], alone: Group, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch import distributed
 
 from tests.train.problems import ROWS, flights, source, write
 from trainwright import tables
@@ -17,7 +16,7 @@ from trainwright.artifacts import Column
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
 from trainwright.serving.columns import to_values
-from trainwright.train.group import Group
+from trainwright.train.group import Group, brought
 from trainwright.train.labels import Labels, settled, total
 from trainwright.train.rows import Rows, Source, encode, fit
 from trainwright.train.specification import input_kinds
@@ -99,13 +98,12 @@ def test_what_the_processes_exchange_holds_the_counts_of_values_once(
 ) -> None:
     """Else every process would hold them once for each of the thousands of pieces of a large split."""
     sizes = []
-    gather = distributed.all_gather_object
 
-    def weighed(found: list[object], own: object) -> None:
-        sizes.append(len(pickle.dumps(own)))
-        gather(found, own)
+    def weighed(mine: object, group: Group) -> Iterator[object]:
+        sizes.append(len(pickle.dumps(mine)))
+        return brought(mine, group)
 
-    monkeypatch.setattr(distributed, "all_gather_object", weighed)
+    monkeypatch.setattr("trainwright.train.rows.brought", weighed)
     for pieces in (1, 3):
         rows = pieces * 2 * tables.ROW_GROUP
         words = np.array([f"word {number}" for number in range(5000)])[np.arange(rows) % 5000]

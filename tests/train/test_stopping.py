@@ -105,7 +105,8 @@ def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_be
     asked = job(tmp_path, options, grace_s=1)
 
     def stop() -> None:
-        while not steps_saved(tmp_path):
+        end = time.monotonic() + 300
+        while not steps_saved(tmp_path) and time.monotonic() < end:
             time.sleep(0.05)
         for pid in _ranks(asked.folder):
             os.kill(pid, signal.SIGSTOP)  # so slow that it cannot save in time
@@ -138,7 +139,7 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
     assert sum(len(entry["ids"]) for entry in found) == 330 % 32
     assert [entry["not_finite"] for entry in found] == [[], [bad]]
     assert steps_saved(tmp_path) == [10, 5]
-    assert re.search(r"step 10: rank 1 is slow: 0\.\d+ s a step by itself", capfd.readouterr().err)
+    assert re.search(r"step 10: rank 1 is slow: [\d.]+ s a step by itself", capfd.readouterr().err)
 
 
 def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: 
 def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_waits_for_a_save(
     tmp_path: Path,
 ) -> None:
-    options = Options(training={"guards": {"stall_s": 600, "collective_s": 4}}, frozen=20)
+    options = Options(training={"guards": {"stall_s": 600, "collective_s": 10}}, frozen=20)
     asked = job(tmp_path, options, stall_s=600)
     with pytest.raises(Hang, match="waited in vain for another process") as caught:
         Local().run(asked)

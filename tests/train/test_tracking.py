@@ -1,5 +1,6 @@
 """A training whose tracking server is there, cut off, silent or lossy: the same weights, no point lost."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,13 +40,22 @@ def weights(outcome: Outcome) -> str:
 
 @pytest.mark.parametrize("mode", ["open", "lossy", "cut", "silent"])
 def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every_point(
-    training_set: Path, tmp_path: Path, untracked: Outcome, way: Way, mode: str
+    training_set: Path,
+    tmp_path: Path,
+    untracked: Outcome,
+    way: Way,
+    mode: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     way.mode = mode
     tracking = TRACKED | {"tracking": {"every_steps": 1, "uri": way.uri, "experiment": mode}}
     outcome = run(training_set, tmp_path, training=tracking, resources=ALONE)
     assert weights(outcome) == weights(untracked)
     assert outcome.submitted.model_version == untracked.submitted.model_version
+    if mode in {"cut", "silent"}:
+        said = "the curves at MLflow are incomplete: trainwright curves sends the rest"
+        assert said in capfd.readouterr().err
+        assert "incomplete: trainwright curves sends the rest" in (outcome.folder / "report.html").read_text()
 
     way.mode = "open"
     client = MlflowClient(way.uri)
@@ -81,6 +91,23 @@ def test_what_was_spent_before_a_restart_is_part_of_the_cost(tmp_path: Path) -> 
     assert costs[2] >= costs[1] >= 0.04
 
 
+def test_the_use_of_the_machine_is_in_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainwright.train.usage._EVERY_S", 0.05)
+    with Curves(tmp_path, tmp_path, Tracking(every_steps=1), None, leads=True) as curves:
+        end, number = time.monotonic() + 60, 0
+        while not History.read(tmp_path / FILE).curve("host_cpu")[0] and time.monotonic() < end:
+            number += 1
+            curves.saw(Step(number, 10**6, 1, 0.5, 1.0, 0.1, 8 * number))
+            time.sleep(0.05)
+    history = History.read(tmp_path / FILE)
+    shares, memory = (history.curve(name)[1] for name in ("host_cpu", "host_memory_gib"))
+    assert all(0 <= share <= 1 for share in shares)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    assert all(0 < gib <= total for gib in memory)
+    assert shares
+    assert len(shares) == len(memory)
+
+
 def test_a_disk_that_refuses_the_progress_file_ends_no_training(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,5 +121,6 @@ def test_a_disk_that_refuses_the_progress_file_ends_no_training(
 
 def test_the_page_shows_the_curves(trained: Outcome) -> None:
     page = (trained.folder / "report.html").read_text()
+    assert "incomplete" not in page
     assert page.count("<svg") >= 3
     assert "Mean loss a sample of each batch" in page

@@ -17,6 +17,7 @@ from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import Diverged, InternalError
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.tracking.history import FILE as HISTORY
+from trainwright.train.__main__ import _clear
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -200,6 +201,22 @@ def test_what_an_earlier_round_left_half_written_is_written_again(
     assert not list(trained_again.folder.parent.rglob("half.parquet"))
     (attempt,) = trained_again.folder.parent.glob("shared/trainwright/jobs/*/attempts/0001")
     assert (attempt / "half-written").exists()
+
+
+def test_what_is_written_again_does_not_count_before_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that is lost just after its end has left the marker, and the next one writes all again."""
+    Completion(attempt=tmp_path.name, outputs={}).write(tmp_path)
+    seen = []
+
+    def remove(path: Path, *, ignore_errors: bool) -> None:
+        assert ignore_errors
+        seen.append((path.name, (tmp_path / Completion.FILE).exists()))
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    _clear(tmp_path)
+    assert seen == [("model", False), ("predictions", False)]
 
 
 def test_a_loss_that_is_not_finite_ends_the_step_with_exit_code_30(

@@ -4,6 +4,7 @@ The file tells by itself how it is fed: the transforms and the signature lie in 
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,9 @@ def read_program(path: Path) -> Program | TokenProgram:
     check_archive(path)
     documents = {TRANSFORMS: "", SIGNATURE: ""}
     try:
-        exported = torch.export.load(path, extra_files=documents)
+        with warnings.catch_warnings():  # torch before 2.13 says it of its own memory; nobody writes to it
+            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+            exported = torch.export.load(path, extra_files=documents)
         signature = json.loads(documents[SIGNATURE])
     except Exception as error:  # torch raises whatever it meets
         raise InputError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwright.documents import Document, digest_text
+from trainwright.errors import InputError
 from trainwright.tracking.history import as_point, lines_from
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ def send(history: Path, destination: Destination, client: "MlflowClient") -> int
         sent = Sent(uri=sent.uri, run=sent.run, offset=offset)
         sent.write(place)
     return count
+
+
+def complete(history: Path) -> bool:
+    """Tell whether a server has all of a history."""
+    try:
+        return Sent.read(history.with_name(Sent.FILE)).offset >= history.stat().st_size
+    except (OSError, InputError):
+        return False
 
 
 def _so_far(place: Path, destination: Destination, client: "MlflowClient", history: Path) -> Sent:

@@ -16,7 +16,7 @@ from trainwright.artifacts import Progress
 from trainwright.experiment import Tracking
 from trainwright.launch.progress import line
 from trainwright.tracking.history import FILE, History, Spool
-from trainwright.tracking.shipping import Destination
+from trainwright.tracking.shipping import Destination, complete
 from trainwright.train.loop import Step
 from trainwright.train.page import write_training_page
 from trainwright.train.usage import Usage
@@ -28,6 +28,7 @@ _PROGRESS_S = 10.0
 _DRAIN_S = 15.0
 """Seconds that the server gets for the rest, after all work is done."""
 
+_REST = "trainwright curves sends the rest"
 _HOUR_S = 3600
 _CALM = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """MLflow takes this from a variable alone: a silent server is given up on after ten seconds."""
@@ -61,6 +62,7 @@ class Curves:
         self._started = self._told = time.monotonic()
         self._home, self._last = home, 0
         self._base: tuple[int, int] | None = None
+        self._incomplete = False
         if not leads:
             return
         self._spent_s = _spent_s(home / FILE) if world else 0.0
@@ -100,6 +102,9 @@ class Curves:
         self._usage.close()
         if self._shipper:
             _finish(self._shipper)
+            self._incomplete = not complete(self._home / FILE)
+        if self._incomplete:
+            sys.stderr.write(f"the curves at MLflow are incomplete: {_REST}\n")
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -115,6 +120,8 @@ class Curves:
     def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:
         """Draw the page of the training into the attempt's folder."""
         history = History.read(self._home / FILE)
+        if self._incomplete:
+            facts = [*facts, ("curves at MLflow", f"incomplete: {_REST}")]
         write_training_page(self._folder / PAGE, history, headline, facts, trouble)
 
     def _speed(self, step: Step) -> float:

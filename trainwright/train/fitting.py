@@ -1,12 +1,15 @@
 """Fits a network, of rows or of tokens: in every process its part, and the whole of it in the first."""
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.launch.pulse import Pulse
 from trainwright.train.architectures import Architecture, Inputs
 from trainwright.train.architectures.imported import build, origin
@@ -15,6 +18,7 @@ from trainwright.train.evaluation import Evaluation
 from trainwright.train.evidence import witness_in
 from trainwright.train.given import Given
 from trainwright.train.group import Group, wait_for_all
+from trainwright.train.heap import freed_memory_kept
 from trainwright.train.loader import Loader
 from trainwright.train.loop import Fitted, Loop
 from trainwright.train.memory import fitting_memory, memory_watched
@@ -61,12 +65,13 @@ def fit_network(
     order = order_of(len(samples), training, layout.parts, labels)
     pin, prefetch = group.device.type == "cuda", training.feeding.prefetch
     with (
+        freed_memory_kept() if group.device.type == "cpu" else nullcontext(),
         memory_watched(training, given.training, group),
         Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
         Pulse(given.folder, group.rank, training.guards.stall_s) as pulse,
     ):
         keeper = _keeper(given, order)
-        fitted = Loop(
+        loop = Loop(
             stepper,
             feeder,
             training,
@@ -77,10 +82,23 @@ def fit_network(
             _evaluation(given, stepper, architecture, watched) if watched else None,
             witness_in(given.folder, group.rank),
             pulse,
-        ).run()
+        )
+        if group.leads:
+            sys.stderr.write(without_checkpoints(training.checkpoints, loop.total))
+        fitted = loop.run()
     cost = keeper.figures
     given.curves.note(fitted.steps, checkpoint_stall_s=cost.stall_s, resume_s=cost.resume_s)
     return _whole(full_weights(stepper.module, layout), architecture, inputs, group), fitted
+
+
+def without_checkpoints(settings: Checkpointing, total: int) -> str:
+    """Say that no checkpoint is due before the end; empty if one is. How many steps there are shows late."""
+    if settings.every_steps is None or settings.every_steps <= total:
+        return ""
+    return (
+        f"training.checkpoints.every_steps {settings.every_steps:,} is above the {total:,} steps of this "
+        "training: nothing is saved before its end\n"
+    )
 
 
 def _evaluation(given: Given, stepper: Stepper, architecture: Architecture, watched: Samples) -> Evaluation:

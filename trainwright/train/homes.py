@@ -1,5 +1,7 @@
 """The home of a training: the folder that all attempts at it share, found again by what it was told."""
 
+import errno
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
 from trainwright.experiment import Resources
 from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_state
 from trainwright.train.specification import Specification, differences
 
 _SHOWN = 5
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @contextmanager
@@ -33,11 +36,14 @@ def next_folder(
 
     Raises:
         DependencyError: The volume is not mounted, or another process is at the same training.
+        PermissionRefused: This step may not write where the home is to be.
+        InputError: No folder can be there.
     """
     name = digest_text(canonical([run, dict(told)]))[:16]
     if launcher == "local":
         home = model.absolute().with_name(f".{model.name}.job-{name}")
         _say_what_differs(home, told)
+        _make(home)
         with numbered_folder(home) as folder:
             yield folder
         return
@@ -48,6 +54,7 @@ def next_folder(
             hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
         )
     home = Path(resources.mount) / "trainwright" / "jobs" / name
+    _make(home)
     yield next_attempt(home)
     remove_state(home)
 
@@ -64,3 +71,17 @@ def _say_what_differs(home: Path, told: Mapping[str, Any]) -> None:
                 f"A training that was begun here is not gone on with: {'; '.join(changes[:_SHOWN])}. "
                 "This one starts afresh.\n"
             )
+
+
+def _make(home: Path) -> None:
+    """Make the folder: the first thing that this step writes."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the folder of the training cannot be made: {error.strerror}"
+        if error.errno in _REFUSED:
+            hint = f"The user of this step, number {os.getuid()}, has to be allowed to write there."
+            raise PermissionRefused(what, where=str(home), hint=hint) from None
+        if (ours := in_our_words(error)) is not error:
+            raise ours from None
+        raise InputError(what, where=str(home), hint="Name an output that can be a folder.") from None

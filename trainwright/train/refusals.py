@@ -1,9 +1,13 @@
 """What is asked for of a model that does not do it: told by the launcher, before anything starts."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Network, Training, Trees
+from trainwright.launch.diagnosis.redaction import holds_secret
+from trainwright.storage.uris import remote
 from trainwright.train.degrees import check_division
 
 
@@ -26,6 +30,59 @@ def check_kind(network: Network, training: Training, processes: int, gpus: int) 
         return
     if wrong := list(_of_trees(training, gpus)):
         raise InputError("; ".join(wrong), where="network.kind trees")
+
+
+def check_secrets(sections: Mapping[str, str]) -> None:
+    """Refuse parameters that hold a credential: they are stored, and shown on the page of the run.
+
+    Args:
+        sections: The JSON of each section, by name.
+
+    Raises:
+        InputError: There is one; its place is named, and it is not repeated.
+    """
+    found = [place for name, text in sections.items() for place in _secrets(_read(text), name)]
+    if found:
+        raise InputError(
+            f"this looks like a credential, which would be stored and shown with the run: {', '.join(found)}",
+            where="parameters of train",
+            hint="Leave it out, and have it replaced where it came from: a step has an identity of its own; "
+            "what else it needs is named in resources.placement.env_from_secrets.",
+        )
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _secrets(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _secrets(entry, f"{place}.{key}")
+    elif isinstance(value, list):
+        for number, entry in enumerate(value):
+            yield from _secrets(entry, f"{place}.{number}")
+    elif isinstance(value, str) and holds_secret(value):
+        yield place
+
+
+def check_store(store: str | None) -> None:
+    """Check that the address of a checkpoint store is one, before hours are spent on what goes there.
+
+    Raises:
+        InputError: Its scheme is unknown or only read, or it has no bucket.
+        PermissionRefused: It is blocked.
+    """
+    there = remote(store) if store else None
+    if there and there.scheme == "https":
+        raise InputError(
+            f"checkpoints cannot be written to {there.scheme}",
+            where="training.checkpoints.store",
+            hint="Name a folder, or a bucket: gs:// or s3://.",
+        )
 
 
 def _check_tokens(training: Training) -> None:

@@ -27,8 +27,9 @@ from trainwright.serving.columns import to_values
 from trainwright.serving.labels import known
 from trainwright.train import shards
 from trainwright.train.cache import Cache, Shard
+from trainwright.train.checkpoint.agreement import Circle
 from trainwright.train.fitted import FittedSplit, keep, key_of, recalled
-from trainwright.train.group import Group, wait_for_all
+from trainwright.train.group import Group, brought, wait_for_all
 from trainwright.train.labels import Asked, Labels, as_target, settled, total, whole
 from trainwright.train.samples import Batch
 from trainwright.train.shelf import Shelf
@@ -119,16 +120,31 @@ def _fit(source: Source, network: Tabular, group: Group, asked: Asked) -> tuple[
     for piece in mine:
         part = _fit_piece(source, piece, network, asked)
         found[piece] = _Part(counted.count(part.fit), part.labels)
-    gathered: list[tuple[dict[str, Any], dict[int, _Part]]] = [({}, {}) for _ in range(group.size)]
     wait_for_all(group)
-    distributed.all_gather_object(gathered, (counted.counts, found))
-    parts = {piece: part for _, share in gathered for piece, part in share.items()}
-    together = Fit(source.kinds, network.scaling)
-    for counts, _ in gathered:
-        together.merge(counts)
-    for piece in range(count):
+    arriving = brought((counted.counts, found), group)
+    if not group.leads:
+        list(arriving)  # sends it
+    # The first process alone adds them up: with many processes, all of them would not fit into each.
+    circle = Circle(group, group.patient)
+    return circle.first(lambda: _together(arriving, Fit(source.kinds, network.scaling), network))
+
+
+def _together(
+    arriving: Iterator[tuple[dict[str, Any], dict[int, _Part]]], together: Fit, network: Tabular
+) -> tuple[Transforms, list[Labels]]:
+    """Add up what the processes found; the moments in the order of the pieces, as their sums are rounded."""
+    parts: dict[int, _Part] = {}
+    try:
+        for counts, share in arriving:
+            together.merge(counts)
+            parts |= share
+    finally:
+        for _ in arriving:
+            pass  # nobody is to wait with what it sends, whatever is wrong with the others'
+    order = sorted(parts)
+    for piece in order:
         together.merge(parts[piece].fit)
-    labels = [parts[piece].labels for piece in range(count)]
+    labels = [parts[piece].labels for piece in order]
     return together.finish(max_categories=network.max_categories, min_rows=network.min_category_rows), labels
 
 

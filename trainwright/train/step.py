@@ -67,6 +67,7 @@ class Stepper:
         self.layout = lay_out(group, training.parallel)
         self.module, runner = divide(module, architecture, training, self.layout)
         self.optimizer = make_optimizer(self.module, training)
+        self._parameters = list(self.module.parameters())
         self.scale = Scale(active=training.precision == "fp16")
         self._passes = make_passes(runner, architecture, training, self.layout)
         self._training, self._group = training, group
@@ -84,15 +85,16 @@ class Stepper:
             size: Samples of the global batch.
             stop: Whether this process was asked to stop.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        for entry in self._parameters:
+            entry.grad = None
         degrees = self.layout.degrees
         parts = cut(batch, size, degrees.parts, self._training)
         total = self._passes.run(parts, self.scale.value * degrees.parts / size)
         with torch.no_grad():
-            self._held = local_gradients(self.module.parameters(), self.layout)
+            self._held = local_gradients(self._parameters, self.layout)
             square = local_square(self._held, self._group.device)
         # Those that divide the same matrices have all computed the same losses.
-        sums = torch.stack([total / degrees.tensor, square, square.new_tensor(float(stop))])
+        sums = torch.stack([total / degrees.tensor, square, square.new_full((), float(stop))])
         if self._group.size > 1:
             distributed.all_reduce(sums)
         loss, square_sum, stops = sums.tolist()

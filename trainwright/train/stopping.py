@@ -62,8 +62,8 @@ class Stop:
 def leaving_at_once() -> Iterator[None]:
     """Make an exit of the body the end of this process, without waiting for its threads.
 
-    One that saves may be waiting for a process that does not answer any more, for half an hour; this process
-    has told why it ends, and its agent acts when it has.
+    One that saves may be waiting, for hours, for a process that does not answer any more; this process has
+    told why it ends, and its agent acts when it has.
     """
     try:
         yield

@@ -13,7 +13,11 @@ from trainwright.train.group import Group
 from trainwright.train.loop import Step
 
 _EVERY = 10
-_LEAST_S = 0.001
+_FIRST = 2
+"""Steps after a start that do not count: in them, each process meets what it has to load or to compile."""
+
+_LEAST_S = 0.005
+"""A process that takes less than this longer is not slow: a machine does other things too."""
 
 
 class Straggling:
@@ -32,6 +36,7 @@ class Straggling:
     def __init__(self, module: nn.Module, training: Training, group: Group) -> None:
         self._group, self._slow = group, training.guards.slow
         self._begun = self._passed = 0.0
+        self._seen = self._counted = 0
         self._named: set[int] = set()
         if self._compares and not training.compile:
             module.register_forward_pre_hook(self._begins)
@@ -42,7 +47,11 @@ class Straggling:
         if not self._compares:
             return
         self._passed += step.waited_s
-        if step.number % _EVERY == 0:
+        self._seen += 1
+        self._counted += 1
+        if self._seen == _FIRST:
+            self._passed, self._counted = 0.0, 0
+        if step.number % _EVERY == 0 and self._seen > _FIRST:
             self._compare(step.number)
 
     @property
@@ -56,10 +65,10 @@ class Straggling:
         self._passed += time.perf_counter() - self._begun
 
     def _compare(self, number: int) -> None:
-        mine = torch.tensor([self._passed / _EVERY], dtype=torch.float64, device=self._group.device)
+        mine = torch.tensor([self._passed / self._counted], dtype=torch.float64, device=self._group.device)
         parts = [torch.empty_like(mine) for _ in range(self._group.size)]
         distributed.all_gather(parts, mine)
-        self._passed = 0.0
+        self._passed, self._counted = 0.0, 0
         if not self._group.leads:
             return
         seconds = [float(part) for part in parts]

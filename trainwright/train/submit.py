@@ -19,7 +19,7 @@ from trainwright.report import markdown
 from trainwright.tracking.shipping import Destination, given_by_kfp
 from trainwright.train.homes import next_folder
 from trainwright.train.inherited import inherit
-from trainwright.train.refusals import check_kind
+from trainwright.train.refusals import check_kind, check_secrets, check_store
 from trainwright.train.shown import show_failure, show_page
 from trainwright.train.specification import Specification, check_snapshot, pinned
 
@@ -148,6 +148,8 @@ _SectionT = TypeVar("_SectionT")
 
 def _parse(request: Request) -> _Plan:
     """Read all sections, and report what is wrong with any of them at once."""
+    texts = {"network": request.network, "training": request.training, "resources": request.resources}
+    check_secrets(texts)
     wrong: list[str] = []
     network = _read(lambda: read_network(request.network), wrong)
     training = _read(lambda: Training.parse(request.training, "training"), wrong)
@@ -171,6 +173,7 @@ def _read(section: Callable[[], _SectionT], wrong: list[str]) -> _SectionT | Non
 def _check(plan: _Plan) -> None:
     """Check everything that can be checked without reading rows."""
     check_kind(plan.network, plan.training, plan.processes, plan.resources.gpus)
+    check_store(plan.training.checkpoints.store)
     snapshot = Snapshot.open(plan.request.training_set, plan.request.data_version)
     early = plan.training.guards.early_stopping
     splits = [plan.training.split, *plan.training.predict, *([early.split] if early else [])]

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import distributed
+from torch.distributed import ProcessGroup
 
 from trainwright.errors import InternalError, TrainwrightError
 from trainwright.train.group import PATIENCE, Group, allow, patient_group
@@ -14,18 +15,19 @@ _T = TypeVar("_T")
 
 
 class Circle:
-    """All processes, over a gloo group that nothing else uses.
+    """All processes, over a gloo group that nothing else uses meanwhile.
 
     It waits for a call as long as that takes: a checkpoint may have to be brought from a store first. The
     end of a process is seen at once, as the connections are there.
 
     Args:
         group: The processes; all of them call this together.
+        over: A gloo group of all of them that is free as long as this is used; one of its own if absent.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, over: ProcessGroup | None = None) -> None:
         self.rank, self.size = group.rank, group.size
-        self.group, self._limit = patient_group(), timedelta(seconds=group.limit_s)
+        self.group, self._limit = over or patient_group(), timedelta(seconds=group.limit_s)
 
     def first(self, call: Callable[[], _T]) -> _T:
         """Make a call on the first process; return, or raise, what came of it on all of them."""

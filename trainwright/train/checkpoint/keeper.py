@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import distributed
 
 from trainwright.errors import DependencyError, Diverged, PreemptedUnsaved
 from trainwright.experiment.checkpoints import Checkpointing
@@ -22,7 +21,7 @@ from trainwright.train.checkpoint.schedule import Schedule
 from trainwright.train.checkpoint.shelf import Shelf
 from trainwright.train.checkpoint.tensors import plain_facts, tensors_of
 from trainwright.train.checkpoint.writing import Outcome, Writer, judge, now
-from trainwright.train.group import Group
+from trainwright.train.group import SAVING, Group, patient_group
 from trainwright.train.state import State
 
 _T = TypeVar("_T")
@@ -71,7 +70,8 @@ class Checkpoints:
         self.figures = Figures()
         self._attempt, self._told, self._size = attempt, dict(told), group.size
         self._circle = Circle(group)
-        self._writer = Writer(distributed.new_group(backend="gloo"), group.rank, group.device)
+        # Not the one of the circle: a save goes on beside what the processes agree on.
+        self._writer = Writer(patient_group(SAVING), group.rank, group.device)
         self._schedule = Schedule(settings)
         self._folder = home / "checkpoints"
         self._shelf = Shelf(home, attempt, settings) if group.leads else None

@@ -30,8 +30,6 @@ _ALLOWED = frozenset(
         "collections.OrderedDict",
         "pathlib.Path",
         "pathlib.PosixPath",
-        "pathlib._local.Path",
-        "pathlib._local.PosixPath",
         "torch.Size",
         "torch.device",
         "torch.serialization._get_layout",
@@ -66,6 +64,7 @@ class _Unpickler(pickle.Unpickler):
         Raises:
             PermissionRefused: It is not known.
         """
+        module = "pathlib" if module == "pathlib._local" else module  # its name in Python 3.13
         known = module == "torch" and "." not in name and isinstance(getattr(torch, name, None), torch.dtype)
         if f"{module}.{name}" not in _ALLOWED and not known:
             raise _unsafe(f"{module}.{name}", self._where)

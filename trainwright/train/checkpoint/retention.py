@@ -28,11 +28,11 @@ class Retention:
 
     def __init__(self, folder: Path, keep: int, *, keep_best: bool) -> None:
         self._folder, self._keep, self._keep_best = folder, max(keep, _LEAST), keep_best
-        self._verified: dict[Name, Signature] = {}
+        self._known: dict[Name, tuple[Signature, bool]] = {}
 
     def trust(self, name: Name) -> None:
         """Take note that the digests of a checkpoint hold as its files are now."""
-        self._verified[name] = _signature(self._folder / str(name))
+        self._known[name] = (_signature(self._folder / str(name)), True)
 
     def tidy(self, start: int, held: Collection[Name]) -> None:
         """Remove what is not to stay. Whatever fails is told, and tried again the next time.
@@ -67,18 +67,19 @@ class Retention:
 
     def _verifies(self, name: Name) -> bool:
         """Tell whether the digests hold; files that did not change since are not read again."""
-        folder = self._folder / str(name)
+        folder, wrong, signature = self._folder / str(name), "", None
         try:
-            if name in self._verified and self._verified[name] == _signature(folder):
-                return True
+            signature = _signature(folder)
+            if name in self._known and self._known[name][0] == signature:
+                return self._known[name][1]
             wrong = damage(folder, read_manifest(folder).files)
         except (OSError, TrainwrightError) as error:
-            wrong = str(error)
+            wrong, signature = str(error), None  # which may pass, and is looked at again
         if wrong:
             _log.warning("checkpoint %s does not count: %s", name, wrong)
-            return False
-        self.trust(name)
-        return True
+        if signature:
+            self._known[name] = (signature, not wrong)
+        return not wrong
 
     def _best(self, names: list[Name]) -> Name | None:
         """Return the checkpoint with the least loss on the watched split, if any has one."""
@@ -100,7 +101,7 @@ class Retention:
             shutil.rmtree(folder)
         except OSError as error:
             _log.warning("checkpoint %s could not be removed: %s", name, error)
-        self._verified.pop(name, None)
+        self._known.pop(name, None)
 
 
 def _signature(folder: Path) -> Signature:

@@ -1,5 +1,6 @@
 """One save: the tensors are copied at once, and written, digested and committed while training goes on."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.tensor import DTensor
 
@@ -64,16 +66,7 @@ class Writer:
 
     def __init__(self, group: distributed.ProcessGroup, rank: int, device: torch.device) -> None:
         self._group, self._rank = group, rank
-        fast = device.type == "cuda"
-        # The copies stay for the next save; training waits for them, because it changes what is copied.
-        self._stager = _Stager(
-            StagingOptions(
-                use_pinned_memory=fast,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=fast,
-            )
-        )
+        self._stager = _Stager(fast=device.type == "cuda")
 
     def begin(self, tensors: Mapping[str, Tensor], folder: Path) -> "Future[Any]":
         """Copy the tensors, and begin to write the copies into a folder that must not exist yet."""
@@ -94,7 +87,7 @@ class Writer:
             written.result()
             return Part(files=_digested(folder, self._rank), not_finite=bad)
         except (Exception, CheckpointException) as error:  # told to the others, who wait for this process
-            return Part(failure=_told(error))
+            return Part(failure=f"{_told(error)}{_room(folder)}")
 
     def gather(self, part: Part) -> list[Part]:
         """Bring the parts of all processes to the first; elsewhere the list is of no use."""
@@ -109,16 +102,36 @@ class Writer:
         return shared[0]
 
 
-class _Stager(DefaultStager):
-    """Keeps hold of the copies, which are looked at once more."""
+class _Stager(AsyncStager):
+    """Copies tensors to the host's memory, into the copies of the save before, and keeps hold of them.
+
+    torch's ``DefaultStager`` does so from 2.13 on. Before, it drops the copies after each use, and with them
+    what it copies with: a second use ends in a KeyError.
+
+    Args:
+        fast: Whether they come from a GPU: all are on their way at once then, into pinned memory.
+    """
 
     staged: Mapping[str, Tensor]
 
-    def stage(self, state_dict: Any, **options: Any) -> Any:
-        """Copy the tensors to the host's memory."""
-        copies: Any = super().stage(state_dict, **options)
+    def __init__(self, *, fast: bool) -> None:
+        self._fast, self._copies = fast, StateDictStager(pin_memory=fast, share_memory=False)
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Copy the tensors, and wait until they are there: training goes on to change them."""
+        copies: dict[str, Any] = self._copies.stage(state_dict, non_blocking=self._fast)
+        if self._fast:
+            torch.accelerator.synchronize()
         self.staged = copies[STATE]
         return copies
+
+    def synchronize_staging(self) -> None:
+        """Do nothing: all is there already."""
+        return None
+
+    def close(self) -> None:
+        """Let go of the copies."""
+        self._copies.close()  # type: ignore[no-untyped-call]
 
 
 def judge(parts: Sequence[Part]) -> Outcome | None:
@@ -155,6 +168,14 @@ def _finite(value: Tensor) -> bool:
     if not local.is_floating_point():
         return True
     return all(bool(torch.isfinite(piece).all()) for piece in torch.split(local.reshape(-1), _PIECE))
+
+
+def _room(folder: Path) -> str:
+    """Say how much room there is: torch has other words for a full disk than the system does."""
+    try:
+        return f"; {shutil.disk_usage(folder.parent).free / 2**20:,.1f} MiB are free there"
+    except OSError:
+        return ""
 
 
 def _told(error: BaseException) -> str:

@@ -59,6 +59,6 @@ class Whole:
             batch = part.to(self._device)
             with synchronised(self._runner, last=index == len(parts) - 1):
                 loss = (self._loss(self._runner(*batch.inputs), batch.target) * batch.weight).sum()
-                (loss * factor).backward()  # type: ignore[no-untyped-call]
+                loss.backward(loss.new_full((), factor))  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
