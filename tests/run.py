@@ -8,6 +8,7 @@ others run once more alone; one that then passes is named as unstable (docs/deci
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -191,6 +192,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def main() -> int:
     """Run what was asked for; 0 when every test passed and there was at least one."""
+    # A shell that starts this in the background has Ctrl-C ignored, and so would every process of a test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options, paths = split([part for text in sys.argv[1:] for part in shlex.split(text)])
     groups = grouped(paths or everything())
     missing = [name for name in groups if not interpreter(name).exists()]

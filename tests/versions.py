@@ -37,7 +37,8 @@ def environment(python: str, torch: str) -> Path:
         CalledProcessError: uv cannot find the interpreter or the packages, and has said so.
     """
     uv = str(Path(sys.executable).with_name("uv"))
-    folder = ROOT / "build" / "versions" / f"{python.strip('/').replace('/', '-')}-{torch}"
+    place = f"{python.strip('/').replace('/', '-')}-{torch}"
+    folder = ROOT / "build" / "versions" / place / "torch"  # named as the image is, which records tell
     here = folder / "bin" / "python"
     if not here.exists():
         subprocess.run([uv, "venv", "--quiet", "--python", python, str(folder)], check=True)

@@ -6,10 +6,14 @@
 import argparse
 import io
 import runpy
+import signal
 import sys
 from typing import Any, Never, TextIO
 
 from trainwright.errors import InputError, Preempted
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a command to stop."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,8 +61,11 @@ def _unheard(stream: TextIO) -> TextIO:
 
 
 def main() -> None:
-    """Run the command line of a verb, and end with its exit code; after Ctrl-C with 40, without a word."""
+    """Run the command line of a verb; end with its exit code, or after Ctrl-C or SIGTERM silently with 40."""
     go_on_unheard()
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     verb = sys.argv.pop(1)
     try:
         runpy.run_module(f"trainwright.{verb}", run_name="__main__", alter_sys=True)

@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+import functools
 import hashlib
 import json
 import secrets
@@ -133,9 +134,13 @@ def _expect(kind: type, value: Any, where: str) -> Any:
     return value
 
 
+_hints = functools.cache(typing.get_type_hints)
+"""An audit is thousands of documents of one kind."""
+
+
 def _read_dataclass(kind: type, value: Any, where: str) -> Any:
     _expect(dict, value, where)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     required = {
         name

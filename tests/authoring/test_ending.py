@@ -91,23 +91,42 @@ def test_a_command_of_a_verb_is_stopped_with_the_one_that_started_it(
     """It reads a plan that nobody writes."""
     os.mkfifo(tmp_path / "plan.json")
     command = [sys.executable, "-c", START, "features", "apply", "."]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with started(command, tmp_path) as process:
         plan = opened_with_its_reader(tmp_path / "plan.json", process)
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=300)
         os.close(plan)
     assert (process.returncode, out) == (40, "")
     assert err == "\nStopped. It may be done already: look before you repeat it.\n"
+
+
+def test_a_command_in_the_background_is_stopped_by_sigterm_though_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    """A shell has what it starts with ``&`` ignore Ctrl-C, and so its children."""
+    os.mkfifo(tmp_path / "plan.json")
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    with started([*shell, sys.executable, "-c", START, "features", "apply", "."], tmp_path) as process:
+        plan = opened_with_its_reader(tmp_path / "plan.json", process)
+        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+        os.close(plan)
+    assert process.returncode == 40
+    assert err == "\nStopped. It may be done already: look before you repeat it.\n"
+
+
+def started(command: list[str], folder: Path) -> "subprocess.Popen[str]":
+    """Start a command as a group of its own."""
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def opened_with_its_reader(path: Path, process: "subprocess.Popen[str]") -> int:

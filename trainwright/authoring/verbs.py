@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from trainwright.authoring.ending import UNCHANGED, reported
+from trainwright.command import STOPPING
 from trainwright.errors import Preempted, PreemptedUnsaved
 
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
@@ -238,16 +239,18 @@ def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) 
 def _stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
     """Let a process end as it does after Ctrl-C, rather than kill it; yield the signals that came meanwhile.
 
-    A terminal sends Ctrl-C to both, and a job of CI that is cancelled only tells us.
+    A terminal sends Ctrl-C to both, and a job of CI that is cancelled only tells us. What whoever started us
+    has us ignore, as a shell does with Ctrl-C in the background, stays ignored.
     """
     asked: list[int] = []
 
     def told(number: int, _: object) -> None:
         asked.append(number)
         if number == signal.SIGTERM:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, told) for number in heard}
     try:
         yield asked
     finally:

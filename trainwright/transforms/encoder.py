@@ -217,7 +217,8 @@ class Cycles(nn.Module):
         # The angle, in turns, folded into a quarter turn round 0: sin(2 pi turn) = sin(2 pi u).
         sine = torch.minimum(turn, torch.maximum(0.5 - turn, turn - 1))
         cosine = (turn - 0.5).abs() - 0.25
-        waves = _sine(torch.stack([sine, cosine], 1).flatten(0, 1))
+        # Not `flatten`, for which torch before 2.13 wants to know more of the number of rows when it exports.
+        waves = _sine(torch.stack([wave for pair in zip(sine, cosine, strict=True) for wave in pair]))
         return torch.where(dated.repeat_interleave(2 * len(CYCLES_S), 0), waves, 0.0).float()
 
 

@@ -56,6 +56,7 @@ class Staged:
         gives = self._architecture.gives(len(part), last=layout.stage == stages - 1)
         if (low := low_precision(self._training)) and not isinstance(self._runner, FSDPModule):
             before, gives = before.detach().to(low).requires_grad_(), gives.to(low)
+        self._runner.register_forward_hook(_without_gaps)
         stage = PipelineStage(
             self._runner,
             layout.stage,
@@ -76,6 +77,11 @@ class Staged:
         loss = (self._loss(output, target) * weight).sum()
         self._total += loss.detach()
         return loss * self._factor
+
+
+def _without_gaps(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    """Close the gaps that an uneven division of a matrix leaves: torch 2.11 takes them for another shape."""
+    return output.contiguous()
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:
