@@ -106,7 +106,7 @@ ORPHANS = """
 import os, sys, time
 from trainwright.validate.workers import run_all
 def work(task):
-    os.write(1, b"%d\n" % os.getpid())  # in one piece: two processes write to this pipe
+    os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes write to this pipe
     time.sleep(0.2)
     return task
 list(run_all(work, list(range(1000)), 2))
