@@ -88,8 +88,9 @@ def test_rows_go_to_a_cluster_by_feasts_own_writer(tmp_path: Path, make_shop: Ca
         places = [f"127.0.0.1:{port}" for port in ports]
         create = ["redis-cli", "--cluster", "create", *places, "--cluster-yes"]
         subprocess.run(create, check=True, capture_output=True)
-        states = ["redis-cli", "-p", str(ports[0]), "cluster", "info"]
-        servers.wait_until(lambda: "cluster_state:ok" in _said(states), "the cluster")
+        for port in ports:  # each finds out by itself
+            asked = ["redis-cli", "-p", str(port), "cluster", "info"]
+            servers.wait_until(lambda asked=asked: "cluster_state:ok" in _said(asked), f"the node at {port}")
         online = {"redis_type": "redis_cluster", "connection_string": ",".join(places)}
         assert serve(make_shop(), online) == "redis, by Feast itself"
 
