@@ -11,6 +11,7 @@ from tests.authoring.api.server import serving
 from tests.docs.written import Command, commands
 from tests.pipelines.world import ROOT, RUNS, World
 from trainwright.authoring import arguments
+from trainwright.authoring.runs import Request
 
 LEFT = {
     r"make (test|check|demo)": "it is what runs this test, or minutes of the same pipeline on a year of rows",
@@ -55,9 +56,8 @@ def one_step(world: World, words: list[str]) -> list[str]:
     if "--run" in words:
         if world.once("one step"):
             assert world.call(["run", *given]).returncode == 0
-        runs = [
-            path.name for path in (world.folder / "runs").iterdir() if not path.name.startswith(("0192", "."))
-        ]
+        there = (world.folder / "runs").glob(f"*/{Request.FILE}")  # others of other pipelines are among them
+        runs = [path.parent.name for path in there if Request.read(path.parent).pipeline == "resolve"]
         words = [
             runs[0] if before == "--run" else word for before, word in zip(["", *words], words, strict=False)
         ]
