@@ -21,10 +21,11 @@ from trainwright.storage.uris import remote
         ("http://host/x.csv", "Write https://host/x.csv"),
         ("S3://bucket/x.csv", "Write s3://bucket/x.csv"),
         ("gcs://bucket/x.csv", "Write gs://bucket/x.csv"),
+        ("mino://bucket/x.csv", "Write minio://bucket/x.csv"),
     ],
 )
 def test_a_scheme_that_is_not_read_here_is_refused_and_the_nearest_named(uri: str, hint: str) -> None:
-    with pytest.raises(InputError, match="is not read here; known are file, gs, s3, https") as caught:
+    with pytest.raises(InputError, match="is not read here; known are file, gs, s3, minio, https") as caught:
         storage.list_files(uri)
     assert caught.value.hint == hint
 
@@ -35,6 +36,7 @@ def test_a_scheme_that_is_not_read_here_is_refused_and_the_nearest_named(uri: st
         ("gs:///bucket/x", "Write gs://BUCKET/bucket/x"),
         ("s3:/bucket/key", "Write s3://bucket/key"),
         ("gs:bucket/key", "Write gs://bucket/key"),
+        ("minio:/bucket/key", "Write minio://bucket/key"),
         ("https:/host/x", "Write https://host/x"),
         ("https:///x", "Write https://HOST/x"),
         ("file:/data/x", "Write file:///data/x"),
@@ -134,7 +136,7 @@ def test_a_joined_name_stays_below_its_folder(name: str) -> None:
 
 @given(
     st.text(st.characters(codec="utf-8"), max_size=40)
-    | st.from_regex(r"\A(gs|s3|https?|file|ftp)://[^\0]{0,40}\Z")
+    | st.from_regex(r"\A(gs|s3|minio|https?|file|ftp)://[^\0]{0,40}\Z")
 )
 def test_any_text_is_a_place_or_a_typed_error(text: str) -> None:
     try:

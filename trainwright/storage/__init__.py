@@ -1,7 +1,8 @@
 """Files by URI: list, digest, open, write once.
 
 A local path, a ``file://`` URI and a mounted volume are one thing and need nothing installed. ``gs://``,
-``s3://`` and ``https://`` each have their own driver, imported only when such a URI is met.
+``s3://`` (also written ``minio://``) and ``https://`` each have their own driver, imported only when such a
+URI is met.
 """
 
 from trainwright.storage.access import Access

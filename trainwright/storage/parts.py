@@ -26,6 +26,7 @@ class Parts:
         client: boto3's client.
         bucket: Name of the bucket.
         name: Name of the object.
+        uri: The object, for messages.
         told: Turns what boto3 raises into what every store raises.
         patience_s: For how long each part is tried again.
     """
@@ -33,6 +34,7 @@ class Parts:
     client: Any
     bucket: str
     name: str
+    uri: str
     told: Callable[[str, str], AbstractContextManager[None]]
     patience_s: float
 
@@ -78,7 +80,7 @@ class Parts:
                 )
             return str(done["ETag"])
 
-        where = f"s3://{self.bucket}/{self.name} part {number}"
+        where = f"{self.uri} part {number}"
         return {"ETag": retrying(once, "writing", where, self.patience_s), "PartNumber": number}
 
     def _abort(self, upload: str) -> None:

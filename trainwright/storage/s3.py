@@ -1,7 +1,8 @@
-"""``s3://`` by boto3: pinned by version id where the bucket keeps versions, else by ETag.
+"""``s3://`` and ``minio://`` by boto3: pinned by version id where the bucket keeps versions, else by ETag.
 
 Every call is one try with the library's own retries off; the one policy is in
-:mod:`trainwright.storage.retries`. Endpoint, region and credentials are the library's own configuration.
+:mod:`trainwright.storage.retries`. Endpoint, region and credentials are the library's own configuration. Only
+``minio://`` has a default endpoint of its own, the one that Kubeflow Pipelines gives this scheme.
 """
 
 import base64
@@ -40,6 +41,21 @@ _UNANSWERED = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutEr
 _MD5 = 32
 _LACKING = frozenset({405, 501})
 _FORBIDDEN, _ABSENT, _CONFLICT, _FAILED, _ELSEWHERE = 403, 404, 409, 412, 301
+_AMAZON = ".amazonaws.com"
+
+PIPELINES_STORE = "http://seaweedfs.kubeflow:9000"
+"""Endpoint of ``minio://`` where none is configured, as KFP 2.17's launcher has it
+(``DefaultEndpointInMultiUserMode`` in ``backend/src/v2/objectstore/config.go``)."""
+
+
+_CONFIGURE = (
+    "Look at AWS_ENDPOINT_URL_S3, which is written with its scheme (http://HOST:PORT), and at "
+    "AWS_DEFAULT_REGION, which is a name or not set."
+)
+_CREDENTIALS = (
+    "The step has no credentials. Give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from a Secret "
+    "(docs/storage.md), or its service account a role, and allow {action} on this object."
+)
 
 
 class Lacking(InputError):
@@ -49,8 +65,8 @@ class Lacking(InputError):
 class Bucket:
     """One bucket. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
 
-    def __init__(self, name: str, access: Access) -> None:
-        self.name, self.access = name, access
+    def __init__(self, name: str, access: Access, scheme: str = "s3") -> None:
+        self.name, self.access, self._scheme = name, access, scheme
         self._seal: bool | None = None
 
     def head(self, name: str, version: str = "") -> SourceFile:
@@ -90,7 +106,9 @@ class Bucket:
     def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
         """Write an object that must not exist yet; the store compares what it got with its MD5."""
         if size > PART:
-            Parts(self._client, self.name, name, self._told, self.access.patience_s).push(content, size)
+            Parts(self._client, self.name, name, self._uri(name), self._told, self.access.patience_s).push(
+                content, size
+            )
             return self.head(name)
         with self._told(name, "s3:PutObject"):
             done = self._client.put_object(
@@ -102,7 +120,7 @@ class Bucket:
                 IfNoneMatch="*",
             )
         return SourceFile(
-            uri=f"s3://{self.name}/{name}",
+            uri=self._uri(name),
             size=size,
             checksum=f"md5:{md5.hex()}",
             version=done.get("VersionId") or done["ETag"],
@@ -119,7 +137,10 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        return _client(os.getpid())
+        return _client(os.getpid(), self._scheme)
+
+    def _uri(self, name: str) -> str:
+        return f"{self._scheme}://{self.name}/{name}"
 
     @cached_property
     def _versioned(self) -> bool:
@@ -157,7 +178,7 @@ class Bucket:
         digits = row["ETag"].strip('"')
         kind = "md5" if len(digits) == _MD5 and not sealed else "etag"
         return SourceFile(
-            uri=f"s3://{self.name}/{name}",
+            uri=self._uri(name),
             size=int(size),
             checksum=f"{kind}:{digits}",
             version=row.get("VersionId") or f'"{digits}"',
@@ -167,7 +188,7 @@ class Bucket:
     @contextmanager
     def _told(self, name: str, action: str) -> Iterator[None]:
         """Turn what the library raises into what every store raises."""
-        where = f"s3://{self.name}/{name}"
+        where = self._uri(name)
         try:
             yield
         except boto_errors.ClientError as error:
@@ -178,7 +199,9 @@ class Bucket:
             answered = not isinstance(error, _UNANSWERED)
             raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=answered) from None
         except (boto_errors.BotoCoreError, ValueError) as error:
-            raise InputError(f"the request cannot be made: {redacted(str(error))}", where=where) from None
+            raise InputError(
+                f"the request cannot be made: {redacted(str(error))}", where=where, hint=_CONFIGURE
+            ) from None
 
     def _answer(self, error: boto_errors.ClientError, where: str, action: str) -> Exception:
         answer, said = error.response.get("ResponseMetadata", {}), redacted(str(error))[:300]
@@ -207,20 +230,26 @@ def _pin(version: str) -> dict[str, str]:
 
 def _refused(said: str, where: str, action: str) -> PermissionRefused:
     credentials = boto3.session.Session().get_credentials()
-    ending = credentials.access_key[-4:] if credentials and credentials.access_key else "none"
-    return PermissionRefused(
-        f"the store refused: {said}",
-        where=where,
-        hint=f"Allow {action} on it to the identity of the step, whose access key ends in {ending}.",
-    )
+    if credentials and credentials.access_key:
+        ending = credentials.access_key[-4:]
+        hint = f"Allow {action} on it to the identity of the step, whose access key ends in {ending}."
+    else:
+        hint = _CREDENTIALS.format(action=action)
+    return PermissionRefused(f"the store refused: {said}", where=where, hint=hint)
 
 
-@lru_cache(maxsize=1)
-def _client(process: int) -> Any:  # noqa: ARG001 - a forked process must not share connections
+@lru_cache(maxsize=2)
+def _client(process: int, scheme: str) -> Any:  # noqa: ARG001 - a forked process must not share connections
     settings = Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=10,
         read_timeout=60,
         max_pool_connections=16,
+        # As KFP's launcher: other S3 stores may reject the newer checksums. Writes carry an MD5.
+        request_checksum_calculation="when_required",
     )
-    return boto3.session.Session().client("s3", config=settings)
+    session = boto3.session.Session()
+    client = session.client("s3", config=settings)
+    if scheme == "minio" and _AMAZON in client.meta.endpoint_url:  # boto3's own default: none is configured
+        client = session.client("s3", config=settings, endpoint_url=PIPELINES_STORE)
+    return client

@@ -106,10 +106,21 @@ def _s3(bucket: str, access: Access) -> Store:
     return Bucket(bucket, access)
 
 
+def _minio(bucket: str, access: Access) -> Store:
+    from trainwright.storage.s3 import Bucket
+
+    return Bucket(bucket, access, scheme="minio")
+
+
 def _https(host: str, access: Access) -> Store:
     from trainwright.storage.https import Server
 
     return Server(host, access)
 
 
-_OPEN: dict[str, Callable[[str, Access], Store]] = {"gs": _gs, "s3": _s3, "https": _https}
+_OPEN: dict[str, Callable[[str, Access], Store]] = {
+    "gs": _gs,
+    "s3": _s3,
+    "minio": _minio,
+    "https": _https,
+}

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainwright.errors import InputError, PermissionRefused
 
-SCHEMES = ("file", "gs", "s3", "https")
+SCHEMES = ("file", "gs", "s3", "minio", "https")
 """What can be named; a path without a scheme is a local one."""
 
 FORBIDDEN = ("/etc", "/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
@@ -28,7 +28,7 @@ _USER = re.compile(r"(://)(?:[^/?#\s'\"]*|[^/?#\s@'\":]+:(?!\d+(?:[/?#]|$))[^\s'
 """A user and a password; the second form is one with slashes in it."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
-_SLIP = re.compile(r"(gs|s3|https?|file):/*", re.IGNORECASE)
+_SLIP = re.compile(r"(gs|s3|minio|https?|file):/*", re.IGNORECASE)
 _IDENTITY = "Take it out: credentials come from the identity that the step runs under."
 
 
@@ -37,7 +37,7 @@ class Remote:
     """A place in an object store or on a web server.
 
     Attributes:
-        scheme: ``gs``, ``s3`` or ``https``.
+        scheme: ``gs``, ``s3``, ``minio`` or ``https``.
         bucket: The bucket; of ``https`` the host, with its port if it has one.
         name: The object's name, without a leading slash; of ``https`` the path and the query.
     """

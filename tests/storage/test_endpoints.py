@@ -1,0 +1,95 @@
+"""s3:// and minio:// as a step meets them: endpoint and keys from the SDK's own variables, or none at all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.storage.stores import Bucket
+from trainwright import storage
+from trainwright.errors import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+LOOK = """
+import sys
+from trainwright import storage
+from trainwright.errors import reported
+with reported("test"):
+    access = storage.Access(patience_s=0)
+    print(sys.argv[1], storage.read_bytes(sys.argv[1], access=access).decode())
+"""
+
+
+def look(uri: str, **variables: str | None) -> tuple[int, str, dict[str, object]]:
+    """Read an object in a fresh process with only these AWS variables set; give code, output and error."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    known |= {"AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": str(ROOT)}
+    known |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    known |= {name: value for name, value in variables.items() if value is not None}
+    command = [sys.executable, "-c", LOOK, uri]
+    done = subprocess.run(command, check=False, env=known, capture_output=True, text=True)
+    [line] = [line for line in done.stderr.splitlines() if line.startswith(MARK)] or [MARK + "{}"]
+    return done.returncode, done.stdout, json.loads(line.removeprefix(MARK))
+
+
+def keys() -> dict[str, str]:
+    return {name: os.environ[name] for name in KEYS}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "minio"])
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+def test_endpoint_and_keys_from_variables_alone_reach_the_store(
+    s3: Bucket, scheme: str, variable: str
+) -> None:
+    s3.put("a/x.txt", b"hello")
+    uri = f"{scheme}://{s3.name}/a/x.txt"
+    code, said, error = look(uri, **keys(), **{variable: os.environ["AWS_ENDPOINT_URL_S3"]})
+    assert (code, said, error) == (0, f"{uri} hello\n", {})
+
+
+def test_minio_uris_list_write_and_read_like_s3_and_keep_their_scheme(s3: Bucket, tmp_path: Path) -> None:
+    root = f"minio://{s3.name}"
+    made = storage.create(f"{root}/run/record.json", b"{}")
+    (tmp_path / "big.parquet").write_bytes(b"x" * (33 << 20))
+    storage.publish(tmp_path / "big.parquet", f"{root}/run/big.parquet")
+    assert list(storage.find(root, "record.json")) == [made.uri] == [f"{root}/run/record.json"]
+    listing = storage.take_listing(f"{root}/run/**/*")
+    assert [entry.uri for entry in listing.files] == [f"{root}/run/big.parquet"]
+    assert listing.content_digest == storage.take_listing(f"s3://{s3.name}/run/**/*").content_digest
+    with pytest.raises(storage.AlreadyThere):
+        storage.create(f"{root}/run/record.json", b"other")
+    storage.remove([f"{root}/run/record.json"])
+    assert list(storage.find(root, "record.json")) == []
+
+
+def test_minio_without_an_endpoint_goes_to_the_store_of_kubeflow_pipelines() -> None:
+    code, _, error = look("minio://mlpipeline/v2/x.json", **dict.fromkeys(KEYS, "x" * 16))
+    assert (code, error["where"]) == (21, "minio://mlpipeline/v2/x.json")
+    assert "http://seaweedfs.kubeflow:9000/mlpipeline/v2/x.json" in str(error["what"])
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_keys_the_error_says_which_variables_give_them(s3: Bucket, value: str | None) -> None:
+    code, _, error = look(
+        f"s3://{s3.name}/x",
+        AWS_ENDPOINT_URL_S3=os.environ["AWS_ENDPOINT_URL_S3"],
+        AWS_ACCESS_KEY_ID=value,
+        AWS_SECRET_ACCESS_KEY=value,
+    )
+    assert code == 50
+    assert "there are no credentials" in str(error["what"])
+    assert str(error["hint"]).startswith("The step has no credentials. Give it AWS_ACCESS_KEY_ID and")
+
+
+@pytest.mark.parametrize(
+    "variables", [{"AWS_ENDPOINT_URL_S3": "seaweedfs.kubeflow:9000"}, {"AWS_DEFAULT_REGION": ""}]
+)
+def test_an_endpoint_without_a_scheme_or_an_empty_region_is_bad_input(variables: dict[str, str]) -> None:
+    code, _, error = look("s3://bucket/x", **variables, **dict.fromkeys(KEYS, "x" * 16))
+    assert code == 10
+    assert "Invalid endpoint: " in str(error["what"])
+    assert "AWS_ENDPOINT_URL_S3, which is written with its scheme" in str(error["hint"])
