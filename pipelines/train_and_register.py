@@ -14,9 +14,8 @@ from components.summarize.component import summarize
 from components.train.component import train
 from components.validate.component import validate
 from trainwright.authoring import images
+from trainwright.authoring.tasks import configure
 
-HOUR_S = 3600
-RETRIES = 2
 SHARED = "/shared"
 """Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
 
@@ -25,28 +24,9 @@ SECRETS = "/var/run/secrets/trainwright"
 """A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
 
 
-def _set(
-    task: dsl.PipelineTask, *, cpu: str, memory: str, hours: int = 1, cached: bool = True
-) -> dsl.PipelineTask:
-    """Give a task its resources, retries, time limit and caching; all are fixed when it is compiled.
-
-    Caching is set here, because the client's override does not reach tasks inside an exit handler. What kfp
-    calls the longest backoff is for Argo the time for all attempts together, from the start of the first:
-    after it nothing is tried again, and a second attempt is stopped. So it has to hold every attempt.
-    """
-    longest = f"{(RETRIES + 1) * hours + 1}h"
-    task.set_cpu_request(cpu).set_cpu_limit(cpu)
-    task.set_memory_request(memory).set_memory_limit(memory)
-    task.set_retry(RETRIES, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=longest)
-    task.set_caching_options(cached)
-    kubernetes.set_timeout(task, hours * HOUR_S)
-    kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
-    return task
-
-
 def _look(task: dsl.PipelineTask) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
-    return _set(task, cpu="1", memory="1G", cached=False)
+    return configure(task, cpu="1", memory="1G", cached=False)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -62,7 +42,7 @@ def _trained(joined: dsl.PipelineTask, claim: str, **sections: str) -> dsl.Pipel
         image=images.TORCH,
         **sections,
     )
-    _set(task, cpu="200m", memory="512M", hours=24)
+    configure(task, cpu="200m", memory="512M", hours=24)
     kubernetes.mount_pvc(task, pvc_name=claim, mount_path=SHARED)
     return kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
 
@@ -78,7 +58,7 @@ def _registered(
     """Try the model as it will be served, and register it."""
     model, version = trained.outputs["model"], trained.outputs["model_version"]
     probed = probe(model=model, model_version=version)
-    _set(probed, cpu="2", memory="8G")
+    configure(probed, cpu="2", memory="8G")
     registered = register(
         model=model,
         model_version=version,
@@ -89,7 +69,7 @@ def _registered(
         commit=commit,
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
-    _set(registered, cpu="1", memory="2G", cached=False)
+    configure(registered, cpu="1", memory="2G", cached=False)
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
@@ -133,7 +113,7 @@ def train_and_register(
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for the day for which the run
             was scheduled, in UTC.
     """
-    finish = _set(summarize(), cpu="500m", memory="1G", cached=False)
+    finish = configure(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish):
         # Only strings of these four are passed on: on a cluster, a step that took an artifact of a task that
         # is never cached would never be reused itself.
@@ -147,7 +127,7 @@ def train_and_register(
         ingested = ingest(
             source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
         )
-        _set(ingested, cpu="2", memory="4G")
+        configure(ingested, cpu="2", memory="4G")
         _read_outside(ingested)
         snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
 
@@ -161,7 +141,7 @@ def train_and_register(
             baseline_version=baseline_now.outputs["version"],
             newest_since=source_now.outputs["newest_since"],
         )
-        _set(validated, cpu="2", memory="8G")
+        configure(validated, cpu="2", memory="8G")
 
         with dsl.If(validated.outputs["decision"] != "FAIL", "data-not-refused"):
             joined = join(
@@ -172,7 +152,7 @@ def train_and_register(
                 quarantine=validated.outputs["quarantine"],
                 quarantine_version=validated.outputs["quarantine_version"],
             )
-            _set(joined, cpu="2", memory="8G")
+            configure(joined, cpu="2", memory="8G")
 
             trained = _trained(joined, claim, network=network, training=training, resources=resources)
 
@@ -185,7 +165,7 @@ def train_and_register(
                 model_version=production_now.outputs["model_version"],
                 source=production_now.outputs["source"],
             )
-            _set(scored, cpu="2", memory="8G", hours=4)
+            configure(scored, cpu="2", memory="8G", hours=4)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],
@@ -195,7 +175,7 @@ def train_and_register(
                 baseline_version=scored.outputs["Output"],
                 baseline_registered=production_now.outputs["registered"],
             )
-            _set(evaluated, cpu="2", memory="4G")
+            configure(evaluated, cpu="2", memory="4G")
 
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
                 _registered(trained, validated, evaluated, registry=registry, commit=commit)

@@ -9,7 +9,9 @@ import yaml
 from kfp import components, dsl
 
 from trainwright.authoring import arguments
+from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.experiment import Resources
+from trainwright.train.inherited import inherit
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
@@ -120,6 +122,46 @@ def test_the_train_step_shares_a_volume_with_its_job() -> None:
         if body["kind"] == "PersistentVolumeClaim"
     ]
     assert claim == Resources().claim
+
+
+@pytest.mark.parametrize("name", ["train_and_register", "materialize_features", "promote_model"])
+def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(name: str) -> None:
+    pipeline, platform = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
+    settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    for task, body in tasks(pipeline):
+        mine = settings[body["executor"]]
+        references = [*mine["secretAsEnv"], *mine["configMapAsEnv"]]
+        assert all(reference["optional"] for reference in references), task
+        variables = [pair["envVar"] for reference in references for pair in reference["keyToEnv"]]
+        # KFP sends them as a strategic merge patch: a second one of a name would replace the first.
+        assert len(set(variables)) == len(variables), task
+        assert {"MINIO_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"} <= set(variables), task
+        assert {reference["secretName"] for reference in mine["secretAsEnv"]} == {KFP_STORE, STORE}, task
+
+
+def test_the_train_steps_store_references_reach_the_pods_of_its_job() -> None:
+    """KFP 2.17's driver turns each reference into a variable of the TaskConfig (v2/driver/k8s.go)."""
+    pipeline, platform = spec()
+    mine = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    optional = {"optional": True}
+    given = [
+        {"name": pair["envVar"], "valueFrom": {kind: {"name": entry[field], "key": pair[key]} | optional}}
+        for kind, field, key, entries in (
+            ("secretKeyRef", "secretName", "secretKey", mine["secretAsEnv"]),
+            ("configMapKeyRef", "configMapName", "configMapKey", mine["configMapAsEnv"]),
+        )
+        for entry in entries
+        for pair in entry["keyToEnv"]
+    ]
+    passed = {
+        field["field"]: field.get("applyToTask", False)
+        for field in pipeline["components"]["comp-train"]["taskConfigPassthroughs"]
+    }
+    assert passed["ENV"], "the step itself needs them, too"
+    placement = inherit(Resources(), {"env": given}).resources.placement
+    found = {variable.name: variable for variable in placement.env_from_secrets}
+    assert set(found) == {entry["name"] for entry in given}
+    assert (found["AWS_ACCESS_KEY_ID"].secret, found["AWS_REGION"].config) == (STORE, STORE)
 
 
 def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:

@@ -97,6 +97,21 @@ def test_variables_are_handed_on_and_secrets_by_reference_only() -> None:
     assert (variable.name, variable.secret, variable.key) == ("MY_TOKEN", "mlflow", "token")
 
 
+def test_a_config_maps_variable_is_handed_on_by_reference() -> None:
+    reference = {"configMapKeyRef": {"name": "trainwright-store", "key": "AWS_REGION", "optional": True}}
+    found = inherit(resources(), {"env": [{"name": "AWS_REGION", "valueFrom": reference}]})
+    (variable,) = found.resources.placement.env_from_secrets
+    assert (variable.config, variable.secret, variable.optional) == ("trainwright-store", "", True)
+
+
+def test_a_variable_of_the_section_wins_over_an_optional_one_of_the_step() -> None:
+    mine = {"name": "AWS_ACCESS_KEY_ID", "secret": "mine", "key": "id"}
+    reference = {"secretKeyRef": {"name": "trainwright-store", "key": "AWS_ACCESS_KEY_ID", "optional": True}}
+    step = {"env": [{"name": "AWS_ACCESS_KEY_ID", "valueFrom": reference}]}
+    found = inherit(resources(placement={"env_from_secrets": [mine]}), step)
+    assert [variable.secret for variable in found.resources.placement.env_from_secrets] == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("said", "step", "why"),
     [

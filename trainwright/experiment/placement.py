@@ -60,12 +60,21 @@ class VolumeMount(Section):
 
 
 class SecretVariable(Section):
-    """An environment variable by reference: its value never leaves the cluster's Secret."""
+    """An environment variable by reference to a Secret or a ConfigMap: its value never leaves the cluster."""
 
     name: VariableName = Field(description="The variable, such as `MLFLOW_TRACKING_TOKEN`.")
-    secret: ObjectName = Field(description="Name of the Secret.")
+    secret: ObjectName | Literal[""] = Field("", description="Name of the Secret.")
+    config: ObjectName | Literal[""] = Field("", description="Name of the ConfigMap, in place of a Secret.")
     key: str = Field(pattern=r"^[-._a-zA-Z0-9]+$", description="Key within it.")
     optional: bool = Field(False, description="Whether the pods start without it.")
+
+    @model_validator(mode="after")
+    def _one_object(self) -> Self:
+        if bool(self.secret) == bool(self.config):
+            raise ValueError(
+                f"exactly one of secret and config is named, got {[*filter(None, (self.secret, self.config))]}"
+            )
+        return self
 
 
 class Placement(Section):
@@ -123,7 +132,7 @@ class Placement(Section):
     )
     image_pull_secrets: tuple[ObjectName, ...] = Field((), description="Secrets to get the image with.")
     env_from_secrets: tuple[SecretVariable, ...] = Field(
-        (), description="Environment variables by reference to a Secret."
+        (), description="Environment variables by reference to a Secret or a ConfigMap."
     )
     min_nodes: int | None = Field(
         None, ge=1, description="Fewest nodes an elastic job goes on with; null: not elastic."

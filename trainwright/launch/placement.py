@@ -88,18 +88,20 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretVariable:
-    """An environment variable whose value the node reads from a Secret: only its name travels with the job.
+    """An environment variable that the node reads from a Secret or a ConfigMap: the job has only its name.
 
     Attributes:
         name: The variable, such as ``MLFLOW_TRACKING_TOKEN``.
+        key: Key within the Secret or the ConfigMap.
         secret: Name of the Secret.
-        key: Key within it.
+        config: Name of the ConfigMap, in place of a Secret.
         optional: Whether the pods start without it, too.
     """
 
     name: str
-    secret: str
     key: str
+    secret: str = ""
+    config: str = ""
     optional: bool = False
 
     def wrong(self) -> Iterator[str]:
@@ -108,10 +110,13 @@ class SecretVariable:
             yield f"{self.name!r} is not the name of a variable"
         if words.RESERVED.fullmatch(self.name):
             yield f"{self.name} is set by the operator, torchrun or the launcher"
-        if not words.is_subdomain(self.secret):
-            yield f"secret {self.secret!r} is not the name of a Secret"
+        if bool(self.secret) == bool(self.config):
+            yield f"{self.name} names secret {self.secret!r} and config {self.config!r}; it takes exactly 1"
+        elif not words.is_subdomain(self.secret or self.config):
+            kind = "Secret" if self.secret else "ConfigMap"
+            yield f"{kind.lower()} {self.secret or self.config!r} is not the name of a {kind}"
         if not words.is_file(self.key):
-            yield f"key {self.key!r} is not a key of a Secret"
+            yield f"key {self.key!r} is not a key of a Secret or a ConfigMap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +144,7 @@ class Placement:
         volumes: What else is mounted.
         labels: Labels of the job and its pods, such as ``team``, ``owner``, ``cost-center``.
         image_pull_secrets: Secrets with which the nodes get the image.
-        env_from_secrets: Environment variables by reference to a Secret.
+        env_from_secrets: Environment variables by reference to a Secret or a ConfigMap.
         min_nodes: Fewest nodes with which an elastic job goes on; absent: the job is not elastic.
         runtime: Name of the runtime that a TrainJob takes its pods from.
         runtime_kind: ``ClusterTrainingRuntime``, or ``TrainingRuntime`` for one of the namespace.

@@ -157,17 +157,19 @@ def _variables(
         if words.RESERVED.fullmatch(name):
             wrong.append(f"variable {name} is set by the operator, torchrun or the launcher")
             continue
-        if reference := source.get("secretKeyRef"):
+        if reference := source.get("secretKeyRef") or source.get("configMapKeyRef"):
             made = {
                 "name": name,
-                "secret": reference["name"],
+                "secret": "",
+                "config": "",
                 "key": reference["key"],
                 "optional": bool(reference.get("optional")),
-            }
-            if known.setdefault(name, made) != made:
-                wrong.append(f"variable {name} refers to another Secret than resources.placement says")
-            elif made not in references:
+            } | {"secret" if "secretKeyRef" in source else "config": reference["name"]}
+            said = known.setdefault(name, made)
+            if said == made and made not in references:
                 references.append(made)
+            elif said != made and not made["optional"]:
+                wrong.append(f"variable {name} refers to another object than resources.placement says")
         elif source:
             wrong.append(f"variable {name} refers to {', '.join(source)}, which cannot be handed on")
         elif _SECRET.fullmatch(name):

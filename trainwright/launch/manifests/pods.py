@@ -9,7 +9,7 @@ from trainwright.documents import digest_text
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.owner import Owner
-from trainwright.launch.placement import Placement, Toleration, Volume
+from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 
 Body = dict[str, Any]
 
@@ -83,17 +83,19 @@ def command(job: Job, rendezvous: tuple[str, ...] = ()) -> list[str]:
 
 
 def environment(job: Job) -> list[Body]:
-    """Variables of every process: values that anybody may see, and references to secrets."""
+    """Variables of every process: values that anybody may see, and references to Secrets and ConfigMaps."""
     plain: list[Body] = [{"name": name, "value": value} for name, value in sorted(job.environment.items())]
     return plain + [
-        {
-            "name": variable.name,
-            "valueFrom": {
-                "secretKeyRef": {"name": variable.secret, "key": variable.key, "optional": variable.optional}
-            },
-        }
+        {"name": variable.name, "valueFrom": _value_from(variable)}
         for variable in job.placement.env_from_secrets
     ]
+
+
+def _value_from(variable: SecretVariable) -> Body:
+    """Return where the node reads a variable from."""
+    kind = "secretKeyRef" if variable.secret else "configMapKeyRef"
+    name = variable.secret or variable.config
+    return {kind: {"name": name, "key": variable.key, "optional": variable.optional}}
 
 
 def amounts(job: Job) -> Body:
