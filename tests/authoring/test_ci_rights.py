@@ -34,6 +34,7 @@ RIGHTS: dict[tuple[str, str], Right | None] = {
     ("POST", f"/v2beta1/runs/{ONE}:retry"): ("runs", "retry"),
     ("POST", f"/v2beta1/runs/{ONE}:terminate"): ("runs", "terminate"),
     ("GET", f"/v1alpha1/runs/{ONE}/nodes/{ONE}/log"): None,
+    ("GET", f"/v2beta1/runs/{ONE}/nodes/{ONE}/artifacts/main-logs:read"): ("runs", "readArtifact"),
     ("GET", "/v2beta1/recurringruns"): ("jobs", "list"),
     ("POST", "/v2beta1/recurringruns"): ("jobs", "create"),
     ("GET", f"/v2beta1/recurringruns/{ONE}"): ("jobs", "get"),

@@ -44,7 +44,7 @@ def gated(folder: Path, text: str = "") -> Path:
         "inputDefinitions": {"parameters": {name: {"parameterType": "STRING"} for name in channel}},
     }
     document = {
-        "pipelineInfo": {"name": "gated", "description": text},
+        "pipelineInfo": {"name": "gated", "displayName": "A gated pipeline", "description": text},
         "schemaVersion": "2.1.0",
         "sdkVersion": "kfp-2.17.0",
         "components": {**{f"comp-{verb}": _component(verb) for verb in VERBS}, "comp-condition-1": group},
@@ -62,6 +62,7 @@ def gated(folder: Path, text: str = "") -> Path:
                     "source": {"parameterType": "STRING"},
                     "rows": {"parameterType": "NUMBER_INTEGER", "isOptional": True, "defaultValue": 3.0},
                     "date": {"parameterType": "STRING", "isOptional": True, "defaultValue": ""},
+                    "registry": {"parameterType": "STRING", "isOptional": True, "defaultValue": ""},
                 }
             },
         },

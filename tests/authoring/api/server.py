@@ -4,6 +4,7 @@ Paths and bodies are those of the published description; a request that is not i
 400. Every request is kept in :attr:`Api.calls`.
 """
 
+import base64
 import contextlib
 import json
 import re
@@ -57,13 +58,19 @@ class Dropped(Exception):
 
 @dataclass
 class Api:
-    """The stand-in: what it holds, who may ask, what goes wrong."""
+    """The stand-in: what it holds, who may ask, what goes wrong.
+
+    Attributes:
+        logs: Of pods that are there, by their names.
+        archive: Logs of ended pods in the object store, by the nodes of the workflow: Argo's ``main-logs``.
+    """
 
     url: str
     store: Store = field(default_factory=Store)
     token: str = ""
     forbidden: bool = False
     logs: dict[str, str] = field(default_factory=dict)
+    archive: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
@@ -123,6 +130,10 @@ class Api:
             if match[2] in self.logs:
                 return self.logs[match[2]]
             return '{"error_message": "Failed to read logs"}'  # with 200: the server has begun to answer
+        if match := re.fullmatch(rf"{BASE}/runs/([^/]+)/nodes/([^/]+)/artifacts/([^/]+):read", path):
+            if match[3] != "main-logs" or match[2] not in self.archive:
+                raise Refused(404, "artifact not found: <nil>")
+            return '{"data":"' + base64.b64encode(self.archive[match[2]].encode()).decode() + '"}'
         raise Refused(404, "Not Found")
 
     def _routes(self, query: dict[str, str], headers: Any, body: bytes) -> list[Route]:
@@ -197,7 +208,7 @@ def serving(**options: Any) -> Iterator[Api]:
             except Refused as refused:
                 status, extra = refused.status, refused.headers
                 found = {"code": 3, "message": refused.message, "details": []}
-                if refused.message.startswith("<"):
+                if refused.message.startswith(("<", "{")):
                     found = refused.message
             except Dropped:
                 self.close_connection = True

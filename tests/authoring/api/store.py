@@ -1,11 +1,14 @@
 """What the API holds, and the rules of KFP 2.17's server for it: unique names, filters, pages, states."""
 
 import datetime
+import gzip
 import itertools
 import json
 import re
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import kfp_server_api as models
@@ -25,7 +28,9 @@ COLUMNS = {
 }  # fmt: skip
 """What the server can filter and sort by: the keys of its ``APIToModelFieldMap``."""
 
+RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "kfp-2.17"
 LENGTHS = {"pipeline": 128, "version": 127, "experiment": 128}
+TERMINAL = {"SUCCEEDED", "FAILED", "SKIPPED", "ERROR"}
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -33,13 +38,15 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 class Frame:
     """What the API tells of a run at one look: its state, its tasks' states, children of tasks by name.
 
-    Tasks end in their order, but for those in ``late``, which end after all others.
+    Tasks end in their order, but for those in ``late``, which end after all others. Those in ``cached`` end
+    in the second in which they start, beside an ``executor`` that is SKIPPED, as the recorded ones do.
     """
 
     state: str
     tasks: dict[str, str] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
     late: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
 
 
 @dataclass
@@ -112,55 +119,86 @@ class Store:
         self._require_version(made)
         made.run_id, made.created_at, made.finished_at = _id(), self.now(), EPOCH
         made.scheduled_at = made.created_at
-        made.state, made.storage_state = "PENDING", "AVAILABLE"
+        made.state_history = []
+        self._enter(made, "PENDING")
+        made.storage_state = "AVAILABLE"
         self.runs.append(made)
         self.frames[made.run_id] = list(self.script)
         return made
+
+    def _enter(self, run: Any, state: str) -> None:
+        """Set a run's state; its history gets an entry when the state changes, as ``UpdateRun`` does."""
+        run.state = state
+        if not run.state_history or run.state_history[-1].state != state:
+            run.state_history.append(models.V2beta1RuntimeStatus(update_time=self.now(), state=state))
 
     def look(self, run_id: str) -> Any:
         """Return a run, one frame of its script further on."""
         run = self.run(run_id)
         frames = self.frames[run_id]
-        if frames and run.state not in {"CANCELED", "CANCELING"}:
-            frame = frames[0] if len(frames) == 1 else frames.pop(0)
-            run.state, run.run_details = frame.state, self._details(run_id, frame)
-            if frame.state in {"SUCCEEDED", "FAILED", "SKIPPED", "ERROR"}:
-                run.finished_at = run.created_at + datetime.timedelta(seconds=90)
+        if run.state == "CANCELING" and run.state_history[-1].state == "CANCELING":
+            self._end(run, "FAILED")
         elif run.state == "CANCELING":
-            run.state = "CANCELED"
+            self._enter(run, "CANCELING")
+        elif frames:
+            frame = frames[0] if len(frames) == 1 else frames.pop(0)
+            run.run_details = self._details(run_id, frame)
+            self._end(run, frame.state) if frame.state in TERMINAL else self._enter(run, frame.state)
+        return run
+
+    def _end(self, run: Any, state: str) -> None:
+        self._enter(run, state)
+        run.finished_at = run.created_at + datetime.timedelta(seconds=90)
+
+    def recorded(self, name: str) -> Any:
+        """Add a run that has ended, as a real backend of KFP 2.17 answered it."""
+        run = parsed(json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes())), "V2beta1Run")
+        self.runs.append(run)
+        self.frames[run.run_id] = []
         return run
 
     def _details(self, run_id: str, frame: Frame) -> Any:
         details = [
-            models.V2beta1PipelineTaskDetail(
-                run_id=run_id,
-                task_id=_id(),
-                display_name=name,
-                start_time=self.now(),
-                end_time=EPOCH
-                if state in {"RUNNING", "PENDING"}
-                else self.now() + (name in frame.late) * datetime.timedelta(hours=1),
-                state=state,
-                child_tasks=[
-                    models.PipelineTaskDetailChildTask(pod_name=pod) for pod in frame.children.get(name, [])
-                ],
-            )
+            detail
             for name, state in frame.tasks.items()
+            for detail in self._listed(run_id, frame, name, state)
         ]
         return models.V2beta1RunDetails(task_details=details) if details else None
+
+    def _listed(self, run_id: str, frame: Frame, name: str, state: str) -> Iterator[Any]:
+        """Yield the entries of a task: itself, and an executor that was skipped if it was cached."""
+        start = self.now()
+        ended = start if name in frame.cached else self.now()
+        end = EPOCH if state in {"RUNNING", "PENDING"} else ended
+        yield models.V2beta1PipelineTaskDetail(
+            run_id=run_id,
+            task_id=_id(),
+            display_name=name,
+            start_time=start,
+            end_time=end + (name in frame.late) * datetime.timedelta(hours=1),
+            state=state,
+            child_tasks=[
+                models.PipelineTaskDetailChildTask(pod_name=pod) for pod in frame.children.get(name, [])
+            ],
+        )
+        if name in frame.cached:
+            skipped = {"display_name": "executor", "start_time": start, "end_time": end, "state": "SKIPPED"}
+            yield models.V2beta1PipelineTaskDetail(run_id=run_id, task_id=_id(), **skipped)
 
     def terminate(self, run_id: str) -> dict[str, Any]:
         run = self.run(run_id)
         if run.state not in {"PENDING", "RUNNING", "PAUSED", "RUNTIME_STATE_UNSPECIFIED"}:
             raise Refused(400, f"Failed to terminate a run {run_id}. Row not found")
-        run.state = "CANCELING"
+        self.frames[run_id] = []
+        run.state = "CANCELING"  # and no entry in the history before the next report of the agent
         return {}
 
     def retry(self, run_id: str) -> dict[str, Any]:
         run = self.run(run_id)
-        if run.state not in {"FAILED", "ERROR", "CANCELED"}:
+        if run.state not in {"FAILED", "ERROR"}:
             raise Refused(500, "Workflow must be Failed/Error to retry")
-        run.state, run.finished_at, run.run_details = "RUNNING", EPOCH, None
+        self._enter(run, "RUNNING")
+        run.finished_at, run.run_details = EPOCH, None
         self.frames[run_id] = list(self.script)
         return {}
 

@@ -1,6 +1,7 @@
 """A submission makes one pipeline, one version, one experiment and one run, whatever happens to answers."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -55,6 +56,53 @@ def test_what_is_submitted_is_the_package_the_arguments_and_where_they_come_from
     assert told["key"] == begun.key
     assert told["team"] == "ranking"
     assert server.store.experiments[0].display_name == "nightly"
+
+
+def test_a_run_is_named_after_its_model_the_time_and_its_key(server: Api, submit: Submit) -> None:
+    registry = json.dumps({"model": "flight-delay"})
+    with_model = submit(("source=gs://rows/a", f"registry={registry}"))
+    without = submit()
+    names = [run.display_name for run in server.store.runs]
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+    assert re.fullmatch(f"flight-delay {when} {with_model.key[:6]}", names[0])
+    assert re.fullmatch(f"gated {when} {without.key[:6]}", names[1])
+
+
+def test_a_name_that_is_chosen_wins_and_the_run_is_found_by_its_key_all_the_same(
+    server: Api, submit: Submit
+) -> None:
+    first = submit(name="the one for Anna")
+    assert server.store.runs[0].display_name == "the one for Anna"
+    assert submit(name="another name").run_id == first.run_id
+    for wrong in (" a", "a\nb", "x" * 129):
+        with pytest.raises(InputError, match="cannot be a run's name"):
+            submit(name=wrong)
+
+
+def test_a_description_begins_with_a_sentence_and_keeps_its_labels(server: Api, submit: Submit) -> None:
+    registry = json.dumps({"model": "flight-delay"})
+    begun = submit(("source=gs://rows/a", f"registry={registry}"), labels=("team=ranking",))
+    text = server.store.runs[0].description
+    assert text.splitlines()[0] == "A gated pipeline for flight-delay on gs://rows/a."
+    assert provenance.read(text) == {"key": begun.key, "team": "ranking"}
+    submit((f"source=gs://rows/{'a' * 60}",), labels=tuple(f"label-{letter}={'x' * 50}" for letter in "ab"))
+    assert len(server.store.runs[1].description) == 255
+    assert "…\ntrainwright/key=" in server.store.runs[1].description
+
+
+def test_a_pipeline_is_called_and_described_as_its_author_wrote_and_a_version_by_its_digest(
+    server: Api, submit: Submit
+) -> None:
+    submit(text="Train if the\n data pass.")
+    (pipeline,), (version,) = server.store.pipelines, server.store.pipeline_versions
+    assert (pipeline.name, pipeline.display_name) == ("gated", "A gated pipeline")
+    assert pipeline.description == "Train if the data pass."
+    assert re.fullmatch(rf"{version.name[:12]} \d{{4}}-\d\d-\d\d", version.display_name)
+    submit(text="changed", labels=("commit=0123456789abcdef",), beside=True)
+    assert (
+        f"{server.store.pipeline_versions[1].name[:12]} 0123456 "
+        in server.store.pipeline_versions[1].display_name
+    )
 
 
 def test_the_same_submission_again_finds_its_run_and_makes_nothing(server: Api, submit: Submit) -> None:
@@ -126,7 +174,7 @@ def test_of_two_runs_submitted_at_the_same_moment_the_older_one_stays(
     begun = submit()
     older, younger = server.store.runs
     assert (begun.run_id, begun.fresh) == (older.run_id, False)
-    assert (older.state, younger.state) == ("PENDING", "CANCELED")
+    assert (older.state, younger.state) == ("PENDING", "CANCELING")
     assert submit().run_id == older.run_id
 
 
@@ -303,7 +351,7 @@ def test_of_two_keys_at_the_same_moment_the_younger_run_gives_way(
     server.fail("POST", "/runs$", meanwhile=lambda: order.placed(api, other, print) and None)
     with pytest.raises(TransientError, match=r"for 2026-01-31"):
         submit(SAME, key="a")
-    assert [run.state for run in server.store.runs] == ["PENDING", "CANCELED"]
+    assert [run.state for run in server.store.runs] == ["PENDING", "CANCELING"]
 
 
 def count(server: Api) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.authoring.api.asking import QUICK
+from tests.authoring.api.asking import QUICK, Clock, command
 from tests.authoring.api.server import Api, serving
 from trainwright.authoring.submission import connection, runs
 from trainwright.authoring.submission.connection import Connection, Place
@@ -98,6 +98,44 @@ def test_a_page_to_log_in_is_not_taken_for_the_api(server: Api, api: Connection)
     server.fail("GET", "/healthz", meanwhile=lambda: setattr(server.store, "multi_user", None))
     with pytest.raises(PermissionRefused, match="a page to log in"):
         api.check()
+
+
+@pytest.mark.parametrize("body", ["<html>no such page</html>", '{"detail": "Not Found"}'])
+def test_the_address_of_another_server_is_said_with_what_to_do(
+    server: Api, api: Connection, body: str
+) -> None:
+    server.fail("GET", "/healthz", status=404, body=body)
+    with pytest.raises(InputError, match="answered with 404") as refused:
+        api.check()
+    assert "another server" in refused.value.hint
+
+
+def test_an_outage_is_said_in_plain_words(server: Api) -> None:
+    cases = {
+        server.url: "the connection was cut",
+        "http://127.0.0.1:1": "no server takes the connection",
+        "http://nowhere.invalid": "there is no host of that name",
+        f"https://127.0.0.1:{server.url.rpartition(':')[2]}": "it speaks no TLS",
+    }
+    server.fail("GET", "/healthz", drop=True)
+    for host, words in cases.items():
+        with pytest.raises(DependencyError) as refused:
+            connection.connect(Place(host=host), Clock().patience(0.0)).check()
+        assert words in refused.value.what
+        assert "Error" not in refused.value.what
+
+
+def test_a_namespace_without_profiles_is_said_to_have_no_effect(server: Api, tmp_path: Path) -> None:
+    assert connection.connect(Place(host=server.url), QUICK).check() == ()
+    (note,) = connection.connect(Place(host=server.url, namespace="nope"), QUICK).check()
+    assert "no profiles: --namespace nope has no effect" in note
+    words = ("schedules", "plan", "schedules.yaml", "--host", server.url, "--namespace", "nope")
+    (tmp_path / "schedules.yaml").write_text('{"schema_version": 1, "owner": "a", "schedules": {}}')
+    said = command(tmp_path, *words)
+    assert "note: this installation has no profiles" in said.communicate()[1]
+    assert said.returncode == 0
+    server.store.multi_user = True
+    assert connection.connect(Place(host=server.url, namespace="team-a"), QUICK).check() == ()
 
 
 def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Connection) -> None:

@@ -129,8 +129,69 @@ def test_a_failure_of_which_nothing_is_known_is_none_that_passes(follow: Follow)
 
 
 def test_a_run_that_was_stopped_ends_with_41(follow: Follow) -> None:
-    ending, _ = follow(Frame("RUNNING"), Frame("CANCELING"), Frame("CANCELED", TASKS))
+    ending, _ = follow(Frame("RUNNING"), Frame("CANCELING"), Frame("FAILED", TASKS))
     assert (ending.state, ending.exit_code) == ("stopped", 41)
+
+
+def test_a_run_terminated_between_two_looks_ends_with_41(server: Api, follow: Follow) -> None:
+    """The history has CANCELING only if the agent reported in between; who followed saw the state."""
+    server.fail(
+        "GET", "/runs/", skip=1, meanwhile=lambda: server.store.terminate(server.store.runs[0].run_id)
+    )
+    ending, seen = follow(Frame("RUNNING"))
+    assert "the run is stopping" in seen.lines
+    assert (ending.state, ending.exit_code, ending.error["error"]) == ("stopped", 41, "PreemptedUnsaved")
+
+
+def test_a_cached_step_is_shown_as_cached_without_a_duration(follow: Follow) -> None:
+    ending, seen = follow(Frame("SUCCEEDED", PASSED, cached=("ingest", "validate")))
+    assert "ingest ingest - cached" in seen.lines
+    assert "validate tfdv - cached" in seen.lines
+    assert "train launcher 1.0 s done" in seen.lines
+    assert ending.steps["ingest"] == "SUCCEEDED"
+
+
+LAUNCHER = "F1122 14:55:01.123456       1 main.go:71] failed to execute component: "
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "shown"),
+    [
+        (
+            'failed to download input artifact "model" from remote storage URI "minio://b/k": not found',
+            21,
+            "DependencyError: Kubeflow's launcher failed around the step's code: failed to download input "
+            'artifact "model"',
+        ),
+        ("exit status 3", 70, "InternalError: the step's program ended with exit code 3 and printed no"),
+        ("signal: killed", 70, "ended by a signal: killed"),
+        ('exec: "python3": executable file not found in $PATH', 10, "cannot start the step's program"),
+    ],
+)
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_failure_of_kubeflows_launcher_is_said_with_its_code(
+    server: Api, follow: Follow, said: str, code: int, shown: str, archived: bool
+) -> None:
+    log = f"I1122 14:55:00.1       1 launcher_v2.go:190] publish success.\n{LAUNCHER}{said}\n"
+    (server.archive if archived else server.logs)["gated-x-22"] = log
+    tasks = TASKS | {"validate": "FAILED", "executor": "FAILED"}
+    ending, seen = follow(Frame("FAILED", tasks, {"executor": ["gated-x-22"]}))
+    assert (ending.exit_code, ending.failed_step) == (code, "validate")
+    assert shown in seen.err.getvalue()
+
+
+def test_the_code_of_a_step_whose_pod_is_gone_is_read_from_the_archived_log(
+    server: Api, follow: Follow
+) -> None:
+    line = {"error": "InputError", "code": 10, "what": "no such column", "where": "", "hint": ""}
+    filler = "".join(f"row {number}\n" for number in range(40_000))
+    for extra in ("", "\n", "\n\n"):  # the end of the archive is cut at each place within four letters
+        server.archive["gated-x-22"] = (
+            f"{filler}trainwright-error {json.dumps(line)}\n{LAUNCHER}exit status 10{extra}"
+        )
+        tasks = TASKS | {"validate": "FAILED", "executor": "FAILED"}
+        ending, _ = follow(Frame("FAILED", tasks, {"executor": ["gated-x-22"]}))
+        assert (ending.exit_code, ending.error) == (10, line)
 
 
 def test_a_gate_that_held_is_found_though_the_run_has_succeeded(follow: Follow) -> None:
@@ -310,8 +371,8 @@ def test_stopping_and_trying_again_survive_a_lost_answer(
 ) -> None:
     run = started(server)
     server.fail("POST", ":terminate", **how)
-    assert runs.terminate(api, run).state == "CANCELED"
-    assert runs.terminate(api, run).state == "CANCELED"
+    assert runs.terminate(api, run).state == "CANCELING"
+    assert runs.terminate(api, run).state == "FAILED"
     server.store.script = [Frame("RUNNING")]
     server.fail("POST", ":retry", **how)
     again, ended_at = runs.retry(api, run)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog, credentials, given, spec
 from trainwright.authoring.schedules import timing
-from trainwright.authoring.submission import alone, order, provenance
+from trainwright.authoring.submission import alone, order, provenance, upload
 from trainwright.authoring.submission.upload import Package
 from trainwright.errors import InputError
 from trainwright.experiment import Section
@@ -178,7 +178,7 @@ def _wanted(name: str, file: Schedules, folder: Path, labels: Mapping[str, str])
     return Wanted(
         name=name,
         schedule=schedule,
-        package=Package(name=read.name, text=text),
+        package=upload.package(read, text),
         arguments=arguments,
         cron=_on_cluster(schedule, file.cluster_zone),
         cluster_zone=file.cluster_zone,

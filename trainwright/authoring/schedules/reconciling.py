@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from trainwright.authoring.schedules.declared import Wanted
-from trainwright.authoring.submission import alone, provenance, runs, upload
+from trainwright.authoring.submission import alone, naming, provenance, runs, upload
 from trainwright.authoring.submission.connection import Connection
 from trainwright.errors import DependencyError, TransientError
 
@@ -244,9 +244,11 @@ def _make(api: Connection, owner: str, wanted: Wanted, now: Callable[[], datetim
     experiment = runs.experiment(api, wanted.schedule.experiment)
     version = upload.uploaded(api, wanted.package, wanted.labels)
     labels = {"owner": owner, "schedule": wanted.name, **wanted.labels}
+    called = wanted.package.display_name or wanted.package.name
+    sentence = naming.sentence(called, wanted.arguments, wanted.labels)
     body = {
         "display_name": wanted.name,
-        "description": provenance.description(wanted.key, labels),
+        "description": provenance.description(wanted.key, labels, sentence),
         "experiment_id": experiment,
         "pipeline_version_reference": {
             "pipeline_id": version.pipeline_id,

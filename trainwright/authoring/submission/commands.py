@@ -45,6 +45,9 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
         str,
         typer.Option(help="A second submission with it finds the run; absent: made of the content."),
     ] = "",
+    name: Annotated[
+        str, typer.Option(help="What the UI calls the run; absent: the model, the time and part of the key.")
+    ] = "",
     beside: Annotated[
         bool, typer.Option("--beside", help="Also while a run with these arguments goes on for this date.")
     ] = False,
@@ -60,7 +63,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
     wanted = order.prepared(
         pipeline, config, [*(param or [])], date, registry=registry, labels=label or [], key=key,
         data_version=data_version, experiment=experiment, service_account=service_account,
-        beside=beside, place=place,
+        beside=beside, place=place, name=name,
     )  # fmt: skip
     api = connected(place)
     screen = _screen(api, wanted.pipeline, as_json)

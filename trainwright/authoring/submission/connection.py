@@ -188,8 +188,11 @@ class Connection:
                 # A conflict says that somebody else has made it just now: it will be found.
                 patience.wait(dataclasses.replace(met, passing=met.passing or met.status == CONFLICT))
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Ask the API whether it is there, and is what it should be.
+
+        Returns:
+            What is not wrong, and not as the caller may think.
 
         Raises:
             TrainwrightError: It is not; or it has profiles, and no namespace is named.
@@ -208,6 +211,9 @@ class Connection:
                 where=self.place.host,
                 hint="Name your profile's: --namespace team-a.",
             )
+        if self.place.namespace and not answer.multi_user:
+            return (f"this installation has no profiles: --namespace {self.place.namespace} has no effect",)
+        return ()
 
 
 def connect(place: Place, patience: Patience | None = None) -> Connection:

@@ -139,9 +139,10 @@ class _Follower:
                 self._pause(0.0)
                 continue
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
+            before = self._state
             self._tell(run, now)
             if run.state in states.ENDED:
-                return self._ending(run, now)
+                return self._ending(run, now, states.outcome(run, before))
             self._pause(self._passed_s())
 
     def _passed_s(self) -> float:
@@ -202,17 +203,17 @@ class _Follower:
             elif state not in states.ENDED:
                 self._told.state(state)
 
-    def _ending(self, run: Any, now: list[StepNow]) -> Ending:
+    def _ending(self, run: Any, now: list[StepNow], outcome: str) -> Ending:
         ending = Ending(
             run_id=self._run_id,
-            state=states.word(run.state),
-            exit_code=states.CODES[run.state],
+            state=states.word(outcome),
+            exit_code=states.CODES[outcome],
             seconds=_seconds(run),
             steps=dict(self._steps),
         )
         if run.state in states.SUCCEEDED:
             return self._judged(run, ending)
-        if run.state == "CANCELED":
+        if outcome == states.CANCELED:
             stopped = PreemptedUnsaved("the run was stopped from outside", where=self._run_id)
             return dataclasses.replace(ending, error=as_record(stopped, "run"))
         step = progress.failed(run, now, self._pipeline)

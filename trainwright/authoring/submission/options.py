@@ -80,7 +80,8 @@ def connected(place: "Place") -> "Connection":
     from trainwright.authoring.submission import connection
 
     api = connection.connect(place)
-    api.check()
+    for text in api.check():
+        typer.echo(f"  note: {text}", err=True)
     return api
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog, credentials, given, spec
 from trainwright.authoring.spec import Pipeline
-from trainwright.authoring.submission import provenance, runs, upload
+from trainwright.authoring.submission import naming, provenance, runs, upload
 from trainwright.authoring.submission.connection import Connection, Place
 from trainwright.authoring.submission.screen import Begun
 from trainwright.authoring.submission.upload import Package
@@ -34,6 +35,8 @@ class Order:
         pipeline: The same, read.
         arguments: Its arguments.
         key: What a second submission finds the run by.
+        name: Display name of the run.
+        description: The sentence that its description begins with.
         labels: Where it comes from.
         experiment: Name of the experiment.
         service_account: Of its pods; empty for the installation's.
@@ -45,6 +48,8 @@ class Order:
     pipeline: Pipeline
     arguments: Mapping[str, Any]
     key: str
+    name: str
+    description: str
     labels: Mapping[str, str]
     experiment: str
     service_account: str
@@ -52,7 +57,7 @@ class Order:
     doubts: tuple[str, ...] = ()
 
 
-def prepared(
+def prepared(  # noqa: PLR0913 - one argument an option
     pipeline: str,
     config: Path | None,
     params: Sequence[str],
@@ -66,6 +71,7 @@ def prepared(
     service_account: str,
     place: Place,
     beside: bool = False,
+    name: str = "",
 ) -> Order:
     """Put together what is submitted; nothing is asked of the API.
 
@@ -78,16 +84,19 @@ def prepared(
     arguments = given.arguments(compiled, config, params, date)
     require_complete(read, arguments)
     credentials.require_none(arguments, where="an argument of the pipeline", plain=True)
-    package = Package(name=read.name, text=prefixed(compiled, registry))
+    package = upload.package(read, prefixed(compiled, registry))
     folder = config.resolve().parent if config else Path.cwd()
     commit = experiments.commit(folder)
     known = provenance.labels(folder, commit, labels, data_version)
     made = provenance.key_of(package.digest, arguments, (place.host, place.namespace, experiment), commit)
+    found = provenance.digest(key) if key else made
     return Order(
         package=package,
         pipeline=read,
         arguments=arguments,
-        key=provenance.digest(key) if key else made,
+        key=found,
+        name=naming.checked(name) or naming.run(read.name, arguments, found, datetime.now(UTC)),
+        description=naming.sentence(package.display_name or read.name, arguments, known),
         labels=known,
         experiment=experiment,
         service_account=service_account,
@@ -163,7 +172,8 @@ def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> Begun:
     experiment_id = runs.experiment(api, order.experiment)
     version = upload.uploaded(api, order.package, order.labels)
     submission = runs.Submission(
-        name=f"{order.package.name} {order.labels.get('commit', '')[:12]}".strip(),
+        name=order.name,
+        description=order.description,
         version=version,
         arguments=order.arguments,
         key=order.key,

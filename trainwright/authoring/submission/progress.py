@@ -2,10 +2,15 @@
 
 The API lists the nodes of an Argo workflow: a step goes by the name of its task, and beside it stand drivers,
 executors and groups. A group that a condition left out is SKIPPED, and nothing inside it is listed.
+
+A step that Kubeflow took from its cache says SUCCEEDED as well. Its executor does not: it is SKIPPED, in the
+second in which the step starts and ends. No entry names the step that an executor belongs to, so a step is
+said to be cached only if that second has an executor for each step of it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +28,7 @@ _INNER = re.compile(
 
 FAILURES = TRIABLE - {"CANCELED"}
 _DECISION = "decision"
+EXECUTOR = "executor"
 FIRST_YEAR = 2000
 """The API writes 1970 for a time that it does not know."""
 
@@ -37,6 +43,7 @@ class StepNow:
         state: One of the API's.
         seconds: From its start to its end, or to now; 0 before its start.
         limit_s: Seconds after which it is stopped; 0 for none, or unknown.
+        cached: Kubeflow took its outputs from the cache; false where that is not certain.
     """
 
     name: str
@@ -44,6 +51,7 @@ class StepNow:
     state: str
     seconds: float
     limit_s: float
+    cached: bool = False
 
 
 def names(pipeline: Pipeline) -> dict[str, Step]:
@@ -62,17 +70,36 @@ def steps(run: Any, pipeline: Pipeline | None, now: datetime) -> list[StepNow]:
     """Return the steps of a run that have begun, in order of their start."""
     known = names(pipeline) if pipeline else {}
     grouped: dict[str, list[Any]] = {}
-    for name, detail in _of_steps(run, known, "start_time"):
+    listed = list(_of_steps(run, known, "start_time"))
+    for name, detail in listed:
         grouped.setdefault(name, []).append(detail)
     shown = {step.name: step for step in known.values()}
-    return [_step(name, found, shown.get(name), now) for name, found in grouped.items()]
+    cached = _cached(run, [detail for _, detail in listed])
+    return [_step(name, found, shown.get(name), now, cached) for name, found in grouped.items()]
+
+
+def _cached(run: Any, steps: Sequence[Any]) -> set[str]:
+    """Return the ids of the entries of steps that were certainly taken from the cache."""
+    details = _details(run)
+    skipped = Counter(
+        detail.start_time
+        for detail in details
+        if detail.display_name == EXECUTOR and detail.state == "SKIPPED" and _time(detail.start_time)
+    )
+    instant = [step for step in steps if step.state == "SUCCEEDED" and step.start_time == step.end_time]
+    wanted = Counter(step.start_time for step in instant)
+    return {step.task_id for step in instant if wanted[step.start_time] <= skipped[step.start_time]}
 
 
 def _of_steps(run: Any, known: Mapping[str, Step], by: str) -> Iterator[tuple[str, Any]]:
     """Yield the steps that have begun, by name, in order of one of their times; one unknown comes last."""
-    for detail in sorted(_details(run), key=lambda detail: str(_time(getattr(detail, by)) or "9")):
+    details = _details(run)
+    nodes = [child.pod_name for detail in details for child in detail.child_tasks or [] if child.pod_name]
+    workflow = {node.rpartition("-")[0] for node in nodes}  # its own entry is called like it
+    for detail in sorted(details, key=lambda detail: str(_time(getattr(detail, by)) or "9")):
         step = known.get(detail.display_name)
-        if step or not (known or _INNER.fullmatch(detail.display_name)):
+        inner = _INNER.fullmatch(detail.display_name) or detail.display_name in workflow
+        if step or not (known or inner):
             yield (step.name if step else detail.display_name), detail
 
 
@@ -81,7 +108,9 @@ def _details(run: Any) -> list[Any]:
     return [detail for detail in found if detail.display_name]
 
 
-def _step(name: str, details: Sequence[Any], step: Step | None, now: datetime) -> StepNow:
+def _step(
+    name: str, details: Sequence[Any], step: Step | None, now: datetime, cached: Collection[str]
+) -> StepNow:
     starts = [time for detail in details if (time := _time(detail.start_time))]
     ends = [_time(detail.end_time) or now for detail in details]
     return StepNow(
@@ -90,6 +119,7 @@ def _step(name: str, details: Sequence[Any], step: Step | None, now: datetime) -
         state=_together([detail.state or UNTOLD for detail in details]),
         seconds=max((max(ends) - min(starts)).total_seconds(), 0.0) if starts else 0.0,
         limit_s=step.timeout_s if step else 0.0,
+        cached=all(detail.task_id in cached for detail in details),
     )
 
 

@@ -19,10 +19,14 @@ KEY_DIGITS = 32
 LONGEST_DESCRIPTION = 255
 """Characters: what the oldest databases of installations that are still in use hold."""
 
+SHORTEST_SENTENCE = 20
+"""Characters below which the beginning of a sentence says nothing."""
+
 LONGEST_VALUE = 63
 """Characters of a tag's name, and of its value: what the API takes."""
 
 DIRTY = "-dirty"
+OUTSIDE_GIT = "none"
 
 
 def labels(folder: Path, found: str, given: Sequence[str] = (), data_version: str = "") -> dict[str, str]:
@@ -37,10 +41,11 @@ def labels(folder: Path, found: str, given: Sequence[str] = (), data_version: st
     Raises:
         InputError: A label is not written as one.
     """
+    tracked = found != OUTSIDE_GIT
     known = {
-        "commit": found.removesuffix(DIRTY),
+        "commit": found.removesuffix(DIRTY) if tracked else "",
         "branch": _branch(folder),
-        "dirty": "yes" if found.endswith(DIRTY) else "no",
+        "dirty": ("yes" if found.endswith(DIRTY) else "no") if tracked else "",
         "data": data_version[:16],
     }
     told = {name: _value(f"--{name}", value) for name, value in known.items() if value}
@@ -94,20 +99,25 @@ def marker(key: str) -> str:
     return f"{MARK}key={key}"
 
 
-def description(key: str, known: Mapping[str, str]) -> str:
-    """Write the description of a run.
+def description(key: str, known: Mapping[str, str], sentence: str = "") -> str:
+    """Write the description of a run: a sentence for people, and the labels, one a line.
+
+    The sentence is cut where the labels leave it no room.
 
     Raises:
-        InputError: It is longer than the API's database may hold.
+        InputError: The labels alone are longer than the API's database may hold.
     """
     text = "\n".join([marker(key), *(f"{MARK}{name}={value}" for name, value in known.items())])
-    if len(text) > LONGEST_DESCRIPTION:
+    room = LONGEST_DESCRIPTION - len(text) - 1
+    if room < -1:
         raise InputError(
             f"the labels take {len(text)} characters, a run has room for {LONGEST_DESCRIPTION}",
             where="--label",
             hint="Give fewer or shorter ones.",
         )
-    return text
+    if len(sentence) > room:
+        sentence = f"{sentence[: room - 1]}…" if room >= SHORTEST_SENTENCE else ""
+    return f"{sentence}\n{text}" if sentence else text
 
 
 def read(text: str | None) -> dict[str, str]:

@@ -1,12 +1,15 @@
-"""Why a step failed on a cluster: the line that it printed itself, read from the log of its pod.
+"""Why a step failed on a cluster: the line that it printed itself, or what Kubeflow's launcher printed.
 
-Kubeflow tells nothing of a step's exit code: its launcher ends with 1 whatever the step ended with. The line
-that every step of this library ends with is in the pod's log, which the API serves as long as it has it.
+The container of a step ends with 1 whatever code the step ended with, because its main process is Kubeflow's
+launcher. The line that every step of this library ends with is in the log. The API server reads a log from
+the pod while there is one. Afterwards it reads the archive that Argo keeps in the object store
+(``main-logs``, with ``archiveLogs: true``, which is set in KFP's own manifests).
 """
 
+import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +18,9 @@ import urllib3
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.states import TRIABLE
 from trainwright.authoring.submission.troubles import FAILURES
-from trainwright.errors import MARK
+from trainwright.errors import MARK, DependencyError, InputError, InternalError, TrainwrightError, as_record
 
-MOST_LOGS = 12
+MOST_NODES = 8
 TAIL_BYTES = 65_536
 MOST_BYTES = 64 * 1024 * 1024
 """Of a log, at most so much is read; a step that printed more has no line that we know of."""
@@ -26,33 +29,53 @@ _NODE = re.compile(r"(.+)-(\d+)")
 _TEMPLATES = ("retry-system-container-impl", "system-container-impl")
 """What KFP 2.17 calls the templates of the pods that run a step, with a retry policy and without."""
 
+_ARCHIVE = "main-logs"
+_OPENING = b'{"data":"'
+_PLATFORM = re.compile(r"^[EF]\d{4} \S+ +\d+ \S+\.go:\d+\] (failed to execute component|KFP driver): (.+)$")
+"""The last words of Kubeflow's launcher or driver, as glog writes them."""
+
+_ENDED = re.compile(r"(?:.*: )?exit status (\d+)")
+_KILLED = re.compile(r"(?:.*: )?signal: (\w+).*")
+_NO_PROGRAM = re.compile(r"(?:.*: )?(?:exec|fork/exec)\b.*")
+
 
 def reason(api: Connection, run: Any) -> dict[str, Any]:
-    """Return the fields of the failure line of the step that failed; empty if no log has it.
+    """Return the error of the step that failed, with the fields of ``as_record``; or nothing.
 
-    Never raises: what cannot be read is not known.
+    The step's own line wins. Without one, what Kubeflow's launcher or driver said is translated. Never
+    raises: what cannot be read is not known.
     """
-    for pod in list(dict.fromkeys(_pods(run)))[:MOST_LOGS]:
-        found = _line(_log(api, run.run_id, pod))
-        if found:
+    said: dict[str, Any] = {}
+    for log in _logs(api, run):
+        if found := _line(log):
             return found
-    return {}
+        said = said or _platform(log)
+    return said
 
 
-def _pods(run: Any) -> Iterator[str]:
-    """Yield the names that the pods of failed tasks may have: first failure and last attempt first.
+def _logs(api: Connection, run: Any) -> Iterator[str]:
+    """Yield the ends of the logs of failed steps: of their pods, and from the archive."""
+    for node in list(dict.fromkeys(_nodes(run)))[:MOST_NODES]:
+        yield from (log for pod in _pods(node) if (log := _pod_log(api, run.run_id, pod)))
+        yield _archived_log(api, run.run_id, node)
 
-    The API names an attempt by its node, ``WORKFLOW-NUMBER``; its pod is called ``WORKFLOW-TEMPLATE-NUMBER``.
-    """
+
+def _nodes(run: Any) -> Iterator[str]:
+    """Yield the workflow nodes that failed: the first failure and the last attempt first."""
     details = (run.run_details.task_details if run.run_details else None) or []
     ended = sorted((detail for detail in details if detail.state in TRIABLE), key=_end)
     executors = [detail for detail in ended if str(detail.display_name).startswith("executor")]
     for detail in [*executors, *ended]:
-        nodes = [child.pod_name for child in reversed(detail.child_tasks or []) if child.pod_name]
-        for node in [*nodes, *([detail.pod_name] if detail.pod_name else [])]:
-            if parts := _NODE.fullmatch(node):
-                yield from (f"{parts[1]}-{template}-{parts[2]}" for template in _TEMPLATES)
-            yield node
+        yield from (child.pod_name for child in reversed(detail.child_tasks or []) if child.pod_name)
+        if detail.pod_name:
+            yield detail.pod_name
+
+
+def _pods(node: str) -> Iterator[str]:
+    """Yield the names that a node's pod may have: ``WORKFLOW-NUMBER``, with a template in between."""
+    if parts := _NODE.fullmatch(node):
+        yield from (f"{parts[1]}-{template}-{parts[2]}" for template in _TEMPLATES)
+    yield node
 
 
 def _end(detail: Any) -> str:
@@ -60,9 +83,19 @@ def _end(detail: Any) -> str:
     return str(detail.end_time or "9")
 
 
-def _log(api: Connection, run_id: str, pod: str) -> str:
+def _pod_log(api: Connection, run_id: str, pod: str) -> str:
     """Return the end of a pod's log; empty if the API does not give it."""
     path = f"/apis/v1alpha1/runs/{quote(run_id, safe='')}/nodes/{quote(pod, safe='')}/log"
+    return _read(api, path, lambda data: data)
+
+
+def _archived_log(api: Connection, run_id: str, node: str) -> str:
+    """Return the end of the archived log of a node; empty if there is none, or it may not be read."""
+    node = f"{quote(run_id, safe='')}/nodes/{quote(node, safe='')}"
+    return _read(api, f"/apis/v2beta1/runs/{node}/artifacts/{_ARCHIVE}:read", _decoded)
+
+
+def _read(api: Connection, path: str, decode: Callable[[bytes], bytes]) -> str:
     limits = (api.place.connect_s, api.place.answer_s)
     try:
         answer = api.client.call_api(
@@ -73,22 +106,30 @@ def _log(api: Connection, run_id: str, pod: str) -> str:
             _request_timeout=limits,
             _return_http_data_only=True,
         )
-        return _tail(answer)
-    except FAILURES:
+        return decode(_tail(answer)).decode(errors="replace")
+    except (*FAILURES, ValueError):
         return ""
 
 
-def _tail(answer: urllib3.BaseHTTPResponse) -> str:
-    """Read a log to its end, and keep the end only."""
+def _tail(answer: urllib3.BaseHTTPResponse) -> bytes:
+    """Read an answer to its end, and keep the end only."""
     kept, total = b"", 0
     try:
         for part in answer.stream(TAIL_BYTES):
-            kept, total = (kept + part)[-TAIL_BYTES:], total + len(part)
+            kept, total = (kept + part)[-2 * TAIL_BYTES :], total + len(part)
             if total > MOST_BYTES:
-                return ""
+                return b""
     finally:
         answer.release_conn()
-    return kept.decode(errors="replace")
+    return kept
+
+
+def _decoded(data: bytes) -> bytes:
+    """Decode the end of ``{"data":"BASE64"}``: from its end backwards, in groups of four letters."""
+    if not data.endswith(b'"}'):
+        return b""
+    text = data.removeprefix(_OPENING).removesuffix(b'"}')
+    return base64.b64decode(text[len(text) % 4 :], validate=True)
 
 
 def _line(log: str) -> dict[str, Any]:
@@ -101,3 +142,28 @@ def _line(log: str) -> dict[str, Any]:
             if isinstance(found, dict) and isinstance(found.get("code"), int):
                 return found
     return {}
+
+
+def _platform(log: str) -> dict[str, Any]:
+    """Translate the last words of Kubeflow's launcher or driver; nothing if the log has none."""
+    found = [match for line in log.splitlines() if (match := _PLATFORM.match(line))]
+    if not found:
+        return {}
+    return as_record(_translated(found[-1][1], found[-1][2].strip()), "kubeflow")
+
+
+def _translated(who: str, said: str) -> TrainwrightError:
+    """Return the error that a sentence of Kubeflow's launcher or driver stands for."""
+    look = "Look into the step's log, on the page of the run."
+    if match := _ENDED.fullmatch(said):
+        text = f"the step's program ended with exit code {match[1]} and printed no error line of trainwright"
+        return InternalError(text, hint=look)
+    if match := _KILLED.fullmatch(said):
+        text = f"the step's program was ended by a signal: {match[1]}"
+        return InternalError(text, hint="If it was killed, it may have run out of memory: ask for more.")
+    if _NO_PROGRAM.fullmatch(said):
+        text = f"Kubeflow's launcher cannot start the step's program: {said}"
+        return InputError(text, hint="Look whether the step names the image it was compiled for.")
+    part = "launcher failed around the step's code" if who.startswith("failed") else "driver failed"
+    hint = "Look whether the pipeline's store and its credentials are there: trainwright doctor --host."
+    return DependencyError(f"Kubeflow's {part}: {said}", hint=hint)

@@ -21,7 +21,8 @@ class Submission:
     """What is to be run.
 
     Attributes:
-        name: Shown name of the run.
+        name: Display name of the run.
+        description: The sentence that its description begins with.
         version: The uploaded pipeline.
         arguments: The pipeline's arguments.
         key: A second submission with this key finds the run of the first.
@@ -31,6 +32,7 @@ class Submission:
     """
 
     name: str
+    description: str
     version: Version
     arguments: Mapping[str, Any]
     key: str
@@ -78,7 +80,7 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
     rival = _Rival(api, submission)
     body = {
         "display_name": submission.name,
-        "description": provenance.description(submission.key, submission.labels),
+        "description": provenance.description(submission.key, submission.labels, submission.description),
         "experiment_id": experiment_id,
         "pipeline_version_reference": {
             "pipeline_id": submission.version.pipeline_id,

@@ -72,9 +72,9 @@ class Screen(Told):
         if step.state in WAITING:
             return
         limit = f", at most {duration(step.limit_s)}" if step.limit_s and step.state in GOING_ON else ""
-        when = "-" if step.state in GOING_ON else duration(step.seconds)
+        when = "-" if step.state in GOING_ON or step.cached else duration(step.seconds)
         columns = f"  {step.name:<{self._names}}  {step.environment:<{self._environments}}  {when:>9}"
-        self._line(f"{columns}   {word(step.state)}{limit}".rstrip())
+        self._line(f"{columns}   {'cached' if step.cached else word(step.state)}{limit}".rstrip())
 
     def state(self, state: str) -> None:
         """Write that the run waits, or is being stopped; that it runs is seen of its steps."""

@@ -5,6 +5,7 @@ Only looks are repeated as they are; whoever makes something looks first whether
 :meth:`trainwright.authoring.submission.connection.Connection.made`.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -34,6 +35,26 @@ FAILURES = (
 RIGHTS = (
     "The identity needs rights on pipelines, experiments, runs and jobs of pipelines.kubeflow.org in the "
     "namespace: docs/submitting.md has the Role."
+)
+
+
+_ERRORS = urllib3.exceptions
+_WORDS: tuple[tuple[type[BaseException], str], ...] = (
+    (_ERRORS.NameResolutionError, "there is no host of that name"),
+    (_ERRORS.NewConnectionError, "no server takes the connection"),
+    (_ERRORS.ConnectTimeoutError, "the host does not answer"),
+    (_ERRORS.ReadTimeoutError, "the answer took too long"),
+    (_ERRORS.SSLError, "its certificate is not trusted, or it speaks no TLS"),
+    (_ERRORS.ProtocolError, "the connection was cut"),
+)
+"""Why no answer came, most specific first."""
+
+_OWN = frozenset({"code", "message", "error", "error_message"})
+"""What an error of the API has at least one of."""
+
+ELSEWHERE_HINT = (
+    "The address may be that of another server, or lack a path: the UI's own address ends in /pipeline on a "
+    "full Kubeflow."
 )
 
 
@@ -80,11 +101,12 @@ def trouble(failure: Exception, what: str, host: str) -> Trouble:
         unread = DependencyError(f"{what}: {said}", where=host, hint=hint)
         return Trouble(error=unread, passing=True, foreign=True)
     if not isinstance(failure, kfp_server_api.ApiException):
-        text = f"{what} got no answer: {type(failure).__name__}"
+        text = f"{what} got no answer: {_said(failure)}"
         hint = "Look whether the address is right and the API is up."
         return Trouble(error=DependencyError(text, where=host, hint=hint), passing=True)
     status = int(failure.status or 0)
-    foreign = not isinstance(document(failure.body), dict)
+    body = document(failure.body)
+    foreign = not isinstance(body, dict) or body.keys().isdisjoint(_OWN)
     text = f"{what} was answered with {status}: {message(failure)}"
     if status in REFUSED:
         error = PermissionRefused(text, where=host, hint=RIGHTS)
@@ -96,7 +118,19 @@ def trouble(failure: Exception, what: str, host: str) -> Trouble:
     if status in PASSING:
         after_s = _seconds((failure.headers or {}).get("Retry-After", ""))
         return Trouble(error=DependencyError(text, where=host), status=status, passing=True, after_s=after_s)
-    return Trouble(error=InputError(text, where=host), status=status, foreign=foreign)
+    hint = ELSEWHERE_HINT if status == NOT_FOUND and foreign else ""
+    return Trouble(error=InputError(text, where=host, hint=hint), status=status, foreign=foreign)
+
+
+def _said(failure: BaseException) -> str:
+    """Say in plain words why no answer came; names of classes are for programmers."""
+    innermost: BaseException = failure
+    while isinstance(reason := getattr(innermost, "reason", None), BaseException):
+        innermost = reason
+    for kind, words in _WORDS:
+        if isinstance(innermost, kind):
+            return words
+    return os.strerror(code) if (code := getattr(innermost, "errno", None)) else "the connection failed"
 
 
 def message(failure: kfp_server_api.ApiException) -> str:

@@ -5,12 +5,13 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.submission import naming
 from trainwright.authoring.submission.connection import Connection
-
-DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +21,30 @@ class Package:
     Attributes:
         name: Name of the pipeline.
         text: The compiled YAML.
+        display_name: What the UI calls the pipeline; empty for its name.
+        description: Of the pipeline.
     """
 
     name: str
     text: str
+    display_name: str = ""
+    description: str = ""
 
     @property
     def digest(self) -> str:
         """SHA-256 of the YAML: the name of its version."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def package(pipeline: Pipeline, text: str) -> Package:
+    """Return a compiled pipeline as it is uploaded, called and described as its author wrote."""
+    info = pipeline.document.get("pipelineInfo", {})
+    return Package(
+        name=pipeline.name,
+        text=text,
+        display_name=str(info.get("displayName", "")),
+        description=" ".join(str(info.get("description", "")).split()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +70,7 @@ def uploaded(api: Connection, package: Package, tags: Mapping[str, str]) -> Vers
     Raises:
         TrainwrightError: It was refused, or the API did not answer in time.
     """
-    pipeline_id = _pipeline(api, package.name)
+    pipeline_id = _pipeline(api, package)
 
     def look() -> str | None:
         by_name = {"predicates": [{"operation": "EQUALS", "key": "name", "string_value": package.digest}]}
@@ -74,23 +90,24 @@ def uploaded(api: Connection, package: Package, tags: Mapping[str, str]) -> Vers
             api.uploads.upload_pipeline_version,
             str(path),
             name=package.digest,
-            display_name=f"{package.name} {package.digest[:DIGITS]}",
+            display_name=naming.version(package.digest, tags, datetime.now(UTC)),
             pipelineid=pipeline_id,
             tags=json.dumps(dict(tags)),
         )
     return Version(pipeline_id=pipeline_id, version_id=version_id, fresh=fresh)
 
 
-def _pipeline(api: Connection, name: str) -> str:
-    """Return the id of the pipeline of a name; make it if it is not there."""
+def _pipeline(api: Connection, package: Package) -> str:
+    """Return the id of the pipeline of a package's name; make it if it is not there."""
     namespace = {"namespace": api.place.namespace} if api.place.namespace else {}
 
     def look() -> str | None:
         call = api.pipelines.pipeline_service_get_pipeline_by_name
-        found = api.read_if_there("looking for the pipeline", call, name, **namespace)
+        found = api.read_if_there("looking for the pipeline", call, package.name, **namespace)
         return found.pipeline_id if found else None
 
-    body = {"name": name, "display_name": name, **namespace}
+    body = {"name": package.name, "display_name": package.display_name or package.name, **namespace}
+    body |= {"description": package.description} if package.description else {}
     found, _ = api.made("making the pipeline", look, api.pipelines.pipeline_service_create_pipeline, body)
     return found
 

@@ -1,0 +1,56 @@
+"""What KFP 2.17 answered on a real cluster is understood: recorded runs, served by the stand-in."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.authoring.api.asking import QUICK
+from tests.authoring.api.server import Api
+from trainwright.authoring.submission import following, progress
+from trainwright.authoring.submission.connection import Connection
+from trainwright.authoring.submission.following import Pace, Told
+
+AGAIN = {"resolve", "resolve-2", "resolve-3", "locate", "register", "summarize"}
+ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
+
+CACHED = {
+    "success-all-cached": ALL - AGAIN,
+    "success-one-limit-changed": {"ingest", "validate", "join", "train"},
+    "terminated-then-retried-twice": {"ingest", "validate", "join", "score"},
+    "another-team-fails": set(),
+    "pods-deleted-retried": {"ingest", "validate"},
+}
+"""By recording: the steps whose executor the recorded workflow skipped (``when 'true != true'``)."""
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_recorded_cached_step_is_known_to_be_cached_and_no_other(server: Api, name: str) -> None:
+    run = server.store.recorded(name)
+    now = progress.steps(run, None, datetime.now(UTC))
+    assert {step.name for step in now if step.cached} == CACHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "code"),
+    [
+        ("store-unreachable-then-terminated", "stopped", 41),
+        ("terminated-then-retried-twice", "failed", 70),  # retried after it was terminated: then it failed
+        ("another-team-fails", "failed", 70),
+    ],
+)
+def test_a_recorded_run_ends_as_it_did(
+    server: Api, api: Connection, name: str, state: str, code: int
+) -> None:
+    run = server.store.recorded(name)
+    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    assert (ending.state, ending.exit_code) == (state, code)
+
+
+def test_the_log_of_a_recorded_failed_step_is_asked_for_by_its_node(server: Api, api: Connection) -> None:
+    """The executor of ``resolve`` is node 2358880174, as the recorded workflow has it."""
+    line = {"error": "PermissionRefused", "code": 50, "what": "no key", "where": "", "hint": ""}
+    server.archive["another-team-rbfnd-2358880174"] = f"trainwright-error {json.dumps(line)}"
+    run = server.store.recorded("another-team-fails")
+    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    assert (ending.failed_step, ending.exit_code) == ("resolve", 50)
