@@ -18,6 +18,6 @@ def promote_model(registry: str, promotion: str, request: str) -> None:
     """
     finish = summarize()
     configure(finish, cpu="500m", memory="1G", cached=False)
-    with dsl.ExitHandler(finish):
+    with dsl.ExitHandler(finish, name="promote-model"):
         moved = promote(registry=registry, promotion=promotion, request=request)
-        configure(moved, cpu="1", memory="2G", cached=False)
+        configure(moved, cpu="500m", memory="2G", cached=False)

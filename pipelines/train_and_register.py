@@ -3,6 +3,7 @@
 from kfp import dsl, kubernetes
 
 from components.evaluate.component import evaluate
+from components.hold.component import hold
 from components.ingest.component import ingest
 from components.join.component import join
 from components.locate.component import locate
@@ -14,7 +15,7 @@ from components.summarize.component import summarize
 from components.train.component import train
 from components.validate.component import validate
 from trainwright.authoring import images
-from trainwright.authoring.tasks import configure
+from trainwright.authoring.tasks import Amount, configure
 
 SHARED = "/shared"
 """Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
@@ -26,7 +27,7 @@ SECRETS = "/var/run/secrets/trainwright"
 
 def _look(task: dsl.PipelineTask) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
-    return configure(task, cpu="1", memory="1G", cached=False)
+    return configure(task, cpu="500m", memory="1G", cached=False)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -42,9 +43,19 @@ def _trained(joined: dsl.PipelineTask, claim: str, **sections: str) -> dsl.Pipel
         image=images.TORCH,
         **sections,
     )
-    configure(task, cpu="200m", memory="512M", hours=24)
+    # Amounts set on this step would go to its job, which has its own: the namespace sizes the launcher.
+    configure(task, hours=24)
     kubernetes.mount_pvc(task, pvc_name=claim, mount_path=SHARED)
     return kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+
+
+def _held(judged: dsl.PipelineTask, gate: str) -> None:
+    """Say why a gate stopped the run, in a container: KFP 2.17 counts a group as complete only when one ends.
+
+    A second ``dsl.If`` does what ``dsl.Else`` would, without one more group around both.
+    """
+    held = hold(verdict=judged.outputs["verdict"], gate=gate).set_display_name(f"held-by-{gate}")
+    configure(held, cpu="500m", memory="1G", cached=False)
 
 
 def _registered(
@@ -54,11 +65,13 @@ def _registered(
     *,
     registry: str,
     commit: str,
+    cpu: Amount,
+    memory: Amount,
 ) -> None:
     """Try the model as it will be served, and register it."""
     model, version = trained.outputs["model"], trained.outputs["model_version"]
     probed = probe(model=model, model_version=version)
-    configure(probed, cpu="2", memory="8G")
+    configure(probed, cpu=cpu, memory=memory)
     registered = register(
         model=model,
         model_version=version,
@@ -69,7 +82,7 @@ def _registered(
         commit=commit,
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
-    configure(registered, cpu="1", memory="2G", cached=False)
+    configure(registered, cpu="500m", memory="2G", cached=False)
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
@@ -89,6 +102,18 @@ def train_and_register(
     commit: str,
     baseline: str = "",
     date: str = "",
+    ingest_cpu: str = "1",
+    ingest_memory: str = "4G",
+    validate_cpu: str = "1",
+    validate_memory: str = "4G",
+    join_cpu: str = "1",
+    join_memory: str = "4G",
+    score_cpu: str = "1",
+    score_memory: str = "4G",
+    evaluate_cpu: str = "1",
+    evaluate_memory: str = "4G",
+    probe_cpu: str = "1",
+    probe_memory: str = "4G",
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
 
@@ -112,9 +137,21 @@ def train_and_register(
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for the day for which the run
             was scheduled, in UTC.
+        ingest_cpu: Cores of the pod of ``ingest``: ``steps.ingest.cpu``. What follows is the same for others.
+        ingest_memory: Memory of the pod of ``ingest``: ``steps.ingest.memory``.
+        validate_cpu: Cores of ``validate``.
+        validate_memory: Memory of ``validate``.
+        join_cpu: Cores of ``join``.
+        join_memory: Memory of ``join``.
+        score_cpu: Cores of ``score``.
+        score_memory: Memory of ``score``.
+        evaluate_cpu: Cores of ``evaluate``.
+        evaluate_memory: Memory of ``evaluate``.
+        probe_cpu: Cores of ``probe``.
+        probe_memory: Memory of ``probe``.
     """
     finish = configure(summarize(), cpu="500m", memory="1G", cached=False)
-    with dsl.ExitHandler(finish):
+    with dsl.ExitHandler(finish, name="train-and-register"):
         # Only strings of these four are passed on: on a cluster, a step that took an artifact of a task that
         # is never cached would never be reused itself.
         planned = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
@@ -127,7 +164,7 @@ def train_and_register(
         ingested = ingest(
             source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
         )
-        configure(ingested, cpu="2", memory="4G")
+        configure(ingested, cpu=ingest_cpu, memory=ingest_memory)
         _read_outside(ingested)
         snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
 
@@ -141,7 +178,7 @@ def train_and_register(
             baseline_version=baseline_now.outputs["version"],
             newest_since=source_now.outputs["newest_since"],
         )
-        configure(validated, cpu="2", memory="8G")
+        configure(validated, cpu=validate_cpu, memory=validate_memory)
 
         with dsl.If(validated.outputs["decision"] != "FAIL", "data-not-refused"):
             joined = join(
@@ -152,7 +189,7 @@ def train_and_register(
                 quarantine=validated.outputs["quarantine"],
                 quarantine_version=validated.outputs["quarantine_version"],
             )
-            configure(joined, cpu="2", memory="8G")
+            configure(joined, cpu=join_cpu, memory=join_memory)
 
             trained = _trained(joined, claim, network=network, training=training, resources=resources)
 
@@ -165,7 +202,7 @@ def train_and_register(
                 model_version=production_now.outputs["model_version"],
                 source=production_now.outputs["source"],
             )
-            configure(scored, cpu="2", memory="8G", hours=4)
+            configure(scored, cpu=score_cpu, memory=score_memory, hours=4)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],
@@ -175,7 +212,21 @@ def train_and_register(
                 baseline_version=scored.outputs["Output"],
                 baseline_registered=production_now.outputs["registered"],
             )
-            configure(evaluated, cpu="2", memory="4G")
+            configure(evaluated, cpu=evaluate_cpu, memory=evaluate_memory)
 
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
-                _registered(trained, validated, evaluated, registry=registry, commit=commit)
+                _registered(
+                    trained,
+                    validated,
+                    evaluated,
+                    registry=registry,
+                    commit=commit,
+                    cpu=probe_cpu,
+                    memory=probe_memory,
+                )
+
+            with dsl.If(evaluated.outputs["Output"] != "PASS", "model-held"):
+                _held(evaluated, "evaluate")
+
+        with dsl.If(validated.outputs["decision"] == "FAIL", "data-refused"):
+            _held(validated, "validate")

@@ -78,6 +78,11 @@ def gate(
 
 
 @red
+def hold(gate: str) -> str:
+    return gate
+
+
+@red
 def fail(code: int, marks: str) -> str:
     import os
     import sys

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kfp import dsl, kubernetes
 
-from tests.authoring.steps import close, fail, gate, red, resumed, say, sleepy, types
+from tests.authoring.steps import close, fail, gate, hold, red, resumed, say, sleepy, types
 from trainwright.authoring.local import Outcome
 from trainwright.errors import DependencyError, InputError
 
@@ -125,6 +125,24 @@ def test_a_hold_that_the_pipeline_goes_on_with_does_not_stop_the_run(run: Run) -
 
     outcome = run(pipeline)
     assert (outcome.state, outcome.exit_code, outcome.held_by) == ("done", 0, "")
+
+
+@pytest.mark.parametrize(("decision", "code", "after"), [("FAIL", 11, "hold"), ("HOLD", 0, "say")])
+def test_the_branch_that_says_why_a_gate_held_is_taken_only_where_it_held(
+    run: Run, states: States, decision: str, code: int, after: str
+) -> None:
+    def pipeline(decision: str) -> None:
+        judged = gate(decision=decision, verb="validate")
+        with dsl.If(judged.outputs["Output"] != "FAIL"):
+            say(text="trained all the same")
+        with dsl.If(judged.outputs["Output"] == "FAIL"):
+            hold(gate="gate")
+
+    outcome = run(pipeline, {"decision": decision})
+    assert (outcome.exit_code, outcome.held_by) == (code, "gate" if code else "")
+    found = states(outcome)
+    assert found[after] == "done"
+    assert ("hold" in found) == (after == "hold"), "where nothing was held, nothing is missing"
 
 
 def test_a_text_that_could_turn_a_condition_is_refused(run: Run, states: States) -> None:

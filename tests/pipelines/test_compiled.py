@@ -10,13 +10,13 @@ from kfp import components, dsl
 
 from trainwright.authoring import arguments
 from trainwright.authoring.tasks import KFP_STORE, STORE
-from trainwright.experiment import Resources
+from trainwright.experiment import Resources, Steps
 from trainwright.train.inherited import inherit
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
 COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
-ALWAYS_LOOKS = {"resolve", "resolve-2", "resolve-3", "locate", "register", "summarize"}
+ALWAYS_LOOKS = {"resolve", "resolve-2", "resolve-3", "locate", "register", "summarize", "hold", "hold-2"}
 
 
 def spec() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -54,11 +54,12 @@ def test_every_task_has_resources_retries_and_a_time_limit() -> None:
     executors = pipeline["deploymentSpec"]["executors"]
     limits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     found = dict(tasks(pipeline))
-    assert len(found) == 13
+    assert len(found) == 15
     for name, task in found.items():
-        resources = executors[task["executor"]]["container"]["resources"]
-        assert resources["cpuLimit"] > 0, name
-        assert resources["memoryLimit"] > 0, name
+        if name != "train":  # amounts set on it would go to its job
+            amounts = executors[task["executor"]]["container"]["resources"]
+            assert amounts["resourceCpuLimit"] == amounts["resourceCpuRequest"], name
+            assert amounts["resourceMemoryLimit"] == amounts["resourceMemoryRequest"], name
         assert task["retryPolicy"]["maxRetryCount"] == 2, name
         assert task["retryPolicy"]["backoffDuration"] == "30s", name
         assert int(limits[task["executor"]]["activeDeadlineSeconds"]) in {3600, 4 * 3600, 24 * 3600}, name
@@ -168,7 +169,59 @@ def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
     pipeline, _ = spec()
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
     asked = pipeline["root"]["inputDefinitions"]["parameters"].keys()
-    assert (given.keys() | {"date"}) - {"promotion"} == asked, "promotion is the other pipeline's"
+    others = {"promotion", "materialize_cpu", "materialize_memory"}
+    assert (given.keys() | {"date"}) - others == asked
+
+
+def test_the_size_of_a_steps_pod_is_a_parameter_that_reaches_it_through_every_group() -> None:
+    """A reference to an input that no group passes on would leave the pod without a size."""
+    pipeline, _ = spec()
+    executors = pipeline["deploymentSpec"]["executors"]
+    sized = {}
+    for name, task in tasks(pipeline):
+        amounts = executors[task["executor"]]["container"].get("resources", {})
+        for kind in ("Cpu", "Memory"):
+            if (said := amounts.get(f"resource{kind}Limit", "")).startswith("{{"):
+                channel = said.removeprefix("{{$.inputs.parameters['").removesuffix("']}}")
+                assert task["inputs"]["parameters"][channel] == {"componentInputParameter": channel}
+                sized[channel.removeprefix("pipelinechannel--")] = name
+    assert sized == {
+        f"{step}_{kind}": step
+        for step in ("ingest", "validate", "join", "score", "evaluate", "probe")
+        for kind in ("cpu", "memory")
+    }
+    for name, body in pipeline["components"].items():
+        declared = body.get("inputDefinitions", {}).get("parameters", {})
+        for task in body.get("dag", {}).get("tasks", {}).values():
+            for entry in task.get("inputs", {}).get("parameters", {}).values():
+                wanted = entry.get("componentInputParameter")
+                assert wanted is None or wanted in declared, (name, wanted)
+
+
+def test_the_defaults_of_a_size_are_those_of_the_experiment_file() -> None:
+    pipeline, _ = spec()
+    given = Steps().parameters()
+    declared = pipeline["root"]["inputDefinitions"]["parameters"]
+    for name in given.keys() & declared.keys():
+        assert declared[name]["defaultValue"] == given[name], name
+
+
+def test_a_run_that_a_gate_held_ends_in_a_container_that_says_why() -> None:
+    """KFP 2.17 counts whether a group is complete when a container in it ends (recordings: held-by-gate)."""
+    pipeline, _ = spec()
+    conditions: dict[str, str] = {}
+    for body in (pipeline["root"], *pipeline["components"].values()):
+        for task in body.get("dag", {}).get("tasks", {}).values():
+            if condition := task.get("triggerPolicy", {}).get("condition"):
+                conditions[task["taskInfo"]["name"]] = condition.rpartition("]")[2].strip()
+    assert conditions == {
+        "data-not-refused": "!= 'FAIL'",
+        "data-refused": "== 'FAIL'",
+        "model-passed": "== 'PASS'",
+        "model-held": "!= 'PASS'",
+    }
+    shown = {task["taskInfo"]["name"] for name, task in tasks(pipeline) if name.startswith("hold")}
+    assert shown == {"held-by-validate", "held-by-evaluate"}
 
 
 def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:

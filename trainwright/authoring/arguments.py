@@ -132,6 +132,7 @@ def read(path: Path) -> dict[str, Any]:
         "promotion": experiment.promotion.to_json(),
         "claim": experiment.resources.claim,
         "commit": commit(folder),
+        **experiment.steps.parameters(),
     }
 
 

@@ -259,7 +259,7 @@ class _Run:
     def _outcome(self, plan: Plan, error: Mapping[str, Any], seconds: float) -> Outcome:
         reached = {name.split(".")[0] for name in self._tasks}
         for step in self._pipeline.steps:
-            if step.name not in reached:
+            if step.name not in reached and not step.explains:
                 self._tasks[step.name] = Task(step=step.name, state="skipped", environment=step.toolchain)
         tasks = tuple(self._tasks.values())
         failed = next((task for task in tasks if task.state == "failed"), None)
@@ -289,7 +289,7 @@ class _Run:
 
         A gate that nothing follows stops the run, too. One whose HOLD the pipeline goes on with does not.
         """
-        closing = {step.name for step in self._pipeline.steps if step.closing}
+        closing = {step.name for step in self._pipeline.steps if step.closing or step.explains}
         skipped = {task.step for task in tasks if task.state == "skipped"}
         for task in reversed(tasks):
             if task.decision not in {"", "PASS"}:

@@ -5,6 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_FUNCTION = "--function_to_execute"
+_EXPLAINS = "hold"
+"""The component that only says why a gate held the run."""
+
 _IMAGE = re.compile(r"(?:\S+/)?trainwright/[a-z]+[:@]\S+")
 
 
@@ -78,6 +82,17 @@ class Step:
     upstream: frozenset[str]
     retry: Retry = field(default_factory=Retry)
     timeout_s: float = 0.0
+
+    @property
+    def verb(self) -> str:
+        """Name of the component that it runs: of its function; the step's own name of a container."""
+        arguments = [str(part) for part in self.container.get("args", [])]
+        return arguments[arguments.index(_FUNCTION) + 1] if _FUNCTION in arguments[:-1] else self.name
+
+    @property
+    def explains(self) -> bool:
+        """Whether it only says why a gate held the run: where it is not reached, nothing is missing."""
+        return self.verb == _EXPLAINS
 
     @property
     def toolchain(self) -> str:

@@ -20,7 +20,7 @@ from trainwright.experiment.network import (
     read_network,
 )
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
-from trainwright.experiment.resources import Resources
+from trainwright.experiment.resources import Resources, Size, Steps
 from trainwright.experiment.section import Fraction, Name, Section, Time
 from trainwright.experiment.training import Tracking, Training
 from trainwright.experiment.validation import (
@@ -61,6 +61,8 @@ __all__ = [
     "Section",
     "Severity",
     "Share",
+    "Size",
+    "Steps",
     "Suppression",
     "Tabular",
     "Time",

@@ -10,7 +10,7 @@ from trainwright.experiment.features import Features
 from trainwright.experiment.materialize import Materialize
 from trainwright.experiment.network import Mlp, Network
 from trainwright.experiment.registry import Promotion, Registry
-from trainwright.experiment.resources import Resources
+from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.training import Training
 from trainwright.experiment.validation import Validation
@@ -27,6 +27,7 @@ class Experiment(Section):
     network: Network = Field(default_factory=Mlp)
     training: Training = Field(default_factory=Training)
     resources: Resources = Field(default_factory=Resources)
+    steps: Steps = Field(default_factory=Steps)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     registry: Registry
     promotion: Promotion = Field(default_factory=Promotion)

@@ -1,11 +1,44 @@
 """Section ``resources``: on how much the training runs, and where."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainwright.experiment.placement import Budget, Placement
 from trainwright.experiment.section import Name, Section
+
+Cores = Annotated[str, Field(pattern=r"^([0-9]*[.])?[0-9]+m?$")]
+Memory = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)$")]
+
+
+class Size(Section):
+    """What the pod of a step asks for, and is limited to."""
+
+    cpu: Cores = Field("1", description="Cores, such as `500m` or `2`.")
+    memory: Memory = Field("4G", description="Memory, such as `4G` or `512Mi`.")
+
+    @field_validator("cpu", mode="before")
+    @classmethod
+    def _written_as_a_number(cls, value: object) -> object:
+        """Take ``cpu: 2``, which YAML reads as a number."""
+        return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class Steps(Section):
+    """Sizes of the steps' own pods on a cluster; the pods of a training are `resources`."""
+
+    ingest: Size = Field(default_factory=Size)
+    validate_: Size = Field(default_factory=Size, alias="validate")
+    join: Size = Field(default_factory=Size)
+    score: Size = Field(default_factory=Size)
+    evaluate: Size = Field(default_factory=Size)
+    probe: Size = Field(default_factory=Size)
+    materialize: Size = Field(default_factory=Size)
+
+    def parameters(self) -> dict[str, str]:
+        """Return each amount under the name of the pipeline's parameter, such as ``ingest_cpu``."""
+        sizes = self.model_dump(mode="json", by_alias=True)
+        return {f"{step}_{name}": amount for step, size in sizes.items() for name, amount in size.items()}
 
 
 class Resources(Section):

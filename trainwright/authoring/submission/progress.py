@@ -156,12 +156,19 @@ def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
     for group, (parent, name) in pipeline.owners.items():
         task = pipeline.tasks(parent)[name]
         inputs = task.get("inputs", {}).get("parameters", {})
-        del group
+        if _only_explains(pipeline, group):
+            continue
         for channel in channels(task.get("triggerPolicy", {}).get("condition", "")):
             for origin in pipeline.origins(parent, inputs.get(channel, {})):
                 step = pipeline.step(origin.step) if origin.step else None
-                if step and (catalog.judged_by(_verb(step)) or origin.name == _DECISION):
+                if step and (catalog.judged_by(step.verb) or origin.name == _DECISION):
                     yield name, step
+
+
+def _only_explains(pipeline: Pipeline, group: str) -> bool:
+    """Say whether a group is the branch of a gate that held: all that it does is to say why."""
+    inside = {task["componentRef"]["name"].removeprefix(PREFIX) for task in pipeline.tasks(group).values()}
+    return inside <= {step.name for step in pipeline.steps if step.explains}
 
 
 def held(run: Any, pipeline: Pipeline) -> Held | None:
@@ -173,7 +180,7 @@ def held(run: Any, pipeline: Pipeline) -> Held | None:
     done = {step.name for name, step in names(pipeline).items() if states.get(name) == "SUCCEEDED"}
     for group, gate in gates(pipeline):
         if gate.name in done and states.get(group) != "SUCCEEDED":
-            data = catalog.judged_by(_verb(gate)) == "data"
+            data = catalog.judged_by(gate.verb) == "data"
             return Held(step=gate.name, code=DataRefused.code if data else ModelRefused.code)
     return None
 
@@ -181,10 +188,3 @@ def held(run: Any, pipeline: Pipeline) -> Held | None:
 def tells_steps(run: Any) -> bool:
     """Say whether the API lists any step of a run; without, nothing is known of its gates."""
     return bool(_details(run))
-
-
-def _verb(step: Step) -> str:
-    """Return the name of the component that a step runs: of its function."""
-    arguments = [str(part) for part in step.container.get("args", [])]
-    flag = "--function_to_execute"
-    return arguments[arguments.index(flag) + 1] if flag in arguments[:-1] else step.name

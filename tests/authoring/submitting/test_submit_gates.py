@@ -1,0 +1,57 @@
+"""Which gate held a run of the main pipeline, from the states that the API of KFP 2.17 lists."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainwright.authoring import spec
+from trainwright.authoring.submission.progress import Held, gates, held
+
+PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
+TO_JOIN = ("resolve", "resolve-2", "resolve-3", "locate", "ingest", "validate")
+TO_EVALUATE = (*TO_JOIN, "join", "train", "score", "evaluate")
+
+
+def run_of(*succeeded: str) -> SimpleNamespace:
+    details = [SimpleNamespace(display_name=name, state="SUCCEEDED") for name in succeeded]
+    return SimpleNamespace(run_details=SimpleNamespace(task_details=details))
+
+
+def groups() -> dict[str, str]:
+    """The groups behind the gates, by the step that decides: those that let the run go on."""
+    return {gate.name: group for group, gate in gates(spec.read(PIPELINE))}
+
+
+def test_each_gate_has_one_group_that_goes_on() -> None:
+    assert len(list(gates(spec.read(PIPELINE)))) == 2
+    assert groups().keys() == {"validate", "evaluate"}
+
+
+def others(pipeline: spec.Pipeline) -> list[str]:
+    """The groups that only say why the run was held."""
+    conditional = [
+        name
+        for parent, name in pipeline.owners.values()
+        if pipeline.tasks(parent)[name].get("triggerPolicy", {}).get("condition")
+    ]
+    return [name for name in conditional if name not in groups().values()]
+
+
+@pytest.mark.parametrize(
+    ("reached", "expected"),
+    [
+        (TO_JOIN, Held(step="validate", code=11)),
+        ((*TO_EVALUATE, "validate goes on"), Held(step="evaluate", code=12)),
+        ((*TO_EVALUATE, "validate goes on", "evaluate goes on", "probe", "register"), None),
+    ],
+)
+def test_a_gate_held_where_the_group_that_goes_on_was_not_taken(
+    reached: tuple[str, ...], expected: Held | None
+) -> None:
+    pipeline = spec.read(PIPELINE)
+    named = {f"{gate} goes on": group for gate, group in groups().items()}
+    said = [named.get(name, name) for name in reached]
+    assert len(others(pipeline)) == 2
+    why = [*others(pipeline), "hold"] if expected else []
+    assert held(run_of(*said, *why), pipeline) == expected
