@@ -2,6 +2,7 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+UV := $(BIN)/python -P trainwright/authoring/installer.py uv  # with the settings of pip
 ARGS ?=
 NAME ?= *
 ENGINE ?= docker
@@ -11,8 +12,13 @@ EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 DOCS := .environments/docs/.made
 
-.PHONY: help demo data test check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
-.DEFAULT_GOAL := help
+.PHONY: cli setup help demo data test check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
+.DEFAULT_GOAL := cli
+
+cli: .venv/.made  ## put the command line into .venv: all that submitting needs (plain `make`)
+	@echo "  $(BIN)/trainwright is ready; make setup prepares runs on this machine, make help lists more"
+
+setup: environments  ## put the command line into .venv, and the environment of every step into .environments
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -74,25 +80,25 @@ clean:  ## remove what was made here: environments, runs, caches
 	rm -rf .venv .environments runs build dist $(FLIGHTS)/data $(FLIGHTS)/feature_repo/offline .*_cache .hypothesis
 
 $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
-	@$(BIN)/uv pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
+	@$(UV) pip install --quiet --python .environments/feast/bin/python --require-hashes --no-deps --build-constraints images/build.lock --target $(@D) --requirements $<
 	@touch $@
 
 # The object stores that tests and benchmarks talk to.
 $(EMULATORS): tests/storage/requirements.lock | .venv/.made
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps --requirements $<
 	@touch $@
 
 # Feast with Spark and Ray, which its tests start.
 $(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .venv/.made
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 # What builds the site: it imports the library as an author has it.
 $(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/.made
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.
@@ -103,11 +109,11 @@ $(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/
 	@$(PYTHON) -m venv --clear .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > .venv/uv.lock
 	@$(BIN)/python -m pip install -qq --require-hashes --no-deps --requirement .venv/uv.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
 	@echo '$(CURDIR)' > .venv/lib/python3.11/site-packages/trainwright.pth
 	@printf '#!%s\nimport sys\n\nfrom trainwright.authoring.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
 	@chmod +x $(BIN)/trainwright && touch $@
 
 .venv/.tools: .venv/.made tests/requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
 	@touch $@

@@ -79,7 +79,7 @@ def by_pip(scratch: Path) -> float:
     started = time.monotonic()
     subprocess.run([sys.executable, "-m", "venv", scratch / PEER], check=True)
     variables = {**os.environ, "PIP_CACHE_DIR": str(scratch / "cache")}
-    for lock in Place(PEER).hashed:
+    for lock in Place(PEER).locks.hashed:
         command = [
             str(scratch / PEER / "bin/python"),
             "-m",
@@ -98,7 +98,7 @@ def packages(environment: str) -> str:
     if environment not in TOOLCHAINS:
         return ""
     place = Place(environment)
-    text = "".join(path.read_text() for path in (*place.hashed, *place.last))
+    text = "".join(path.read_text() for path in (*place.locks.hashed, *place.locks.last))
     return str(sum("==" in line and not line.startswith(("#", " ")) for line in text.splitlines()))
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import inspection
@@ -28,9 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE = "python:3.11-slim-bookworm"
 PASSED = (
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT",
-    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE",
+    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND", "SSL_CERT_FILE",
 )  # fmt: skip
 """Settings of pip and uv that reach a build if they are set here."""
+
+WHEELS = "/wheels"
+"""Where a build sees the folders of wheels that ``PIP_FIND_LINKS`` and ``UV_FIND_LINKS`` name here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class Image:
         id: The engine's digest of its configuration: names these bytes on this machine.
         reference: What a cluster pulls, ``HOST/TEAM/NAME@sha256:DIGEST``; empty unless it was pushed.
         megabytes: What it adds to its base.
+        budget: How many megabytes it may add.
+        cuda: The version of CUDA that its torch was built for; empty for a CPU build, and without torch.
         packages: How many the list of packages names.
         import_s: Seconds in which all that its steps import was imported, in the image.
         seconds: What building it took.
@@ -54,9 +59,16 @@ class Image:
     library_sha256: str
     base: str
     megabytes: float
+    budget: float
+    cuda: str
     packages: int
     import_s: float
     seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within its budget."""
+        return self.megabytes <= self.budget
 
 
 def commit() -> str:
@@ -81,23 +93,49 @@ def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
     }
 
 
-def command(engine: str, toolchain: str, said: dict[str, str], *, gpu: bool, more: list[str]) -> list[str]:
-    """Return the engine's command that builds an image."""
+def package_settings(scratch: Path) -> dict[str, str]:
+    """Return the settings of pip and uv for a build; link the wheels of local folders into ``scratch``."""
     passed = {name: os.environ[name] for name in PASSED if os.environ.get(name)}
+    for name, separator in (("PIP_FIND_LINKS", " "), ("UV_FIND_LINKS", ",")):
+        places = passed.pop(name, "").replace(separator, " ").split()
+        folders = [Path(place).expanduser() for place in places if Path(place).expanduser().is_dir()]
+        for wheel in (wheel for folder in folders for wheel in folder.glob("*.*")):
+            _link(wheel, scratch / wheel.name)
+        links = [place for place in places if "://" in place] + [WHEELS] * any(scratch.iterdir())
+        if links:
+            passed[name] = separator.join(links)
+    return passed
+
+
+def _link(file: Path, target: Path) -> None:
+    """Link a file, or copy it from another file system. An engine would not follow a symbolic link."""
+    if file.is_file() and not target.exists():
+        try:
+            os.link(file, target)
+        except OSError:
+            shutil.copy2(file, target)
+
+
+def command(
+    engine: str, toolchain: str, said: dict[str, str], *, gpu: bool, wheels: Path, more: list[str]
+) -> list[str]:
+    """Return the engine's command that builds an image. Local wheels are linked into ``wheels``."""
     base = said["org.opencontainers.image.base.name"]
-    arguments = passed | {"BASE": base, "IMAGE": toolchain} | ({"GPU": "yes"} if gpu else {})
+    arguments = (
+        package_settings(wheels) | {"BASE": base, "IMAGE": toolchain} | ({"GPU": "yes"} if gpu else {})
+    )
     command = [engine, "build", "--file", "images/Dockerfile", "--tag", image_name(toolchain)]
     if engine == "podman":  # it does not look for the file beside the Dockerfile
         command += ["--ignorefile", "images/Dockerfile.dockerignore"]
+    if any(wheels.iterdir()):
+        command += ["--build-context", f"wheels={wheels}"]
     command += [part for pair in arguments.items() for part in ("--build-arg", "=".join(pair))]
     command += [part for pair in said.items() for part in ("--label", "=".join(pair))]
     return [*command, *more, "."]
 
 
-def build(
-    engine: str, toolchain: str, base: str, output: Path, *, gpu: bool, push: str, more: list[str]
-) -> Image:
-    """Build one image, look into it, and push it if a registry was named.
+def build(engine: str, toolchain: str, base: str, output: Path, *, gpu: bool, more: list[str]) -> Image:
+    """Build one image and look into it.
 
     Raises:
         DependencyError: The engine could not, or the image is not what it has to be.
@@ -106,9 +144,9 @@ def build(
     said = labels(toolchain, base, gpu=gpu)
     output.mkdir(parents=True, exist_ok=True)
     log = output / f"{toolchain}.log"
-    with log.open("w") as stream:
+    with log.open("w") as stream, tempfile.TemporaryDirectory(dir=output) as wheels:
         variables = {**os.environ, "DOCKER_BUILDKIT": "1"}  # engines that have it as a choice: mounts need it
-        asked = command(engine, toolchain, said, gpu=gpu, more=more)
+        asked = command(engine, toolchain, said, gpu=gpu, wheels=Path(wheels), more=more)
         done = subprocess.run(asked, cwd=ROOT, env=variables, stdout=stream, stderr=stream, check=False)  # noqa: S603
     if done.returncode:
         tail = "".join(f"\n    {line}" for line in log.read_text().splitlines()[-12:])
@@ -117,13 +155,15 @@ def build(
     (output / f"{toolchain}.cdx.json").write_text(json.dumps(found.packages, indent=2) + "\n")
     return Image(
         id=found.id,
-        reference=pushed(engine, image_name(toolchain), push) if push else "",
+        reference="",
         version=trainwright.__version__,
         commit=said["org.opencontainers.image.revision"],
         lock_sha256=said["trainwright.lock-sha256"],
         library_sha256=said["trainwright.library-sha256"],
         base=base,
         megabytes=round(found.megabytes, 1),
+        budget=inspection.budget(toolchain, cuda=bool(found.cuda)),
+        cuda=found.cuda,
         packages=len(found.packages["components"]),
         import_s=round(found.import_s, 2),
         seconds=round(time.monotonic() - started, 1),
@@ -178,7 +218,7 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
 
 
 def main() -> None:
-    """Build what was asked for, one image at a time; one over its budget is an error at the end."""
+    """Build images one at a time. One over its budget is not pushed, and is an error at the end."""
     asked, more = parsed()
     with reported("images"):
         if not shutil.which(asked.engine):
@@ -189,22 +229,28 @@ def main() -> None:
         for toolchain in asked.toolchains:
             base = (asked.torch_base if toolchain == "torch" else "") or asked.base
             gpu = asked.gpu and toolchain == "torch"
-            image = build(asked.engine, toolchain, base, asked.output, gpu=gpu, push=asked.push, more=more)
-            budget = inspection.budget(toolchain, gpu=gpu)
-            print(  # noqa: T201
-                f"  {toolchain:<9}{image.seconds:7.1f} s{image.megabytes:7,.0f} of {budget:,.0f} MB"
-                f"  {image.packages} packages, its steps import in {image.import_s:.2f} s  {image.id[7:19]}",
-                flush=True,
-            )
+            image = build(asked.engine, toolchain, base, asked.output, gpu=gpu, more=more)
+            print(line(toolchain, image), flush=True)  # noqa: T201
+            if not image.fits:
+                over.append(f"{toolchain} {image.megabytes:,.0f} MB > {image.budget:,.0f} MB")
+            elif asked.push:
+                image = replace(image, reference=pushed(asked.engine, image_name(toolchain), asked.push))
             write(asked.output, toolchain, image)
-            if image.megabytes > budget:
-                over.append(f"{toolchain} {image.megabytes:,.0f} MB > {budget:,.0f} MB")
         if over:
             raise InputError(
-                f"larger than its budget: {', '.join(over)}",
+                f"larger than its budget{' and not pushed' if asked.push else ''}: {', '.join(over)}",
                 where="images/budgets.json",
                 hint="Find what came in (the list of packages lies beside the image), or raise the budget.",
             )
+
+
+def line(toolchain: str, image: Image) -> str:
+    """Say in one line what was built."""
+    build = f", CUDA {image.cuda}" if image.cuda else ", CPU" if toolchain == "torch" else ""
+    return (
+        f"  {toolchain:<9}{image.seconds:7.1f} s{image.megabytes:7,.0f} of {image.budget:,.0f} MB{build}"
+        f"  {image.packages} packages, its steps import in {image.import_s:.2f} s  {image.id[7:19]}"
+    )
 
 
 if __name__ == "__main__":

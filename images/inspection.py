@@ -35,8 +35,9 @@ except OSError:
     pass
 packages = json.load(open(os.path.join(sys.prefix, "sbom.cdx.json")))
 stamp = json.load(open(os.path.join(sys.prefix, "trainwright-environment.json")))
+cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None) or ""
 found = {"user": os.getuid(), "seconds": seconds, "left": left, "packages": packages, "stamp": stamp}
-print(json.dumps(found))
+print(json.dumps({**found, "cuda": cuda}))
 """
 """Runs in the image: import what its steps import, and say what should not be there."""
 
@@ -49,6 +50,7 @@ class Found:
     megabytes: float
     packages: dict[str, Any]
     import_s: float
+    cuda: str
 
 
 def engine(name: str, *arguments: str) -> str:
@@ -64,10 +66,10 @@ def engine(name: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def budget(toolchain: str, *, gpu: bool = False) -> float:
-    """Return how many megabytes an image may add to its base."""
+def budget(toolchain: str, *, cuda: bool = False) -> float:
+    """Return how many megabytes an image may add to its base; a torch for CUDA has a budget of its own."""
     budgets: dict[str, float] = json.loads((IMAGES / "budgets.json").read_text())
-    return budgets[f"{toolchain}-gpu" if gpu else toolchain]
+    return budgets[f"{toolchain}-cuda" if cuda else toolchain]
 
 
 def entries(toolchain: str) -> list[str]:
@@ -117,4 +119,5 @@ def look(name: str, image: str, base: str, toolchain: str) -> Found:
         megabytes=(size[0] - size[1]) / 1e6,
         packages=packages,
         import_s=said["seconds"],
+        cuda=said["cuda"],
     )

@@ -1,6 +1,5 @@
 """Making environments, from tiny locks over wheels that these tests write themselves."""
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -12,36 +11,14 @@ import subprocess
 import sys
 import tarfile
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.authoring.wheels import write_wheel
 from trainwright.authoring import environments
 from trainwright.authoring.toolchains import LIBRARY, Place
 from trainwright.errors import DependencyError, InputError
-
-
-def write_wheel(folder: Path, name: str, version: str, source: str = "") -> str:
-    """Write a pure wheel; return the line that locks it."""
-    files = {
-        f"{name}.py": source or f"VERSION = {version!r}\n",
-        f"{name}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{name}-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    digests = {
-        path: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        for path, text in files.items()
-    }
-    record = f"{name}-{version}.dist-info/RECORD"
-    files[record] = (
-        "".join(f"{path},sha256={digest},\n" for path, digest in digests.items()) + f"{record},,\n"
-    )
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
 @pytest.fixture
@@ -152,7 +129,7 @@ def test_what_has_no_lock_goes_in_last_by_pips_own_configuration(locks: Path, wh
     (locks / "tiny" / "requirements-gpu.lock").write_text(write_wheel(wheels, "flame", "2.14.0"))
     gpu = Place("tiny", locks.parent / "made", locks, gpu=True)
     assert gpu.digest != before
-    assert gpu.last == ()
+    assert gpu.locks.last == ()
 
 
 def test_a_file_that_is_not_what_the_lock_says_is_refused_with_what_the_tool_said(locks: Path) -> None:
@@ -236,6 +213,7 @@ def test_one_that_fails_takes_none_of_the_others_with_it(locks: Path, wheels: Pa
 MAKE = """
 import sys
 from pathlib import Path
+from tests.authoring.wheels import write_wheel
 from trainwright.authoring import environments
 print(environments.make(["tiny"], folder=Path(sys.argv[1]), images=Path(sys.argv[2]))[0].changed)
 """

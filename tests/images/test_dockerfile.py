@@ -1,5 +1,6 @@
 """The Dockerfile copies what it runs: without a builder, its steps are followed here."""
 
+import ast
 import json
 import re
 import shlex
@@ -11,18 +12,19 @@ from pathlib import Path
 import pytest
 
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
-MAKING = "-m trainwright.authoring.environments"
+MAKING = "/opt/installer.py environment"
 
 
 def copied(toolchain: str, target: Path) -> None:
     """Copy what the first stage has when it makes the environment."""
-    before = DOCKERFILE.partition(MAKING)[0].replace("${IMAGE}", toolchain)
-    for line in re.findall(r"^COPY (.*)$", before, re.MULTILINE):
+    stage = DOCKERFILE.partition(MAKING)[0].partition(" AS build")[2].replace("${IMAGE}", toolchain)
+    for line in re.findall(r"^COPY (?!--from)(.*)$", stage, re.MULTILINE):
         *sources, place = shlex.split(line)
+        place = place.lstrip("/")
         (target / place).mkdir(parents=True, exist_ok=True)
         for source in sources:
             if source.endswith("/"):
@@ -59,22 +61,49 @@ def test_no_setting_of_the_builder_is_in_an_image() -> None:
 @pytest.mark.parametrize("toolchain", TOOLCHAINS)
 def test_the_environment_can_be_made_from_what_was_copied_before(toolchain: str, tmp_path: Path) -> None:
     copied(toolchain, tmp_path)
-    code = f"from trainwright.authoring.environments import lock_digest; print(lock_digest({toolchain!r}))"
+    code = f"""
+import pathlib, installer
+locks = installer.Locks(pathlib.Path("images"), {toolchain!r})
+assert all(path.exists() for path in (*locks.hashed, locks.images / "build.lock"))
+print(locks.digest)
+"""
+    variables = {"PYTHONPATH": str(tmp_path / "opt")}
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    from trainwright.authoring.environments import lock_digest
-
     assert done.stdout.strip() == lock_digest(toolchain)
 
 
-def test_an_edit_of_a_step_makes_no_environment_again(tmp_path: Path) -> None:
+def test_edit_of_library_or_of_another_lock_makes_no_environment_again(tmp_path: Path) -> None:
     copied("launcher", tmp_path)
-    code = "import json, sys, trainwright.authoring.environments; print(json.dumps(sorted(sys.modules)))"
-    said = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, check=True)
-    imported = {name for name in json.loads(said.stdout) if name.startswith("trainwright")}
-    making = {"trainwright", "trainwright.errors", "trainwright.authoring"}
-    assert imported == making | {"trainwright.authoring.environments", "trainwright.authoring.toolchains"}
-    files = list((tmp_path / "trainwright").rglob("*.py"))
-    assert len(files) == len(imported), "more is copied than what makes an environment"
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {
+        "opt/installer.py",
+        "images/build.lock",
+        "images/kfp.lock",
+        "images/launcher/requirements.in",
+        "images/launcher/requirements.lock",
+    }
+
+
+def test_installer_imports_the_standard_library_alone() -> None:
+    tree = ast.parse((ROOT / "trainwright" / "authoring" / "installer.py").read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_every_download_of_a_build_has_the_settings_of_pip() -> None:
+    """pip reads the secret by itself, uv by the installer."""
+    for command in re.findall(r"^RUN (.*)$", DOCKERFILE, re.MULTILINE):
+        if "pip install" in command or "installer.py" in command:
+            assert "--mount=type=secret,id=pip,target=/etc/pip.conf" in command
+        for part in command.split("&&"):
+            if "pip install" in part:
+                assert "-m pip install" in part or "/opt/installer.py uv pip install" in part

@@ -4,18 +4,15 @@ All lie in one folder, ``<folder>/<toolchain>/bin/python``, so that a step finds
 environment was made from is written into it last: one whose making was interrupted, or whose lock has
 changed since, counts as not there and is made again.
 
-``python -m trainwright.authoring.environments [toolchain ...]`` makes them; the Dockerfile calls the same.
+``python -m trainwright.authoring.environments [toolchain ...]`` makes them. The installing is done by
+:mod:`trainwright.authoring.installer`, which the Dockerfile runs, too.
 """
 
 import argparse
 import dataclasses
 import fcntl
-import importlib.util
-import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,24 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright.authoring.installer import InstallationError, Installed, find_uv, install
 from trainwright.authoring.toolchains import LIBRARY, TOOLCHAINS, Place, default_folder, lock_digest, locks
 from trainwright.errors import DependencyError, InputError, reported
 
 __all__ = ["Made", "folder", "lock_digest", "main", "make", "python", "shown"]
 
 AT_A_TIME = 2
-TAIL_LINES = 12
 OURS = b"1"
-
-HINTS = (
-    (r"[Hh]ash mismatch|DO NOT MATCH", "Run it again; if it stays, the index changed the file."),
-    (r"must have (its|a) hash|their versions pinned", "Every package of a lock needs a hash: run make lock."),
-    (r"[Nn]o space left", "Free some disk space: all environments together take about 5 GB."),
-    (r"[Ff]ailed to build|Build failures", "It needs a C++ compiler: apt-get install g++ python3-dev."),
-    (r"Failed to fetch|sending request|[Cc]onnection|timed out|(was|were) not found|[Nn]o (version|matching)",
-     "No package index answered with it: look at the network and the proxy. What is downloaded is kept."),
-)  # fmt: skip
-"""What to do next, by what the tool's output says."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +40,13 @@ class Made:
     changed: bool
     seconds: float
     megabytes: float  # 0 when nothing was done: sizes are only measured then
+    installed: tuple[Installed, ...] = ()  # what has no hash in the lock: its build depends on the index
 
     def __str__(self) -> str:
         """Say in one line what making it took."""
-        return f"  {self.toolchain:<10}{self.seconds:7.1f} s{self.megabytes:8,.0f} MB"
+        line = f"  {self.toolchain:<10}{self.seconds:7.1f} s{self.megabytes:8,.0f} MB"
+        line += "".join(f"  {one}" for one in self.installed)
+        return f"{line} (docs/images.md: a CPU build)" if any(one.cuda for one in self.installed) else line
 
 
 def folder() -> Path:
@@ -137,11 +127,10 @@ def _bring_up_to_date(place: Place) -> Made:
     started = time.monotonic()
     with _held(place.folder / f".{place.toolchain}.lock") as lock:
         changed = bool(place.problem())
-        if changed:
-            _build(place, lock)
+        installed = _build(place, lock) if changed else ()
         _link_library(place)
     size = sum(file.lstat().st_size for file in place.path.rglob("*")) / 1e6 if changed else 0.0
-    return Made(place.toolchain, place.path, changed, time.monotonic() - started, size)
+    return Made(place.toolchain, place.path, changed, time.monotonic() - started, size, installed)
 
 
 @contextmanager
@@ -155,22 +144,14 @@ def _held(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _build(place: Place, lock: int) -> None:
+def _build(place: Place, lock: int) -> tuple[Installed, ...]:
     """Make one environment in place: its scripts name their interpreter, so it cannot be moved later."""
-    uv, target = _uv(), str(place.python)
-    _clear(place, lock)
-    _run([uv, "venv", "--quiet", "--python", sys.executable, str(place.path)], place, lock)
-    install = [uv, "pip", "install", "--quiet", "--python", target, "--compile-bytecode"]
-    build = place.images / "build.lock"
-    if build.exists():
-        install += ["--build-constraints", str(build)]
-    for path in place.hashed:
-        _run([*install, "--require-hashes", "--no-deps", "--requirements", str(path)], place, lock)
-    for path in place.last:
-        pip = [sys.executable, "-m", "pip", "--quiet", "--python", target, "install"]
-        with_pip = importlib.util.find_spec("pip") is not None
-        _run([*(pip if with_pip else install), "--requirement", str(path)], place, lock)
-    place.stamp.write_text(json.dumps({"name": place.toolchain, "lock_sha256": place.digest}) + "\n")
+    try:
+        find_uv()  # before what is there is removed
+        _clear(place, lock)
+        return tuple(install(place.locks, place.path, pass_fds=(lock,)))
+    except InstallationError as error:
+        raise DependencyError(error.what, where=str(place.path), hint=error.hint) from None
 
 
 def _clear(place: Place, lock: int) -> None:
@@ -186,44 +167,6 @@ def _clear(place: Place, lock: int) -> None:
     place.stamp.unlink(missing_ok=True)
     if place.path.exists():
         shutil.rmtree(place.path)
-
-
-def _uv() -> str:
-    """Find uv: beside the interpreter that runs this, else on the path."""
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("uv", path=beside) or shutil.which("uv")
-    if not found:
-        raise DependencyError(
-            "uv, which makes the environments, is not there",
-            where=beside,
-            hint=f"Run: {sys.executable} -m pip install uv",
-        )
-    return found
-
-
-def _run(command: Sequence[str], place: Place, lock: int) -> None:
-    """Run one tool; on failure say what it said last."""
-    unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    variables = {name: value for name, value in os.environ.items() if name not in unset}
-    done = subprocess.run(  # noqa: S603
-        command,
-        cwd=place.images,
-        env=variables,
-        pass_fds=(lock,),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()
-        hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
-        lines = "".join(f"\n    {line}" for line in said.splitlines()[-TAIL_LINES:])
-        raise DependencyError(
-            f"the environment of {place.toolchain} could not be made: "
-            f"{Path(command[0]).name} ended with {done.returncode}{lines}",
-            where=str(place.path),
-            hint=hint,
-        )
 
 
 def _link_library(place: Place) -> None:

@@ -1,7 +1,6 @@
 """Where a toolchain's locks and its environment on this machine lie, and whether they belong together."""
 
 import difflib
-import hashlib
 import json
 import os
 import sys
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trainwright
+from trainwright.authoring.installer import STAMP, Locks
 from trainwright.errors import InputError
 
 TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher")
@@ -54,26 +54,14 @@ class Place:
             raise InputError(f"there is no toolchain {self.toolchain!r}", where=str(self.images), hint=hint)
 
     @property
-    def hashed(self) -> tuple[Path, ...]:
-        """The locks: the toolchain's and the one of kfp, which goes in without its dependencies."""
-        own = self.images / self.toolchain
-        gpu = own / "requirements-gpu.lock"
-        return gpu if self.gpu and gpu.exists() else own / "requirements.lock", self.images / "kfp.lock"
-
-    @property
-    def last(self) -> tuple[Path, ...]:
-        """What pip installs last, by its own configuration: torch, whose build differs by machine."""
-        if self.hashed[0].name == "requirements-gpu.lock":
-            return ()
-        return tuple(sorted((self.images / self.toolchain).glob("requirements-*.txt")))
+    def locks(self) -> Locks:
+        """The locks that it is made from."""
+        return Locks(self.images, self.toolchain, self.gpu)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 over all that the environment is made from."""
-        total = hashlib.sha256()
-        for path in (*self.hashed, *self.last):
-            total.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-        return total.hexdigest()
+        """The SHA-256 over all that it is made from."""
+        return self.locks.digest
 
     @property
     def path(self) -> Path:
@@ -88,7 +76,7 @@ class Place:
     @property
     def stamp(self) -> Path:
         """What it was made from, written last."""
-        return self.path / trainwright.ENVIRONMENT_FILE
+        return self.path / STAMP
 
     @property
     def link(self) -> Path:
