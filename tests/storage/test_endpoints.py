@@ -26,7 +26,7 @@ with reported("test"):
 
 def look(uri: str, **variables: str | None) -> tuple[int, str, dict[str, object]]:
     """Read an object in a fresh process with only these AWS variables set; give code, output and error."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINIO_"))}
     known |= {"AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": str(ROOT)}
     known |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     known |= {name: value for name, value in variables.items() if value is not None}
@@ -70,6 +70,29 @@ def test_minio_without_an_endpoint_goes_to_the_store_of_kubeflow_pipelines() -> 
     code, _, error = look("minio://mlpipeline/v2/x.json", **dict.fromkeys(KEYS, "x" * 16))
     assert (code, error["where"]) == (21, "minio://mlpipeline/v2/x.json")
     assert "http://seaweedfs.kubeflow:9000/mlpipeline/v2/x.json" in str(error["what"])
+
+
+def own() -> dict[str, str]:
+    """The keys of the store, as a step gets those of Kubeflow Pipelines' own."""
+    return dict(zip(("MINIO_ACCESS_KEY", "MINIO_SECRET_KEY"), keys().values(), strict=True))
+
+
+def test_minio_has_endpoint_and_keys_of_its_own_beside_those_of_another_store(s3: Bucket) -> None:
+    s3.put("a/x.txt", b"hello")
+    elsewhere = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", **dict.fromkeys(KEYS, "x" * 16)}
+    elsewhere["AWS_SESSION_TOKEN"] = "of the other store"  # noqa: S105
+    uri, endpoint = f"minio://{s3.name}/a/x.txt", os.environ["AWS_ENDPOINT_URL_S3"]
+    assert look(uri, MINIO_ENDPOINT=endpoint, **own(), **elsewhere)[:2] == (0, f"{uri} hello\n")
+    code, _, error = look(uri, **own(), **elsewhere)
+    assert code == 21
+    assert "http://seaweedfs.kubeflow:9000/" in str(error["what"]), "its keys never go to another store"
+
+
+def test_the_keys_of_kubeflow_pipelines_are_never_used_for_s3(s3: Bucket) -> None:
+    """A namespace that reads s3:// by a role has that Secret, too."""
+    code, _, error = look(f"s3://{s3.name}/x", AWS_ENDPOINT_URL_S3=os.environ["AWS_ENDPOINT_URL_S3"], **own())
+    assert code == 50
+    assert "there are no credentials" in str(error["what"])
 
 
 @pytest.mark.parametrize("value", [None, ""])

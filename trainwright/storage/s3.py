@@ -47,6 +47,10 @@ PIPELINES_STORE = "http://seaweedfs.kubeflow:9000"
 """Endpoint of ``minio://`` where none is configured, as KFP 2.17's launcher has it
 (``DefaultEndpointInMultiUserMode`` in ``backend/src/v2/objectstore/config.go``)."""
 
+PIPELINES_ENDPOINT = "MINIO_ENDPOINT"
+PIPELINES_KEYS = ("MINIO_ACCESS_KEY", "MINIO_SECRET_KEY")
+"""Endpoint and keys of ``minio://`` alone: apart from those of ``s3://``, which may lie in another store."""
+
 
 _CONFIGURE = (
     "Look at AWS_ENDPOINT_URL_S3, which is written with its scheme (http://HOST:PORT), and at "
@@ -249,7 +253,25 @@ def _client(process: int, scheme: str) -> Any:  # noqa: ARG001 - a forked proces
         request_checksum_calculation="when_required",
     )
     session = boto3.session.Session()
-    client = session.client("s3", config=settings)
-    if scheme == "minio" and _AMAZON in client.meta.endpoint_url:  # boto3's own default: none is configured
+    if scheme == "minio":
+        return _pipelines_client(session, settings)
+    return session.client("s3", config=settings)
+
+
+def _pipelines_client(session: boto3.session.Session, settings: Config) -> Any:
+    """Connect to the store of Kubeflow Pipelines, with its own keys where the step has them."""
+    key, secret = (os.environ.get(name, "") for name in PIPELINES_KEYS)
+    endpoint = os.environ.get(PIPELINES_ENDPOINT, "")
+    if key and secret:
+        return session.client(
+            "s3",
+            config=settings,
+            endpoint_url=endpoint or PIPELINES_STORE,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            aws_session_token="",  # of other keys, where one is set
+        )
+    client = session.client("s3", config=settings, endpoint_url=endpoint or None)
+    if not endpoint and _AMAZON in client.meta.endpoint_url:  # boto3's own default: none is configured
         client = session.client("s3", config=settings, endpoint_url=PIPELINES_STORE)
     return client
