@@ -79,11 +79,11 @@ def test_of_an_error_in_the_program_and_a_peer_that_waited_the_program_is_the_ca
 
 
 def test_a_round_that_has_begun_has_no_error_yet_whatever_ended_the_one_before(tmp_path: Path) -> None:
-    begin_round(tmp_path, 0)
+    assert begin_round(tmp_path) == 0
     RankError.of(Hang("no step"), 0).save(tmp_path)
     assert first_error(tmp_path) is not None
     for number in range(1, 11):
-        begin_round(tmp_path, number)
+        assert begin_round(tmp_path) == number
     assert first_error(tmp_path) is None
     RankError.of(Diverged("not finite"), 1, number=10).save(tmp_path)
     first = first_error(tmp_path)

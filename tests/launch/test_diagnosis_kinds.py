@@ -19,7 +19,7 @@ from trainwright.launch.diagnosis import (
     of_rank,
 )
 from trainwright.launch.failure import CLASSES, KINDS, Failure
-from trainwright.launch.ranks import RankError
+from trainwright.launch.ranks import RankError, begin_round, round_folder
 
 # What PyTorch, NCCL, CUDA and the kernel write; taken from reports in their issue trackers.
 CUDA_OOM = """\
@@ -429,18 +429,29 @@ def test_a_torchelastic_error_file_tells_the_class(text: str, kind: str) -> None
     assert (report.failure.kind, report.failure.rank) == (kind, 3)
 
 
-def test_what_is_left_in_a_folder_is_the_failure_that_was_written_there_or_a_ranks_error(
-    tmp_path: Path,
-) -> None:
+def test_left_in_returns_what_the_last_rounds_agents_wrote_else_its_ranks_error(tmp_path: Path) -> None:
     assert left_in(tmp_path) is None
     RankError.of(InputError("no column x"), 2).save(tmp_path)
     rank = left_in(tmp_path)
     assert rank is not None
     assert (rank.failure.kind, rank.failure.rank, rank.named) == ("CONFIG", 2, True)
-    Failure.of("CUDA_OOM", "no memory", rank=5).write(tmp_path)
+    Failure.of("CUDA_OOM", "no memory", rank=5).write(round_folder(tmp_path, 0))
     whole = left_in(tmp_path)
     assert whole is not None
     assert (whole.failure.kind, whole.failure.rank, whole.named) == ("CUDA_OOM", 5, True)
+
+
+def test_left_in_ignores_the_failure_of_an_earlier_round(tmp_path: Path) -> None:
+    begin_round(tmp_path)
+    stopped = Failure.of("PREEMPTED", "stopped by SIGTERM")
+    stopped.write(round_folder(tmp_path, 0))
+    stopped.write(tmp_path)
+    begin_round(tmp_path)
+    assert left_in(tmp_path) is None
+    RankError.of(ValueError("no such carrier"), 1, number=1).save(tmp_path)
+    report = left_in(tmp_path)
+    assert report is not None
+    assert (report.failure.kind, report.failure.rank) == ("USER_EXCEPTION", 1)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": null}', '{"message": {"message": ""}}'])

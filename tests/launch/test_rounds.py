@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from tests.launch.programs import COMPLETE, SLEEP, agent, gone, job, pids
 from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
 from trainwright.launch import manifests
 from trainwright.launch.attempt import ENDED
+from trainwright.launch.diagnosis import left_in
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 from trainwright.launch.local import Local
 from trainwright.launch.pulse import Pulses
-from trainwright.launch.ranks import rounds
+from trainwright.launch.ranks import RankError, begin_round, first_error, rounds, upcoming_round
 
 STEPS = """
 from trainwright.launch.pulse import Pulse
@@ -263,6 +265,107 @@ def test_a_job_that_is_stopped_while_it_waits_for_its_other_machines_ends_with_4
     failure = Failure.read(asked.folder)
     assert (failure.kind, failure.code, failure.retryable) == ("PREEMPTED", 41, True)
     assert failure.what == "stopped by SIGTERM before its processes began"
+
+
+LIVES = """
+first = not (notes / "resumed").exists()
+with reported_rank(folder, rank):
+    if first:
+        save_and_leave(0.1)
+    if rank == 1:
+        raise ValueError("no such carrier: 'ZZ'")
+    await_file(folder / "errors" / "round-1" / "rank-1.json")
+    raise RuntimeError("connection closed by peer")
+"""
+
+
+@pytest.mark.parametrize("code", [40, 41])
+def test_resumed_agent_reports_its_own_error_not_the_signal_that_suspended_the_job(
+    tmp_path: Path, code: int
+) -> None:
+    """The attempt's folder is the same, and so are the ranks; only the agent and its processes are new."""
+    asked = job(tmp_path, SAVES + LIVES.replace("save_and_leave(0.1)", SAVED[code]), grace_s=2)
+    suspended = agent(asked)
+    for rank in (0, 1):
+        await_file(tmp_path / "notes" / f"listens-{rank}")
+    suspended.terminate()
+    assert suspended.wait(300) == code
+    assert Failure.read(asked.folder).kind == "PREEMPTED"
+
+    (tmp_path / "notes" / "resumed").touch()
+    assert agent(asked).wait(300) == 70
+    for place in (asked.folder, asked.folder / "errors" / "round-1"):
+        failure = Failure.read(place)
+        assert (failure.kind, failure.code, failure.rank) == ("USER_EXCEPTION", 70, 1)
+        assert (failure.retryable, failure.what) == (False, "ValueError: no such carrier: 'ZZ'")
+        assert any("program.py" in line for line in failure.evidence), "its place"
+    left = left_in(asked.folder)
+    assert left is not None
+    assert left.failure.kind == "USER_EXCEPTION"
+
+
+SAVED = {40: "save_and_leave(0.1)", 41: "save_and_leave(600)"}
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_agents_of_a_resumed_job_agree_on_the_round_although_one_begins_much_later(
+    tmp_path: Path, backend: str
+) -> None:
+    """The ranks have left errors in an earlier round, and torchrun counts its restarts from 0 again."""
+    asked = job(tmp_path, LIVES, processes=1, grace_s=2)
+    assert begin_round(asked.folder) == 0
+    for rank in (0, 1):
+        RankError.of(PreemptedUnsaved("stopped by SIGTERM"), rank).save(asked.folder)
+    (tmp_path / "notes" / "resumed").touch()
+    port = free_port()
+
+    def start(node: int) -> "subprocess.Popen[bytes]":
+        common = ("--nnodes=2", "--max-restarts=1")
+        if backend == "static":
+            place = (f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}")
+        else:
+            place = (
+                "--rdzv-backend=c10d",
+                f"--rdzv-endpoint=127.0.0.1:{port}",
+                f"--rdzv-conf=is_host={1 - node}",
+            )
+        return agent(asked, *common, *place, alone=False)
+
+    early = start(0)
+    await_listener(port)
+    time.sleep(2)
+    late = start(1)
+    assert (early.wait(300), late.wait(300)) == (70, 70)
+    found = rounds(asked.folder)
+    assert [entry.kind for entry in found[0]] == ["PREEMPTED", "PREEMPTED"]
+    assert len(found) == 2, "both took part in one and the same round"
+    assert (found[1][0].kind, found[1][0].what) == ("USER_EXCEPTION", "ValueError: no such carrier: 'ZZ'")
+    assert Failure.read(asked.folder).kind == "USER_EXCEPTION"
+
+
+def test_resumed_agents_that_do_not_meet_say_so_and_not_what_ended_the_job_before(tmp_path: Path) -> None:
+    asked, port = job(tmp_path, SLEEP), free_port()
+    assert begin_round(asked.folder) == 0
+    RankError.of(PreemptedUnsaved("stopped by SIGTERM"), 0).save(asked.folder)
+    place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
+    process = agent(asked, *place, "--rdzv-conf=join_timeout=2", alone=False)
+    assert process.wait(300) == 21
+    assert Failure.read(asked.folder).kind == "INFRASTRUCTURE"
+    left = left_in(asked.folder)
+    assert left is not None
+    assert (left.failure.kind, left.failure.code) == ("INFRASTRUCTURE", 21)
+
+
+def test_agent_that_waits_for_a_round_is_not_blamed_while_that_round_goes_on(tmp_path: Path) -> None:
+    """A replaced elastic pod, told to stop with the others, knows less of the end than their processes do."""
+    assert begin_round(tmp_path) == 0
+    assert upcoming_round(tmp_path) == 0
+    RankError.of(PreemptedUnsaved("stopped before its processes began"), None, witnessed=True).save(tmp_path)
+    RankError.of(ValueError("no such carrier"), 1).save(tmp_path)
+    first = first_error(tmp_path)
+    assert first is not None
+    assert first.rank == 1
+    assert upcoming_round(tmp_path) == 1, "round 0 is over"
 
 
 def test_machines_that_do_not_find_one_another_are_said_to(tmp_path: Path) -> None:

@@ -18,12 +18,18 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from trainwright.errors import DependencyError, InternalError, Preempted, PreemptedUnsaved
+from trainwright.errors import (
+    DependencyError,
+    InternalError,
+    Preempted,
+    PreemptedUnsaved,
+    TrainwrightError,
+)
 from trainwright.launch.attempt import ENDED
 from trainwright.launch.diagnosis import redaction
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, completed
-from trainwright.launch.ranks import RankError, first_error, rounds
+from trainwright.launch.ranks import RankError, errors_of, last_round, round_folder, upcoming_round
 from trainwright.launch.watch import Watch
 
 
@@ -42,7 +48,7 @@ def main(argv: list[str]) -> int:
         tether = functools.partial(_stop_when_untethered, options.grace_s)
         threading.Thread(target=tether, name="tether", daemon=True).start()
     watch = Watch(options.folder, options.grace_s, options.stall_s)
-    return _torchrun(options.folder, watch, options.grace_s, argv[split + 1 :])
+    return Agent(options.folder, watch, options.grace_s).run(argv[split + 1 :])
 
 
 def _over(folder: Path) -> int | None:
@@ -56,86 +62,113 @@ def _over(folder: Path) -> int | None:
     return None
 
 
-def _torchrun(folder: Path, watch: Watch, grace_s: int, arguments: list[str]) -> int:
-    from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
-    from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
-        SignalException,
-    )
-    from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
-        ChildFailedError,
-    )
-    from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
-        RendezvousError,
-    )
-    from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
+class Agent:
+    """Runs the processes of this machine with torchrun, and tells how they ended.
 
-    from trainwright.launch.rounds import TOLD_HOW_LONG, Rounds
+    Args:
+        folder: The attempt's folder.
+        watch: Looks after the processes.
+        grace_s: Seconds that processes have which are told to stop.
+    """
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number)
-        raise SignalException(f"got {name.name}", sigval=name)
+    def __init__(self, folder: Path, watch: Watch, grace_s: int) -> None:
+        self._folder, self._watch, self._grace_s = folder, watch, grace_s
+        # What earlier agents left in this folder is none of this one's errors: their job was suspended,
+        # their container was restarted, or their pod was replaced.
+        self._upcoming = upcoming_round(folder)
 
-    # torchrun sets the same handler, but only when it has found the other machines.
-    signal.signal(signal.SIGTERM, stop)
-    api.LocalElasticAgent = functools.partial(Rounds, watch, folder, grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
-    patience = [f"--shutdown-timeout={grace_s}"] if TOLD_HOW_LONG else []
-    try:
-        run.run(run.parse_args([*patience, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
-    except ChildFailedError:
-        return _failed(folder)
-    except SignalException as stopped:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return _stopped(folder, watch, signal.Signals(stopped.sigval).name)
-    except (RendezvousError, DistError) as error:
-        return _apart(folder, error)
-    finally:
-        watch.leave()
-    return _succeeded(folder, watch)
+    def run(self, arguments: list[str]) -> int:
+        """Run torchrun and return the exit code of the job on this machine."""
+        from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
+        from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
+            SignalException,
+        )
+        from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
+            ChildFailedError,
+        )
+        from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
+            RendezvousError,
+        )
+        from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
 
+        from trainwright.launch.rounds import TOLD_HOW_LONG, Rounds
 
-def _failed(folder: Path) -> int:
-    """Say why the job failed, and return the exit code for it."""
-    first = first_error(folder)
-    if first is None:
-        return InternalError.code
-    _describe(folder, first).write(folder)
-    return first.code
+        def stop(number: int, _frame: FrameType | None) -> None:
+            name = signal.Signals(number)
+            raise SignalException(f"got {name.name}", sigval=name)
 
+        # torchrun sets the same handler, but only when it has found the other machines.
+        signal.signal(signal.SIGTERM, stop)
+        api.LocalElasticAgent = functools.partial(Rounds, self._watch, self._folder, self._grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
+        patience = [f"--shutdown-timeout={self._grace_s}"] if TOLD_HOW_LONG else []
+        try:
+            run.run(run.parse_args([*patience, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
+        except ChildFailedError:
+            return self._failed()
+        except SignalException as stopped:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            return self._stopped(signal.Signals(stopped.sigval).name)
+        except (RendezvousError, DistError) as error:
+            return self._apart(error)
+        finally:
+            self._watch.leave()
+        return self._succeeded()
 
-def _apart(folder: Path, error: Exception) -> int:
-    """Say that the machines did not find one another, or what ended the round after which they did not."""
-    if first_error(folder):
-        return _failed(folder)
-    what = f"the machines of the job did not find one another: {type(error).__name__}: {error!s:.300}"
-    Failure.of("INFRASTRUCTURE", what.removesuffix(": "), code=DependencyError.code).write(folder)
-    return DependencyError.code
+    def _failed(self) -> int:
+        """Say why the round failed, and return the exit code for it."""
+        first = self._watch.cause
+        return InternalError.code if first is None else self._tell(first)
 
+    def _apart(self, error: Exception) -> int:
+        """Say that the machines did not find one another, or what ended the round before."""
+        if first := self._watch.cause:
+            return self._tell(first)
+        what = f"the machines of the job did not find one another: {type(error).__name__}: {error!s:.300}"
+        return self._alone(DependencyError(what.removesuffix(": ")))
 
-def _stopped(folder: Path, watch: Watch, name: str) -> int:
-    """Return the exit code of a job that was stopped: what it had saved, or what made it fail before."""
-    if watch.ranks and completed(folder, folder.name):
-        return 0
-    watch.unsaved(name)
-    if first_error(folder) is None:
-        what = f"stopped by {name} before its processes began"
-        Failure.of("PREEMPTED", what, code=PreemptedUnsaved.code).write(folder)
-        return PreemptedUnsaved.code
-    return _failed(folder)
+    def _stopped(self, name: str) -> int:
+        """Return the exit code of a job that was stopped: what it had saved, or what made it fail before."""
+        if self._watch.ranks and completed(self._folder, self._folder.name):
+            return 0
+        self._watch.unsaved(name)
+        if first := self._watch.cause:
+            return self._tell(first)
+        return self._alone(PreemptedUnsaved(f"stopped by {name} before its processes began"))
 
+    def _succeeded(self) -> int:
+        if 0 not in self._watch.ranks or completed(self._folder, self._folder.name):
+            return 0
+        what = f"every process ended with exit code 0, but without the completion marker {Completion.FILE}"
+        hint = "Its last lines are in the log of the step."
+        return self._alone(DependencyError(what, where=str(self._folder), hint=hint), kind="UNKNOWN")
 
-def _succeeded(folder: Path, watch: Watch) -> int:
-    if 0 not in watch.ranks or completed(folder, folder.name):
-        return 0
-    what = f"every process ended with exit code 0, but without the completion marker {Completion.FILE}"
-    Failure.of("UNKNOWN", what, exit_code=0, code=DependencyError.code).write(folder)
-    return DependencyError.code
+    def _alone(self, error: TrainwrightError, kind: str = "") -> int:
+        """Tell an error that no process has, but this agent; return its exit code."""
+        number = self._upcoming if self._watch.round is None else self._watch.round
+        entry = RankError.of(error, None, number=number, witnessed=True, kind=kind)
+        entry.save(self._folder)
+        return self._tell(entry)
+
+    def _tell(self, first: RankError) -> int:
+        """Write why the round failed; return the exit code.
+
+        It goes into the round's folder, where launchers read it, and into the attempt's, for people.
+        """
+        failure = _describe(self._folder, first)
+        try:
+            failure.write(round_folder(self._folder, first.number) / Failure.FILE)
+            if first.number == last_round(self._folder):
+                failure.write(self._folder)
+        except OSError as error:  # a full disk must not change the exit code
+            sys.stderr.write(f"{failure.what} (could not be noted: {error})\n")
+        return first.code
 
 
 def _describe(folder: Path, first: RankError) -> Failure:
-    """Describe why a job failed, with what ended each of its rounds."""
-    past = rounds(folder)[:-1]
-    told = [f"round {number}: {_line(entries[0])}" for number, entries in enumerate(past) if entries]
-    others = [_line(entry) for entry in rounds(folder)[-1][1:8]]
+    """Describe why a round failed, with what ended the rounds before it."""
+    past = [(number, errors_of(folder, number)) for number in range(first.number)]
+    told = [f"round {number}: {_line(entries[0])}" for number, entries in past if entries]
+    others = [_line(entry) for entry in errors_of(folder, first.number)[1:8] if entry != first]
     stacks = [str(path) for path in sorted((folder / "stacks").glob("rank-*.txt"))][:16]
     failure = Failure.of(
         first.kind,
@@ -151,7 +184,7 @@ def _describe(folder: Path, first: RankError) -> Failure:
 
 
 def _line(entry: RankError) -> str:
-    return f"rank {entry.rank}: {entry.error}: {entry.what}"
+    return f"{entry.name}: {entry.error}: {entry.what}"
 
 
 def _stop_when_untethered(grace_s: int) -> None:

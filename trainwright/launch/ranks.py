@@ -1,12 +1,18 @@
 """Errors of a job's processes, told through files: torchrun itself turns every exit code into 1.
 
 Each failing process (rank) writes what went wrong into the attempt's folder before it ends; the agent that
-started it adds those that could not write any more. Every round has a folder of its own: what ended one is
-kept and never taken for the cause of the next one's end. The launcher raises what came first in the last.
+started it adds those that could not write any more. The launcher raises the first error of the last round.
+
+A round is one world: the processes that one rendezvous brought together. Every round has a folder of its
+own, ``errors/round-N``, and N counts the rounds of the whole attempt, whichever agents ran them. So a job
+that was suspended and resumed, a container that was restarted in place and a replaced pod begin a new round,
+and no error of an earlier one is taken for the cause. :class:`trainwright.launch.rounds.Rounds` makes the
+agents of a round agree on its number.
 """
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -22,6 +28,9 @@ from trainwright.documents import Document
 from trainwright.errors import InternalError, TrainwrightError
 from trainwright.launch import causes, stacks
 
+ROUND = "TRAINWRIGHT_ROUND"
+"""Environment variable that tells a process the number of its round."""
+
 _FOLDER, _ROUND = "errors", "round-"
 _OURS = {kind.__name__: kind for kind in TrainwrightError.__subclasses__()}
 _STUCK = frozenset({"HANG", "NCCL_TIMEOUT"})
@@ -30,10 +39,10 @@ _FRAMES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RankError(Document):
-    """Why one process failed.
+    """Why one process failed, or an agent that ran no process.
 
     Attributes:
-        rank: Its rank in the whole job.
+        rank: Its rank in the whole job; None for an agent.
         time_ns: When it failed, in nanoseconds since 1970.
         witnessed: False if the process wrote this itself, True if its agent did, who saw only the end.
         error: Name of the error's class.
@@ -43,13 +52,13 @@ class RankError(Document):
         hint: What to do next.
         kind: Class of failures.
         follows: Whether it mostly is the consequence of another process's end.
-        number: The round in which it failed: 0, and 1 more after each restart of the processes.
+        number: The round in which it failed, counted over the whole attempt from 0.
         evidence: Last lines of its traceback.
         again: Whether the process asks to be started again, although errors of its class are permanent.
     """
 
     FILE: ClassVar[str] = "rank.json"
-    rank: int
+    rank: int | None
     time_ns: int
     witnessed: bool
     error: str
@@ -65,7 +74,13 @@ class RankError(Document):
 
     @classmethod
     def of(
-        cls, error: BaseException, rank: int, *, number: int = 0, witnessed: bool = False, kind: str = ""
+        cls,
+        error: BaseException,
+        rank: int | None,
+        *,
+        number: int = 0,
+        witnessed: bool = False,
+        kind: str = "",
     ) -> Self:
         """Describe an error of a rank, in a round; ``kind`` is its class, where that does not show."""
         cause = causes.understood(error)
@@ -91,8 +106,11 @@ class RankError(Document):
         """Sorts the errors of one round: the least is the cause, the others follow from it.
 
         What a rank refused by name comes first. A rank that was killed comes before those that ended with
-        an exception of another library: these are mostly its peers, cut off from it.
+        an exception of another library: these are mostly its peers, cut off from it. An agent that ran no
+        process comes last: it waited for the others.
         """
+        if self.rank is None:
+            return 5 if self.kind == "PREEMPTED" else 4, self.time_ns
         killed = self.witnessed and self.kind != "USER_EXCEPTION"
         named = self.error in _OURS and not self.witnessed
         order = 3 if self.follows else 1 if killed else 0 if named else 2
@@ -103,9 +121,14 @@ class RankError(Document):
         """Whether it may go well when the processes are started again."""
         return self.again or self.kind in causes.REPEATED
 
+    @property
+    def name(self) -> str:
+        """Which process it was."""
+        return "an agent" if self.rank is None else f"rank {self.rank}"
+
     def to_error(self) -> TrainwrightError:
         """Return the error to raise in its place, of the class it had where that is one of ours."""
-        place = f"rank {self.rank}" + (f", {self.where}" if self.where else "")
+        place = ", ".join(part for part in (self.name if self.rank is not None else "", self.where) if part)
         kind = _OURS.get(self.error, InternalError)
         return kind(self.what, where=place, hint=self.hint)
 
@@ -114,33 +137,80 @@ class RankError(Document):
 
         What cannot be written goes to the log: a full disk must not change the exit code.
         """
-        path = folder / _FOLDER / f"{_ROUND}{self.number}" / f"rank-{self.rank}.json"
+        # Every pod has another host name. Two agents of one host, as in a test, differ by their process ids.
+        file = f"agent-{socket.gethostname()}-{os.getpid()}" if self.rank is None else f"rank-{self.rank}"
+        path = round_folder(folder, self.number) / f"{file}.json"
         try:
             if not folder.is_dir():
                 raise FileNotFoundError(f"there is no folder {folder} any more")
             if not path.exists():
                 self.write(path)
         except OSError as error:
-            sys.stderr.write(f"rank {self.rank}: {self.what} (could not be noted: {error})\n")
+            sys.stderr.write(f"{self.name}: {self.what} (could not be noted: {error})\n")
 
 
-def begin_round(folder: Path, number: int) -> None:
-    """Begin a round, from 0: what ended earlier ones is no cause any more."""
-    (folder / _FOLDER / f"{_ROUND}{number}").mkdir(parents=True, exist_ok=True)
+def round_folder(folder: Path, number: int) -> Path:
+    """Return the folder in which a round's errors lie."""
+    return folder / _FOLDER / f"{_ROUND}{number}"
+
+
+def begin_round(folder: Path) -> int:
+    """Begin the attempt's next round and return its number: errors of earlier rounds are no cause any more.
+
+    One agent of a round calls this. ``mkdir`` is atomic on NFS too, so two agents never get the same number,
+    and no clock is compared.
+    """
+    (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
+    number = len(_numbers(folder))
+    while True:
+        try:
+            round_folder(folder, number).mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def upcoming_round(folder: Path) -> int:
+    """Return the round that an agent waits for: the last one if that still runs, else the next one.
+
+    An agent that fails before it takes part in any round leaves its error there.
+    """
+    last = last_round(folder)
+    return 0 if last is None else last if not errors_of(folder, last) else last + 1
+
+
+def last_round(folder: Path) -> int | None:
+    """Return the number of an attempt's last round, or nothing if there was none."""
+    return max(_numbers(folder), default=None)
+
+
+def errors_of(folder: Path, number: int) -> list[RankError]:
+    """Return the errors of one round, the likeliest cause first."""
+    place = round_folder(folder, number)
+    paths = sorted([*place.glob("rank-*.json"), *place.glob("agent-*.json")])
+    return sorted((RankError.read(path) for path in paths), key=lambda entry: entry.suspicion)
 
 
 def rounds(folder: Path) -> list[list[RankError]]:
     """Return the errors of every round of an attempt, in order, in each the likeliest cause first."""
+    return [errors_of(folder, number) for number in _numbers(folder)]
+
+
+def first_error(folder: Path, number: int | None = None) -> RankError | None:
+    """Return the error that made a round fail, or nothing if no process left any.
+
+    Args:
+        folder: The attempt's folder.
+        number: The round; the last one if absent.
+    """
+    wanted = last_round(folder) if number is None else number
+    return next(iter([] if wanted is None else errors_of(folder, wanted)), None)
+
+
+def _numbers(folder: Path) -> list[int]:
     found = (folder / _FOLDER).glob(f"{_ROUND}*")
-    paths = sorted(found, key=lambda path: int(path.name.removeprefix(_ROUND)))
-    read = [[RankError.read(path) for path in sorted(place.glob("rank-*.json"))] for place in paths]
-    return [sorted(entries, key=lambda entry: entry.suspicion) for entries in read]
-
-
-def first_error(folder: Path) -> RankError | None:
-    """Return the error that made an attempt's last round fail, or nothing if no process left any."""
-    last = (rounds(folder) or [[]])[-1]
-    return last[0] if last else None
+    return sorted(int(path.name.removeprefix(_ROUND)) for path in found)
 
 
 @contextmanager
@@ -158,7 +228,7 @@ def reported_rank(folder: Path, rank: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        entry = RankError.of(error, rank, number=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+        entry = RankError.of(error, rank, number=int(os.environ.get(ROUND, "0")))
         entry.save(folder)
         _tell_torchrun(error, entry)
         if entry.kind in _STUCK:
@@ -182,7 +252,7 @@ def _tell_torchrun(error: BaseException, entry: RankError) -> None:
     try:
         Path(path).write_text(json.dumps(body))
     except OSError as failed:
-        sys.stderr.write(f"rank {entry.rank}: {path} could not be written: {failed}\n")
+        sys.stderr.write(f"{entry.name}: {path} could not be written: {failed}\n")
 
 
 def _leave_with_parent() -> None:

@@ -6,7 +6,10 @@ on.
 """
 
 import inspect
+import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import (  # type: ignore[import-not-found,unused-ignore]
@@ -17,13 +20,21 @@ from torch.distributed.elastic.agent.server.api import (  # type: ignore[import-
 from torch.distributed.elastic.agent.server.local_elastic_agent import (  # type: ignore[import-not-found,unused-ignore]
     LocalElasticAgent,
 )
+from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
+    RendezvousTimeoutError,
+)
 
-from trainwright.launch.ranks import first_error
+from trainwright.launch.failure import Failure
+from trainwright.launch.ranks import ROUND, begin_round
 from trainwright.launch.watch import Watch
 
 TOLD_HOW_LONG = "timeout" in inspect.signature(LocalElasticAgent._shutdown).parameters
 """Whether torchrun can be told how long processes that were told to stop may take: since torch 2.12. Before,
 it is 30 s."""
+
+_KEY = "trainwright/round"
+_AGREED_S, _LOOK_S = 900.0, 0.1
+"""Seconds in which the first agent has to begin the round, as it has to join it, and between two looks."""
 
 _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -38,24 +49,50 @@ class Rounds(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         settings: What torchrun says.
     """
 
-    def __init__(self, watch: Watch, folder: Any, grace_s: int, **settings: Any) -> None:
+    def __init__(self, watch: Watch, folder: Path, grace_s: int, **settings: Any) -> None:
         super().__init__(**settings)
         self._watch, self._folder, self._grace_s = watch, folder, grace_s
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        number = worker_group.spec.max_restarts - self._remaining_restarts
-        self._watch.prepare(number, [worker.global_rank for worker in worker_group.workers])
+        number = self._agree(worker_group)
+        os.environ[ROUND] = str(number)  # torchrun hands its own environment on to the processes
+        self._watch.prepare([worker.global_rank for worker in worker_group.workers])
         started: dict[int, Any] = super()._start_workers(worker_group)
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
         self._watch.begin(number, {ranks[place]: int(pid) for place, pid in started.items()})
         return started
+
+    def _agree(self, worker_group: WorkerGroup) -> int:
+        """Return the number of the round that begins, the same on all of its agents.
+
+        The first agent begins the round; the others learn its number from the store of this rendezvous. That
+        one has a prefix for every rendezvous, but for a static one, where processes that have been restarted
+        as often as one another form a world (``/worker/attempt_N`` in torch's own keys).
+
+        Raises:
+            RendezvousTimeoutError: The first agent does not begin the round.
+        """
+        static = worker_group.spec.rdzv_handler.get_backend() == "static"
+        restarts = worker_group.spec.max_restarts - self._remaining_restarts
+        key = f"{_KEY}/{restarts}" if static else _KEY
+        if worker_group.group_rank == 0:
+            number = begin_round(self._folder)
+            (self._folder / Failure.FILE).unlink(missing_ok=True)  # of the round before
+            worker_group.store.set(key, str(number))
+            return number
+        end = time.monotonic() + _AGREED_S
+        while not worker_group.store.check([key]):  # not get: no signal would be heard meanwhile
+            if time.monotonic() > end:
+                raise RendezvousTimeoutError(f"the first machine began no round within {_AGREED_S:g} s")
+            time.sleep(_LOOK_S)
+        return int(worker_group.store.get(key))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Return the state of the processes; torch's own look would end all as soon as one has failed."""
         if not self._watch.over():
             return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
-        error = first_error(self._folder)
+        error = self._watch.cause
         if result.state == WorkerState.FAILED and error and not error.passing:
             self._remaining_restarts = 0
         return result

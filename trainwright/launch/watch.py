@@ -22,7 +22,7 @@ from trainwright.errors import (
 )
 from trainwright.launch import memory, stacks
 from trainwright.launch.pulse import Pulses
-from trainwright.launch.ranks import RankError, begin_round
+from trainwright.launch.ranks import RankError, first_error
 
 SETTLE_S = 5.0
 """Seconds that the others have, after one process has failed, to end by themselves and to say why."""
@@ -63,7 +63,8 @@ class Watch:
         self._folder, self._grace_s, self._stall_s = folder, grace_s, stall_s
         self._pulses = Pulses(folder, stall_s) if stall_s else None
         self._processes: dict[int, _Process] = {}
-        self._round, self._killed = 0, memory.kills()
+        self._round: int | None = None
+        self._killed = memory.kills()
         self._ends_at: float | None = None
         self._looked = time.monotonic()
 
@@ -71,18 +72,27 @@ class Watch:
         """Look after the processes of a new round.
 
         Args:
-            number: The round, from 0.
+            number: The round, as its agents have agreed.
             processes: Process ids by rank in the whole job.
         """
         self.leave()
         self._round, self._ends_at, self._killed = number, None, memory.kills()
         self._processes = {rank: _Process(pid) for rank, pid in processes.items()}
 
-    def prepare(self, number: int, ranks: list[int]) -> None:
+    def prepare(self, ranks: list[int]) -> None:
         """Make room for a round that is about to begin."""
-        begin_round(self._folder, number)
         if self._pulses:
             self._pulses.begin(ranks)
+
+    @property
+    def round(self) -> int | None:
+        """The round whose processes this agent ran last; None before the first one."""
+        return self._round
+
+    @property
+    def cause(self) -> RankError | None:
+        """The error that made this round fail, if any process left one."""
+        return None if self._round is None else first_error(self._folder, self._round)
 
     @property
     def ranks(self) -> list[int]:
@@ -185,7 +195,7 @@ class Watch:
     def _error(
         self, error: TrainwrightError, rank: int, *, kind: str = "", witnessed: bool = True
     ) -> RankError:
-        return RankError.of(error, rank, number=self._round, witnessed=witnessed, kind=kind)
+        return RankError.of(error, rank, number=self._round or 0, witnessed=witnessed, kind=kind)
 
 
 def _ended(pid: int) -> int | None:

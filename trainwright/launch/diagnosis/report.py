@@ -10,7 +10,7 @@ from pathlib import Path
 from trainwright.launch.causes import CLASSES
 from trainwright.launch.diagnosis import log
 from trainwright.launch.failure import KINDS, Failure
-from trainwright.launch.ranks import RankError, first_error
+from trainwright.launch.ranks import RankError, first_error, last_round, round_folder
 
 _VAGUE = frozenset({"UNKNOWN", "USER_EXCEPTION"})
 _NOT_FINITE = re.compile(r"not finite|\bnan\b|\binf\b", re.IGNORECASE)
@@ -33,13 +33,19 @@ class Report:
 
 
 def left_in(folder: Path) -> Report | None:
-    """Read what the processes of an attempt left in its folder: ``failure.json``, or the ranks' errors."""
-    path = folder / Failure.FILE
+    """Read what the last round of an attempt left: its agents' ``failure.json``, or the ranks' errors.
+
+    The ``failure.json`` of the attempt itself may be of an earlier round, before a suspension or a restart.
+    """
+    number = last_round(folder)
+    if number is None:
+        return None
+    path = round_folder(folder, number) / Failure.FILE
     if path.exists():
         failure = Failure.read(path)
         # An agent that saw no more than an end knows less than the pods, which may tell of memory.
         return Report(failure=failure, named=failure.kind != "UNKNOWN")
-    error = first_error(folder)
+    error = first_error(folder, number)
     return of_rank(error) if error else None
 
 
@@ -59,7 +65,7 @@ def of_rank(error: RankError) -> Report:
         exit_code=_exit_code(error),
         reason=error.error,
         evidence=(
-            f"rank {error.rank}: {said}" + (f" ({error.where})" if error.where else ""),
+            f"{error.name}: {said}" + (f" ({error.where})" if error.where else ""),
             "\n".join(error.evidence),
         ),
         advice=error.hint,
