@@ -1,6 +1,7 @@
 """What a real operator did, event by event: recordings of a cluster, cut down to what a diagnosis reads.
 
-``python -m tests.launch.recordings SOURCE`` makes the files in ``data/recordings`` again from the full ones.
+``python -m tests.launch.recordings SOURCE`` makes the files in ``data/recordings`` and ``data/suspensions``
+again from the full ones.
 """
 
 import gzip
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parent / "data" / "recordings"
+SUSPENSIONS = DATA.parent / "suspensions"
+SUSPENDED = {
+    "pytorchjob": ("kueue-0.19/preempt-fail", "PyTorchJob", "tw-test-kpf-4cdc94cfef"),
+    "trainjob": ("trainer-2.3/suspend", "TrainJob", "tw-test-stfail-f57c3f6e78"),
+}
+"""Jobs that were suspended and resumed, and then failed: folder of the recording, kind, name."""
+
 KINDS = ("PyTorchJob", "Pod", "Event")
+_JOB, _SET = "training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name"
 _LOG_END, _ARGUMENT_END = 12_000, 60
 _METADATA = (
     "name",
@@ -78,11 +87,34 @@ def load(scenario: str, job: str = "") -> Recording:
     return Recording(name, mine, {uid: text for uid, text in body["logs"].items() if uid in uids})
 
 
+@cache
+def load_suspended(name: str) -> Recording:
+    """Read what was seen of a job that was suspended, resumed, and then failed."""
+    body = json.loads(gzip.decompress((SUSPENSIONS / f"{name}.json.gz").read_bytes()))
+    return Recording(SUSPENDED[name][2], tuple(Seen(*entry) for entry in body["events"]), {})
+
+
+def cut_watches(source: Path, kind: str, name: str) -> Object:
+    """Cut the watches of one job down; the versions of the objects give one order for all of them."""
+    found = []
+    for watched in (kind, "Pod"):
+        text = gzip.decompress((source / f"{watched.lower()}s.watch.jsonl.gz").read_bytes()).decode()
+        for entry in map(json.loads, text.splitlines()):
+            body = entry["object"]
+            labels = body["metadata"].get("labels") or {}
+            owners = {body["metadata"]["name"], labels.get(_JOB), labels.get(_SET)}
+            if name in owners:
+                found.append(
+                    (int(body["metadata"]["resourceVersion"]), [watched, entry["type"], _cut(watched, body)])
+                )
+    return {"events": [event for _, event in sorted(found, key=lambda entry: entry[0])]}
+
+
 def _job_of(event: Seen) -> str:
     if event.kind == "PyTorchJob":
         return str(event.body["metadata"]["name"])
     if event.kind == "Pod":
-        return str(event.body["metadata"]["labels"]["training.kubeflow.org/job-name"])
+        return str(event.body["metadata"]["labels"][_JOB])
     name = str(event.body["involvedObject"]["name"])
     return name.removesuffix("-0").removesuffix("-1").removesuffix("-master").removesuffix("-worker")
 
@@ -110,6 +142,9 @@ def _cut(kind: str, body: Object) -> Object:
             "pytorchReplicaSpecs": replicas
         }
         kept["status"] = _some(status, ("conditions", "startTime", "completionTime", "replicaStatuses"))
+    elif kind == "TrainJob":
+        kept["spec"] = {"trainer": _some(spec["trainer"], ("numNodes", "numProcPerNode"))}
+        kept["status"] = _some(status, ("conditions", "jobsStatus"))
     elif kind == "Pod":
         container = _some(spec["containers"][0], ("name", "env", "resources", "command", "args"))
         container["args"] = [text[-_ARGUMENT_END:] for text in container.get("args", [])]
@@ -172,6 +207,9 @@ def main(source: Path) -> None:
     for folder in sorted(path for path in source.iterdir() if path.is_dir()):
         if (body := cut(folder)) is not None:
             _pack(DATA / f"{folder.name}.json.gz", body)
+    SUSPENSIONS.mkdir(exist_ok=True)
+    for file, (folder_name, kind, name) in SUSPENDED.items():
+        _pack(SUSPENSIONS / f"{file}.json.gz", cut_watches(source / folder_name, kind, name))
 
 
 if __name__ == "__main__":

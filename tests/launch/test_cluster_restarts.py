@@ -12,6 +12,7 @@ from trainwright.launch import manifests
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.cluster.ledger import Ended, Ledger
 from trainwright.launch.cluster.losses import Losses
+from trainwright.launch.diagnosis import spent
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget, Job
 from trainwright.launch.placement import Placement
@@ -174,7 +175,7 @@ def test_a_launcher_that_takes_over_counts_the_pods_that_an_elastic_attempt_lost
     def lose(count: int) -> None:
         there.wait(lambda: _all_run(there) and watches(there))
         there.nodes.evict(f"{job.name}-worker-1")
-        there.wait(lambda: Losses.of(job.folder).spent == {"preemption": count})
+        there.wait(lambda: spent(Losses.of(job.folder).lost) == {"preemption": count})
 
     with running(lambda: launcher(there).run(job)) as first:
         lose(1)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.launch.objects import Object, at, ended, job, pod, seen
 from tests.launch.recordings import load
-from trainwright.launch.diagnosis import diagnose, incidents, log, spent
+from trainwright.launch.diagnosis import diagnose, incidents, log, losses, spent
 from trainwright.launch.failure import Failure
 
 # What torch 2.13 writes when a rank under @record raises; paths and frames are cut.
@@ -164,7 +164,7 @@ def test_a_running_pod_that_is_gone_from_a_list_was_taken_away() -> None:
         "PodVanished",
         "tw-worker-0",
     )
-    assert spent([found]) == {"preemption": 1}
+    assert spent(losses([found])) == {"preemption": 1}
 
 
 def test_pods_that_are_gone_all_at_once_were_not_taken_away() -> None:

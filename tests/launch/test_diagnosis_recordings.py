@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launch.recordings import DATA, Recording, Seen, load
-from trainwright.launch.diagnosis import Observed, Success, diagnose, incidents, spent, standing, timeline
+from trainwright.launch.diagnosis import (
+    Observed,
+    Success,
+    diagnose,
+    incidents,
+    losses,
+    spent,
+    standing,
+    timeline,
+)
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
@@ -315,17 +324,17 @@ def test_ten_pods_that_ran_out_of_memory_are_ten_incidents_on_the_users_budget()
     found = incidents(told(load("oom-killed-exitcode")))
     assert [entry.finding.kind for entry in found] == ["HOST_OOM"] * 9
     assert [entry.recovered for entry in found] == [True] * 8 + [False]
-    assert spent(found) == {"user": 9}
+    assert spent(losses(found)) == {"user": 9}
 
 
 def test_an_eviction_that_is_recovered_from_counts_on_the_preemption_budget() -> None:
     found = incidents(told(load("evicted-api-onfailure")))
     assert [(entry.finding.kind, entry.recovered) for entry in found] == [("PREEMPTED", True)]
-    assert spent(found) == {"preemption": 1}
+    assert spent(losses(found)) == {"preemption": 1}
 
 
 def test_the_processes_that_only_lost_the_others_are_not_charged() -> None:
     found = incidents(told(load("pod-deleted-elastic")))
     assert found[0].finding.reason == "PodDeleted"
     assert [entry.finding.weak for entry in found[1:]] == [True, True]
-    assert spent(found) == {"preemption": 1}
+    assert spent(losses(found)) == {"preemption": 1}

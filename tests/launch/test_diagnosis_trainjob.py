@@ -3,7 +3,16 @@
 from typing import Any
 
 from tests.launch.objects import JOB, UID, at, ended, event, pod
-from trainwright.launch.diagnosis import Observed, Success, diagnose, incidents, spent, standing, waiting
+from trainwright.launch.diagnosis import (
+    Observed,
+    Success,
+    diagnose,
+    incidents,
+    losses,
+    spent,
+    standing,
+    waiting,
+)
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
@@ -102,7 +111,7 @@ def test_a_pod_under_another_name_takes_the_place_of_one_that_was_lost() -> None
     observed = seen(train_job(), node(0), lost, node(1, "vwxyz", state={"running": {"startedAt": at(55)}}))
     (entry,) = incidents(observed)
     assert entry.recovered
-    assert spent([entry]) == {"user": 1}
+    assert spent(losses([entry])) == {"user": 1}
     assert standing(observed).restarts == 1
 
 

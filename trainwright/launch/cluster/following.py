@@ -20,10 +20,12 @@ from trainwright.launch.cluster.losses import Losses
 from trainwright.launch.cluster.saved import saved_s
 from trainwright.launch.cluster.sight import Sight
 from trainwright.launch.diagnosis import (
+    Loss,
     Observed,
     Outcome,
     Standing,
     Success,
+    charged,
     diagnose,
     gave_up,
     left_in,
@@ -64,14 +66,14 @@ class Followed:
         outcome: How.
         observed: What was seen of it.
         took_s: How long it took, waiting in a queue apart.
-        spent: What went wrong with its pods, counted by budget.
+        lost: What it lost of its pods.
         logged: The pod whose log was shown as it came; empty if none was.
     """
 
     outcome: Outcome
     observed: Observed
     took_s: float
-    spent: dict[str, int]
+    lost: tuple[Loss, ...]
     logged: str = ""
 
 
@@ -134,11 +136,11 @@ class Follower:
             return None  # of fixed size: what happens to a pod ends the job, and then the diagnosis decides
         self._note_losses(observed)
         counts = self._ledger.spent
-        for name, count in self._losses.spent.items():
-            counts[name] = counts.get(name, 0) + count
+        paid = charged(self._losses.lost)
+        for loss in paid:
+            counts[loss.budget] = counts.get(loss.budget, 0) + 1
         if stands.phase == "running" and (name := exceeded(self._budget, counts)):
-            charged = [loss for loss in self._losses.lost if loss.budget == name]
-            last = (charged or self._losses.lost)[-1:]
+            last = ([loss for loss in paid if loss.budget == name] or list(self._losses.lost))[-1:]
             said = f"; at last {last[0].what}" if last else " by the attempts before"
             what = f"job {observed.name} was ended: its {name} budget is used up{said}"
             return Reached(kind=last[0].kind if last else "UNKNOWN", what=what)
@@ -236,7 +238,7 @@ class Follower:
             outcome=outcome,
             observed=observed,
             took_s=worked_s(observed.job, self._now()),
-            spent=losses.spent,
+            lost=losses.lost,
             logged=shown if flows else "",
         )
 

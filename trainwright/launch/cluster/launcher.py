@@ -21,7 +21,7 @@ from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.lease import Outdone, delete_mine, holder_of, new_holder, require_mine
 from trainwright.launch.cluster.limits import Limits
 from trainwright.launch.cluster.patience import Patience
-from trainwright.launch.diagnosis import Observed, Success, refused
+from trainwright.launch.diagnosis import Observed, Success, refused, spent_by_attempt
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.owner import Owner
@@ -213,7 +213,7 @@ class ClusterLauncher:
             job=job.digest,
             kind=failure.kind,
             what=failure.what,
-            counts=ledger.used(failure, followed.spent),
+            counts=spent_by_attempt(failure.budget, followed.lost),
             took_s=followed.took_s,
             lost_gpu_s=failure.lost_gpu_s,
             final=False,

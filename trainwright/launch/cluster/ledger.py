@@ -9,7 +9,6 @@ from typing import ClassVar
 from trainwright.documents import Document
 from trainwright.errors import InputError
 from trainwright.launch import attempt
-from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget
 
 
@@ -103,8 +102,3 @@ def exceeded(budget: Budget, spent: Mapping[str, int]) -> str:
     """Name the budget that is used up beyond its limit; empty if none is."""
     limits = asdict(budget)
     return next((name for name, count in spent.items() if count > limits[name]), "")
-
-
-def used(failure: Failure, incidents: Mapping[str, int]) -> dict[str, int]:
-    """Return what an attempt counts for: what went wrong with its pods, and at least its own failure."""
-    return {**incidents, failure.budget: max(1, incidents.get(failure.budget, 0))}

@@ -12,24 +12,7 @@ from typing import ClassVar
 
 from trainwright.documents import Document
 from trainwright.errors import InputError
-from trainwright.launch.diagnosis import Incident, Observed, incidents, usage
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """A pod, or a run of its container, that was lost.
-
-    Attributes:
-        key: The pod's identity, and when the run of the container had begun where only that was lost.
-        budget: Whose restarts it counts against.
-        kind: Its class.
-        what: What happened.
-    """
-
-    key: str
-    budget: str
-    kind: str
-    what: str
+from trainwright.launch.diagnosis import Loss, Observed, incidents, usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +52,6 @@ class Losses(Document):
             return cls.read(folder)
         return cls()
 
-    @property
-    def spent(self) -> dict[str, int]:
-        """Restarts that were used up, by budget."""
-        counts: dict[str, int] = {}
-        for loss in self.lost:
-            counts[loss.budget] = counts.get(loss.budget, 0) + 1
-        return counts
-
     def with_those_of(self, observed: Observed) -> "Losses":
         """Return what was lost before this launcher came, with what it has seen itself.
 
@@ -84,12 +59,10 @@ class Losses(Document):
         """
         lost = {loss.key: loss for loss in self.lost}
         for entry in incidents(observed):
-            key = _key(entry)
-            if entry.finding.weak:
-                lost.pop(key, None)
-            else:
-                finding = entry.finding
-                lost[key] = Loss(key=key, budget=finding.budget, kind=finding.kind, what=finding.what)
+            loss = Loss.of(entry)
+            lost.pop(loss.key, None)
+            if not entry.finding.weak:
+                lost[loss.key] = loss
         held = {hold.uid: hold for hold in self.held}
         latest_s = usage.latest_s(observed)
         for pod in observed.pods:
@@ -113,8 +86,3 @@ class Losses(Document):
             self.write(folder / self.FILE)
         except OSError as error:  # a full disk is no reason to stop
             sys.stderr.write(f"what attempt {folder.name} lost could not be noted: {error}\n")
-
-
-def _key(entry: Incident) -> str:
-    """Return what an incident is known by, whoever sees it, and however often."""
-    return entry.pod.uid if entry.began_s is None else f"{entry.pod.uid}/{entry.began_s:.0f}"

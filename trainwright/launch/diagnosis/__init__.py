@@ -4,7 +4,16 @@ Feed an :class:`Observed` with what a watch or a list gives, and ask :func:`stan
 :func:`diagnose` whether and how it has ended.
 """
 
-from trainwright.launch.diagnosis.incident import Incident, incidents, spent
+from trainwright.launch.diagnosis.incident import Incident, incidents
+from trainwright.launch.diagnosis.interruption import (
+    Interruption,
+    Loss,
+    charged,
+    interruptions,
+    losses,
+    spent,
+    spent_by_attempt,
+)
 from trainwright.launch.diagnosis.observed import Observed
 from trainwright.launch.diagnosis.refusal import refused
 from trainwright.launch.diagnosis.report import Report, left_in, of_error_file, of_rank
@@ -17,6 +26,8 @@ from trainwright.launch.diagnosis.waiting import Waiting, waiting
 
 __all__ = [
     "Incident",
+    "Interruption",
+    "Loss",
     "Observed",
     "Outcome",
     "Report",
@@ -24,15 +35,19 @@ __all__ = [
     "Success",
     "Timeline",
     "Waiting",
+    "charged",
     "diagnose",
     "gave_up",
     "gpu_s",
     "incidents",
+    "interruptions",
     "left_in",
+    "losses",
     "of_error_file",
     "of_rank",
     "refused",
     "spent",
+    "spent_by_attempt",
     "standing",
     "timeline",
     "waiting",

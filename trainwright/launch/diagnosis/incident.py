@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainwright.launch.diagnosis import ending, eviction, log
@@ -26,7 +25,7 @@ class Incident:
         at_s: When, in seconds since 1970; infinite if unknown.
         order: The sight of the job's pods that first showed it, for those of the same second.
         began_s: When the run of the container that this ended had begun; None if it took the whole pod.
-        recovered: Whether the same place in the job ran again afterwards, before the job ended.
+        back_s: When the same place in the job ran again afterwards, before the job ended; None if it did not.
     """
 
     pod: PodStory
@@ -34,7 +33,12 @@ class Incident:
     at_s: float
     order: int
     began_s: float | None = None
-    recovered: bool = False
+    back_s: float | None = None
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the same place in the job ran again."""
+        return self.back_s is not None
 
     @property
     def suspicion(self) -> tuple[bool, float, int]:
@@ -45,20 +49,11 @@ class Incident:
 def incidents(observed: Observed) -> tuple[Incident, ...]:
     """Return all that went wrong with the pods of a job, in the order of their time.
 
-    The budgets of a launcher are counted over these, also while the job still runs.
+    The budgets of a launcher are counted over these (:mod:`.interruption`), also while the job still runs.
     """
     found = [entry for pod in observed.pods for entry in _of_pod(observed, pod)]
-    marked = [dataclasses.replace(entry, recovered=_recovered(observed, entry)) for entry in found]
+    marked = [dataclasses.replace(entry, back_s=_back_s(observed, entry)) for entry in found]
     return tuple(sorted(marked, key=lambda entry: (entry.at_s, entry.order)))
-
-
-def spent(found: Iterable[Incident]) -> dict[str, int]:
-    """Count incidents by budget. Those that another one had caused do not count."""
-    counts: dict[str, int] = {}
-    for entry in found:
-        if not entry.finding.weak:
-            counts[entry.finding.budget] = counts.get(entry.finding.budget, 0) + 1
-    return counts
 
 
 def _of_pod(observed: Observed, pod: PodStory) -> list[Incident]:
@@ -196,11 +191,11 @@ def _suspended(observed: Observed, pod: PodStory) -> bool:
     return any(since - 1 <= at <= (until if until is not None else at) for since, until in spans)
 
 
-def _recovered(observed: Observed, entry: Incident) -> bool:
-    """Tell whether the place of a pod ran again, before the job ended."""
+def _back_s(observed: Observed, entry: Incident) -> float | None:
+    """Return when the place of a pod ran again, before the job ended."""
     ended_s = observed.job.ended_s if observed.job else None
     # Not by the time of the incident: whole seconds cannot tell a start from an end that came right after it.
     began_s = entry.began_s
     again = [start for start in entry.pod.starts if began_s is not None and start > began_s]
     again += [start for other in observed.successors(entry.pod) for start in other.starts]
-    return any(ended_s is None or start <= ended_s for start in again)
+    return min((start for start in again if ended_s is None or start <= ended_s), default=None)
