@@ -3,7 +3,12 @@
 import gc
 import json
 import os
+import re
+import shlex
 import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,3 +256,73 @@ def test_an_engine_that_does_not_answer_is_named_with_what_to_do(
     assert "podman system service" in caught.value.hint
     del caught
     gc.collect()
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers as an engine does that has no image."""
+
+    name = "Engine"
+
+    def do_GET(self) -> None:
+        """Answer a question."""
+        version = {"ApiVersion": "1.41", "Components": [{"Name": self.name, "Version": "1"}]}
+        answers = {"version": (200, version), "images/json": (200, [])}
+        path = re.sub(r"^/(v[0-9.]+/)?", "", self.path.partition("?")[0])
+        code, found = answers.get(path, (404, {"message": "no such image"}))
+        body = json.dumps(found).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def answering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An engine without images, with the name that the test gives."""
+    handler = type("Named", (Answering,), {"name": request.param})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answering", "name", "build"),
+    [
+        ("Podman Engine", "podman", "make images NAME=tabular ENGINE=podman"),
+        ("Engine", "docker", "make images NAME=tabular"),
+    ],
+    indirect=["answering"],
+)
+def test_hint_for_missing_image_names_the_engine_that_answers(answering: None, name: str, build: str) -> None:
+    by_digest = f"registry.example/trainwright/tabular@sha256:{'1' * 64}"
+    for image, hint in (
+        (by_digest, f"Pull it: {name} pull {by_digest}"),
+        (images.TABULAR, f"Build it: {build}"),
+    ):
+        with pytest.raises(DependencyError, match=f"{name} does not have this image") as caught:
+            engines.identity(image)
+        assert caught.value.hint == hint
+
+
+def test_command_that_continues_a_run_mounts_the_folder_of_the_experiment_file(tmp_path: Path) -> None:
+    config, other = tmp_path / "its own" / "flights.yaml", tmp_path / "online"
+    for path in (config, other / "store.db"):
+        path.parent.mkdir()
+        path.touch()
+    seen = mounts.asked([f"{other}:rw"], config)
+    engine = containers.Engine("host", seen, {"TOKEN": "hidden"})
+    again = cli._again("train_and_register", Path("runs"), engine)
+    words = shlex.split(again)
+    assert words[:6] == ["trainwright", "run", "train_and_register", "--containers", "--network", "host"]
+    mounted = [words[place + 1] for place, word in enumerate(words) if word == "--mount"]
+    assert mounts.asked(mounted, None) == seen
+    assert words[-2:] == ["--env", "TOKEN"]
+    assert "hidden" not in again

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
+
+if TYPE_CHECKING:
+    from trainwright.authoring.containers import Engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,15 +73,10 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
 
         compiled = catalog.pipeline(pipeline)
         arguments = given.arguments(compiled, config, param or [], date)
-        elsewhere = ["--runs", str(runs)] if runs != Path("runs") else []
-        elsewhere += ["--containers"] if containers else []
-        elsewhere += ["--network", network] if network else []
-        elsewhere += [part for path in mount or [] for part in ("--mount", path)]
-        elsewhere += [part for name in env or [] for part in ("--env", name)]
-        again = shlex.join(["trainwright", "run", pipeline, *elsewhere])
-        listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
         seen = mounts.asked(mount or [], config) if containers else {}
         engine = Engine(network, seen, variables(env or [])) if containers else None
+        again = _again(pipeline, runs, engine)
+        listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
         outcome = local.run(
             compiled,
             arguments,
@@ -90,6 +88,21 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
             engine=engine,
         )
     raise typer.Exit(outcome.exit_code)
+
+
+def _again(pipeline: str, runs: Path, engine: "Engine | None") -> str:
+    """Return the command that continues a run, to which ``--run ID`` is added.
+
+    Containers see the folder of the experiment file. It is named by ``--mount``: ``--config`` would replace
+    the run's arguments, also those of ``--param``, with what the file says by then.
+    """
+    words = ["trainwright", "run", pipeline, *(["--runs", str(runs)] if runs != Path("runs") else [])]
+    if engine:
+        words += ["--containers", *(["--network", engine.network] if engine.network else [])]
+        for path, writable in engine.seen.items():
+            words += ["--mount", f"{path}:rw" if writable else str(path)]
+        words += [word for name in engine.variables for word in ("--env", name)]
+    return shlex.join(words)
 
 
 def compile_all(

@@ -53,9 +53,13 @@ def restrictions(engine: Any) -> dict[str, Any]:
     if not any("rootless" in option for option in engine.info().get("SecurityOptions") or []):
         return user
     # The superuser in there is this user out here.
+    return {**user, "userns_mode": "keep-id"} if program(engine) == "podman" else {"user": "0:0"}
+
+
+def program(engine: Any) -> str:
+    """Return the name of the engine's command: ``podman`` or ``docker``."""
     parts = engine.version().get("Components") or []
-    podman = any("Podman" in part.get("Name", "") for part in parts)
-    return {**user, "userns_mode": "keep-id"} if podman else {"user": "0:0"}
+    return "podman" if any("Podman" in part.get("Name", "") for part in parts) else "docker"
 
 
 def client() -> Any:
@@ -93,12 +97,18 @@ def identity(image: str) -> str:
     """
     with contextlib.closing(client()) as engine, answering(image):
         found = _by_digest(engine, image) if "@" in image else _by_tag(engine, image)
+        name = program(engine)
     if found is None:
-        hint = f"Pull it: docker pull {image}" if "@" in image else "Build it: make images"
-        raise DependencyError("the engine does not have this image", where=image, hint=hint)
+        hint = f"Pull it: {name} pull {image}" if "@" in image else f"Build it: {_build(image, name)}"
+        raise DependencyError(f"{name} does not have this image", where=image, hint=hint)
     if "@" not in image:
-        require_fresh(image, found.labels or {})
+        require_fresh(image, found.labels or {}, name)
     return str(found.id)
+
+
+def _build(image: str, engine: str) -> str:
+    """Return the command that builds an image."""
+    return f"make images NAME={toolchain_of(image)}{'' if engine == 'docker' else f' ENGINE={engine}'}"
 
 
 def _by_tag(engine: Any, image: str) -> Any:
@@ -116,8 +126,13 @@ def _by_digest(engine: Any, image: str) -> Any:
     return next((one for one in known if image in (one.attrs.get("RepoDigests") or ())), None)
 
 
-def require_fresh(image: str, labels: Mapping[str, str]) -> None:
+def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker") -> None:
     """Refuse an image of this library that was built from other locks, or another state of the library.
+
+    Args:
+        image: Its name.
+        labels: Its labels.
+        engine: The name of the engine's command, for the hint.
 
     Raises:
         DependencyError: It was.
@@ -132,5 +147,5 @@ def require_fresh(image: str, labels: Mapping[str, str]) -> None:
         raise DependencyError(
             f"this image was not built from {' and '.join(stale)} as it is now",
             where=image,
-            hint=f"Build it again: make images NAME={toolchain}",
+            hint=f"Build it again: {_build(image, engine)}",
         )
