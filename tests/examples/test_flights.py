@@ -20,6 +20,8 @@ import pytest
 import yaml
 
 from tests.examples.conftest import FLIGHTS, PACKAGE, Columns
+from tests.join.test_fetched import upload
+from tests.storage.stores import Bucket
 from trainwright import tables
 from trainwright.authoring.arguments import load
 from trainwright.experiment import Experiment
@@ -269,6 +271,23 @@ def test_the_features_of_some_flights_are_what_was_known_when_they_were_due(
             assert row["temp"] == number(entry["temp"])
     assert joined[0].keys().isdisjoint(features.known_after)
     assert made.quality["leaks.weather"] == made.quality["leaks.origin_traffic"] == 0
+
+
+def test_repository_and_offline_files_uploaded_to_s3_give_the_same_training_set(
+    flights: pa.Table, s3: Bucket, tmp_path: Path
+) -> None:
+    experiment = load(FLIGHTS / "flights.yaml")
+    sample = flights.take(np.sort(np.random.default_rng(2).choice(flights.num_rows, 100, replace=False)))
+    roles = {"key": experiment.data.key, "time": experiment.data.time, "label": experiment.data.label}
+    snapshot = tables.write_snapshot(tmp_path / "rows", {"train": [sample]}, parents={}, roles=roles)
+    uri = upload(s3, FLIGHTS / "feature_repo", "flights/feature_repo")
+    made = []
+    for place in (str(FLIGHTS / "feature_repo"), uri):
+        features = experiment.features.model_copy(update={"repository": place, "source": f"{place}/**/*[!c]"})
+        version, folder = take_listing(features.source).content_digest, tmp_path / f"set{len(made)}"
+        rows = tmp_path / "rows", snapshot.digest
+        made.append(make_training_set(*rows, features, version, folder, tmp_path / "s.md"))
+    assert made[0].digest == made[1].digest
 
 
 # The experiment and the preparation

@@ -85,9 +85,43 @@ def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
         open_service(str(tmp_path), "shop_v1")
 
 
-def test_a_repository_in_a_bucket_is_refused_before_any_call() -> None:
-    with pytest.raises(InputError, match="is a local folder"):
+def test_a_repository_in_a_bucket_is_refused_where_a_folder_is_needed() -> None:
+    with pytest.raises(InputError, match="this works on a folder of this machine"):
         open_service("gs://bucket/repo", "shop_v1")
+
+
+def test_definitions_without_a_registry_are_applied_to_a_private_one_and_nowhere_else(
+    repository: Path,
+) -> None:
+    settings = (repository / "feature_store.yaml").read_text()
+    (repository / "feature_store.yaml").write_text(
+        settings.replace("registry.db", "../data/registry.db").replace(
+            "online_store: null", "online_store: {type: sqlite, path: ../data/online.db}"
+        )
+    )
+    (repository / "registry.db").unlink()
+    (repository / "definitions.py").write_text(
+        "from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType\n"
+        "from feast.types import Float64\n"
+        "product = Entity(name='product', value_type=ValueType.INT64)\n"
+        "table = FileSource(name='t', path='offline/prices.parquet', timestamp_field='event')\n"
+        "schema = [Field(name='price', dtype=Float64)]\n"
+        "prices = FeatureView(name='prices', entities=[product], source=table, schema=schema, online=True)\n"
+        "shop_v2 = FeatureService(name='shop_v2', features=[prices])\n"
+    )
+    with pytest.raises(InputError, match="not applied: no registry"):
+        open_service(str(repository), "shop_v2")
+    before = {path for path in repository.parent.rglob("*") if not path.name.startswith(".trainwright-")}
+    assert list(open_service(str(repository), "shop_v2", fetched=True).views[0].features) == ["price"]
+    after = {path for path in repository.parent.rglob("*") if not path.name.startswith(".trainwright-")}
+    assert after == before, "no online store and no registry was made outside of the repository"
+
+
+def test_definitions_that_cannot_be_imported_are_bad_input(repository: Path) -> None:
+    (repository / "registry.db").unlink()
+    (repository / "definitions.py").write_text("import no_such_module\n")
+    with pytest.raises(InputError, match=r"cannot be read: ModuleNotFoundError: .*'no_such_module'"):
+        open_service(str(repository), "shop_v1", fetched=True)
 
 
 def test_settings_that_feast_cannot_read_are_refused(repository: Path) -> None:

@@ -42,7 +42,7 @@ def write_sales(folder: Path, splits: dict[str, list[dict[str, Any]]], **overrid
     return tables.write_snapshot(folder, rows, **({"parents": {}, "roles": ROLES} | overrides))
 
 
-def features_of(repository: Path, **changes: Any) -> Features:
+def features_of(repository: Path | str, **changes: Any) -> Features:
     section = {
         "repository": str(repository),
         "source": f"{repository}/**/*[!c]",
@@ -68,7 +68,7 @@ def repository_of(tmp_path: Path, columns: dict[str, pa.Array]) -> Path:
 def join(tmp_path: Path) -> Callable[..., Joined]:
     """Join a service to sales; gives the manifest, all rows, the headline and the summary."""
 
-    def joined(repository: Path, splits: dict[str, list[dict[str, Any]]], **changes: Any) -> Joined:
+    def joined(repository: Path | str, splits: dict[str, list[dict[str, Any]]], **changes: Any) -> Joined:
         roles, source_of = changes.pop("roles", ROLES), changes.pop("source_of", joining.source_of)
         sales = write_sales(tmp_path / "sales", splits, roles=roles)
         features = features_of(repository, **changes)

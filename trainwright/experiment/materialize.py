@@ -25,7 +25,9 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 class Materialize(Section):
     """Which features go into the online store, up to when, and how that is checked."""
 
-    repository: Name = Field(description="Folder of the applied Feast repository, with feature_store.yaml.")
+    repository: Name = Field(
+        description="Feast repository: a folder with feature_store.yaml, or its URI in an object store."
+    )
     source: Name = Field(description="Glob of its definitions and offline files; their content is recorded.")
     state: Name = Field(description="Folder or URI for watermarks and leases; the same for every run.")
     views: tuple[Name, ...] = Field((), description="Feature views; absent: all that are online.")

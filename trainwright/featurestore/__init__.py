@@ -3,6 +3,8 @@
 Feast is imported inside functions: it takes seconds, and only two verbs need it.
 """
 
+from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
+from trainwright.featurestore.definitions import inside, read_definitions
 from trainwright.featurestore.online import Online, OnlineView, open_online
 from trainwright.featurestore.repository import (
     OFFLINE_STORE,
@@ -18,11 +20,15 @@ from trainwright.featurestore.view import View, offline_file, offline_files
 __all__ = [
     "OFFLINE_STORE",
     "SETTINGS",
+    "Checkout",
     "Online",
     "OnlineView",
     "Service",
     "View",
+    "checked_out",
     "close_store",
+    "inside",
+    "is_remote",
     "offline_file",
     "offline_files",
     "open_folder",
@@ -30,4 +36,6 @@ __all__ = [
     "open_service",
     "open_settings",
     "open_store",
+    "read_definitions",
+    "require_version",
 ]

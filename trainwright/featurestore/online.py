@@ -1,6 +1,8 @@
 """The feature views that an online store serves, as they were applied."""
 
 import difflib
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -8,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.featurestore.repository import (
+    SETTINGS,
     apply_hint,
     close_store,
     open_folder,
@@ -17,6 +20,9 @@ from trainwright.featurestore.repository import (
     open_store,
 )
 from trainwright.featurestore.view import in_files
+
+EMBEDDED = "sqlite"
+"""Feast's name of the online store that is a file of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +108,17 @@ class Online:
         return str(engine if isinstance(engine, str) else getattr(engine, "type", "local"))
 
 
-def open_online(repository: str, names: Sequence[str] = ()) -> Online:
+def open_online(repository: str, names: Sequence[str] = (), *, fetched: bool = False) -> Online:
     """Open the views that an applied repository serves. Nothing is written, and no feature is read.
 
     Args:
         repository: Folder with ``feature_store.yaml``.
         names: Views to open; all that are online when empty.
+        fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
 
     Raises:
-        InputError: There is no such folder, registry or view; a view is not served, has no key, is
+        InputError: There is no such folder, registry or view; the online store would be gone with this
+            process; a view is not served, has no key, is
             transformed, or is not read from files; or the repository has no online store.
         DependencyError: The registry is there but cannot be read.
     """
@@ -122,7 +130,8 @@ def open_online(repository: str, names: Sequence[str] = ()) -> Online:
             where=str(folder),
             hint="Set online_store in feature_store.yaml: sqlite, redis or postgres.",
         )
-    store = open_store(folder, settings)
+    _require_lasting(settings.online_store, folder, fetched=fetched)
+    store = open_store(folder, settings, fetched=fetched)
     known = _views(store, folder)
     _require_known(names, known, folder)
     chosen = names or [name for name, view in known.items() if view.online and getattr(view, "enabled", True)]
@@ -131,6 +140,37 @@ def open_online(repository: str, names: Sequence[str] = ()) -> Online:
             "no view is online", where=str(folder), hint=f"Set online=True. {apply_hint(folder)}"
         )
     return Online(folder=folder, views=tuple(_view(known[name], folder) for name in chosen), feast=store)
+
+
+def _require_lasting(online: Any, folder: Path, *, fetched: bool) -> None:
+    """Reject an embedded online store that would be gone with this step, or cannot be written.
+
+    Raises:
+        InputError: Its file lies in the temporary copy of a remote repository.
+        PermissionRefused: Its folder cannot be written to.
+    """
+    if online.type != EMBEDDED:
+        return
+    path = Path(os.path.abspath(folder / online.path))
+    serve = "Set online_store to a server that outlives the step: redis, postgres, or another of Feast's."
+    if fetched and not os.path.isabs(online.path):
+        raise InputError(
+            f"the online store is {online.type!r}, a file in the temporary copy of this repository: "
+            "it would be gone with the step",
+            where=f"{SETTINGS}: online_store.path {online.path!r}",
+            hint=serve,
+        )
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        else:
+            tempfile.TemporaryFile(dir=next(parent for parent in path.parents if parent.exists())).close()
+    except OSError as error:
+        raise PermissionRefused(
+            f"the online store is {online.type!r}, a file that cannot be written: {error.strerror}: {path}",
+            where=f"{SETTINGS}: online_store.path {online.path!r}",
+            hint=f"{serve} Or mount a volume that this step may write to.",
+        ) from None
 
 
 def _views(store: Any, folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.errors import InputError
+from trainwright.featurestore.definitions import apply_apart
 from trainwright.storage import local_path
 
 SETTINGS = "feature_store.yaml"
@@ -22,9 +23,9 @@ def open_folder(repository: str) -> Path:
     folder = local_path(repository)
     if folder is None:
         raise InputError(
-            "a Feast repository is a local folder",
+            "this works on a folder of this machine",
             where=repository,
-            hint="Put it into the image or mount it; its offline files and its registry may be remote.",
+            hint="Check the repository out, and name that folder.",
         )
     if not (folder / SETTINGS).is_file():
         raise InputError(
@@ -51,8 +52,14 @@ def open_settings(folder: Path) -> Any:
     return settings
 
 
-def open_store(folder: Path, settings: Any) -> Any:
-    """Open Feast's store; nothing is written.
+def open_store(folder: Path, settings: Any, *, fetched: bool = False) -> Any:
+    """Open Feast's store; nothing outside of ``folder`` is written.
+
+    Args:
+        folder: The repository's folder.
+        settings: Its settings.
+        fetched: Whether that is a copy of a remote repository. If its registry is a file that is not among
+            what was fetched, the definitions are applied to a registry file beside them.
 
     Raises:
         InputError: The repository was never applied.
@@ -62,7 +69,9 @@ def open_store(folder: Path, settings: Any) -> Any:
     registry = settings.registry.path
     if settings.registry.registry_type == "file" and "://" not in registry:
         path = folder / registry
-        if not path.is_file():
+        if not path.is_file() and fetched:
+            settings.registry.path = str(apply_apart(folder, folder / SETTINGS))
+        elif not path.is_file():
             raise InputError(f"not applied: no registry {path}", where=str(folder), hint=apply_hint(folder))
     return FeatureStore(repo_path=str(folder), config=settings)
 

@@ -57,7 +57,7 @@ class Service:
         return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
 
 
-def open_service(repository: str, name: str) -> Service:
+def open_service(repository: str, name: str, *, fetched: bool = False) -> Service:
     """Open one feature service of an applied Feast repository.
 
     Nothing is written, and nothing outside the repository and its offline files is asked.
@@ -65,6 +65,7 @@ def open_service(repository: str, name: str) -> Service:
     Args:
         repository: Folder with ``feature_store.yaml``; relative paths in it are relative to this folder.
         name: Name of the feature service.
+        fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
 
     Raises:
         InputError: There is no such folder, registry, service or offline file; or it needs something that
@@ -72,7 +73,7 @@ def open_service(repository: str, name: str) -> Service:
         DependencyError: The registry is there but cannot be read.
     """
     folder = open_folder(repository)
-    store = _store(folder)
+    store = _store(folder, fetched=fetched)
     known = _services(store, folder)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
@@ -93,7 +94,7 @@ def _services(store: Any, folder: Path) -> dict[str, Any]:
         raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
 
 
-def _store(folder: Path) -> Any:
+def _store(folder: Path, *, fetched: bool) -> Any:
     """Open Feast's store, unless its settings are not to be trusted with a training set."""
     settings = open_settings(folder)
     offline = settings.offline_store.type
@@ -111,7 +112,7 @@ def _store(folder: Path) -> Any:
             where=str(folder / SETTINGS),
             hint=f"Set offline_store: {{type: spark, spark_conf: {{{_ZONE}: UTC}}}}.",
         )
-    return open_store(folder, settings)
+    return open_store(folder, settings, fetched=fetched)
 
 
 def _view(store: Any, folder: Path, use: Any) -> View:

@@ -1,18 +1,19 @@
 """The training set: rows with their features as they were known at each row's time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainwright import tables
-from trainwright.artifacts import Listing, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features
-from trainwright.featurestore import Service, open_service
+from trainwright.featurestore import Service, checked_out, open_service, require_version
 from trainwright.join.audit import Audit
 from trainwright.join.coverage import require_covered
 from trainwright.join.joining import Join, SourceOf, source_of
 from trainwright.join.left_out import LeftOut, read_left_out
 from trainwright.join.summary import headline, summary_of
-from trainwright.storage import take_listing
 from trainwright.tracking import Stopwatch
 
 
@@ -56,12 +57,14 @@ def make_training_set(
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(entities, data_version)
-    service = _service(features, features_version)
     left_out = read_left_out(quarantine, quarantine_version, data_version, snapshot.roles.get("key", ""))
-    join = Join(snapshot, service, features, left_out, source_of=source_of)
-    join.require_keys(entities)
-    behind = {f"features.{view.name}": view.digest for view in service.views} | _named(left_out)
-    with tables.SnapshotWriter(folder, list(snapshot.splits)) as writer:
+    with (
+        _opened(features, features_version) as service,
+        tables.SnapshotWriter(folder, list(snapshot.splits)) as writer,
+    ):
+        join = Join(snapshot, service, features, left_out, source_of=source_of)
+        join.require_keys(entities)
+        behind = {f"features.{view.name}": view.digest for view in service.views} | _named(left_out)
         audit = _write(join, entities, writer, folder, summary)
         training_set = writer.commit(
             parents={"entities": data_version, "features": service.digest} | behind,
@@ -81,13 +84,15 @@ def make_training_set(
     return training_set
 
 
-def _service(features: Features, version: str) -> Service:
+@contextmanager
+def _opened(features: Features, version: str) -> Iterator[Service]:
     """Open the features, if they are the ones that were looked at, and such as may be joined."""
-    listing = _require_version(features.source, version)
-    service = open_service(features.repository, features.service)
-    require_covered(service, features, [entry.uri for entry in listing.files])
-    _require_created(service, features)
-    return service
+    listing = require_version(features.source, version)
+    with checked_out(features.repository, listing) as checkout:
+        service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
+        require_covered(service, features, checkout, [entry.uri for entry in listing.files])
+        _require_created(service, features)
+        yield service
 
 
 def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
@@ -107,18 +112,6 @@ def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Pa
 def _named(left_out: LeftOut) -> dict[str, str]:
     """Name the quarantine, if any row is in it."""
     return {"quarantine": left_out.version} if left_out.rows else {}
-
-
-def _require_version(source: str, version: str) -> Listing:
-    listing = take_listing(source)
-    found = listing.content_digest
-    if found != version:
-        raise InputError(
-            f"the features are {found[:12]}, expected {version[:12]}: they changed after they were looked at",
-            where=source,
-            hint="Run again: `resolve` looks at them first.",
-        )
-    return listing
 
 
 def _require_created(service: Service, features: Features) -> None:

@@ -7,7 +7,6 @@ object store lose each other's changes.
 import contextlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from trainwright.documents import Document, canonical
 from trainwright.errors import DependencyError, InputError
-from trainwright.featurestore import open_folder, open_settings
+from trainwright.featurestore import inside, open_folder, open_settings, read_definitions
 from trainwright.materialize.alone import BUCKETS, alone
 from trainwright.storage import read_bytes
 
@@ -68,7 +67,7 @@ def make_plan(repository: str) -> Plan:
         DependencyError: The registry cannot be read.
     """
     folder = open_folder(repository)
-    with _inside(folder), _untouched(folder) as settings:
+    with inside(folder), _untouched(folder) as settings:
         _, _, plan = _compare(folder, settings)
     return plan
 
@@ -90,7 +89,7 @@ def apply_plan(repository: str, approved: Plan, *, wait_s: float = WAIT_S) -> No
 
     folder = open_folder(repository)
     settings = open_settings(folder)
-    with _inside(folder), alone(folder, settings, wait_s):
+    with inside(folder), alone(folder, settings, wait_s):
         store, repo, plan = _compare(folder, settings)
         if plan.digest != approved.digest:
             raise InputError(
@@ -112,13 +111,8 @@ def apply_plan(repository: str, approved: Plan, *, wait_s: float = WAIT_S) -> No
 def _compare(folder: Path, settings: Any) -> tuple[Any, Any, Plan]:
     """Return Feast's store, the definitions of the files, and the plan between them."""
     from feast import FeatureStore
-    from feast.repo_operations import _get_repo_contents
 
-    try:
-        repo = _get_repo_contents(folder, settings.project, settings)
-    except Exception as error:
-        what = f"the definitions cannot be read: {type(error).__name__}: {error}"
-        raise InputError(what, where=str(folder)) from error
+    repo = read_definitions(folder, settings)
     try:
         store = FeatureStore(repo_path=str(folder), config=settings)
         objects, _, _ = store.plan(repo)
@@ -189,26 +183,6 @@ def _timeless(data: Any) -> Any:
     if isinstance(data, dict):
         return {name: _timeless(value) for name, value in data.items() if name != "meta"}
     return [_timeless(value) for value in data] if isinstance(data, list) else data
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Work in the repository's folder, as Feast's reader of definitions has to; its prints are not ours."""
-    before, path, written = os.getcwd(), list(sys.path), sys.dont_write_bytecode
-    known = set(sys.modules)
-    os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True  # the repository's files are versioned by their content: leave none there
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.chdir(before)
-        sys.path[:], sys.dont_write_bytecode = path, written
-        for name in set(sys.modules) - known:  # another repository's modules may have the same names
-            place = getattr(sys.modules[name], "__file__", None) or ""
-            if place.startswith(f"{folder}{os.sep}"):
-                del sys.modules[name]
 
 
 def lines_of(plan: Plan) -> list[str]:

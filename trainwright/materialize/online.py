@@ -1,7 +1,8 @@
 """The online store of a run: each view's window written, checked, and only then marked as done."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,14 @@ from pathlib import Path
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import Document
 from trainwright.experiment import Materialize
-from trainwright.featurestore import Online, OnlineView, open_online
+from trainwright.featurestore import (
+    Online,
+    OnlineView,
+    checked_out,
+    is_remote,
+    open_online,
+    require_version,
+)
 from trainwright.materialize.check import check, require_equal
 from trainwright.materialize.emptied import Earlier, look_up_earlier
 from trainwright.materialize.engine import LOCAL, run_engine
@@ -87,7 +95,8 @@ def materialize(
 
     Args:
         section: What to materialize.
-        features_version: Content digest that ``resolve`` found for ``section.source``; for the record.
+        features_version: Content digest that ``resolve`` found for ``section.source``. A repository that is
+            fetched must still have it; of a folder it is for the record.
         date: The run's date; see :func:`trainwright.materialize.window.run_date`. Empty for the
             time for which the run was scheduled.
         folder: Where ``online.json`` and the step's record are written.
@@ -107,11 +116,8 @@ def materialize(
     watch = Stopwatch()
     now, date = now or datetime.now(UTC), date or filled(scheduled)
     _window_end(section, date, now)  # refused before anything is opened
-    online = open_online(section.repository, section.views)
-    try:
+    with _opened(section, features_version) as online:
         views = tuple(_run_view(online, view, section, date, now) for view in online.views)
-    finally:
-        online.close()
     state = OnlineState(project=online.project, store=online.store, features=features_version, views=views)
     folder.mkdir(parents=True, exist_ok=True)
     state.write(folder)
@@ -126,6 +132,19 @@ def materialize(
         outputs={"online": state.digest} | {f"view.{view.mark.view}": view.mark.definition for view in views},
     )
     return state
+
+
+@contextmanager
+def _opened(section: Materialize, version: str) -> Iterator[Online]:
+    """Open the repository, fetched if it is remote: exactly what was looked at, then."""
+    remote = is_remote(section.repository)
+    listing = require_version(section.source, version) if remote else Listing(source=section.source, files=())
+    with checked_out(section.repository, listing) as checkout:
+        online = open_online(str(checkout.folder), section.views, fetched=checkout.fetched)
+        try:
+            yield online
+        finally:
+            online.close()
 
 
 def _run_view(

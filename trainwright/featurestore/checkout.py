@@ -1,0 +1,129 @@
+"""A Feast repository on this machine: its own folder, or a temporary copy of the files below its URI.
+
+What is copied is what was listed: the content digest of ``features.source`` names it, and each file is
+checked against its size and checksum on the way. So a step works on the very bytes of its cache key.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.artifacts import Listing, SourceFile
+from trainwright.errors import InputError
+from trainwright.featurestore.repository import SETTINGS
+from trainwright.storage import fetch, head, join, local_path, take_listing
+
+_AT_A_TIME = 8
+_STORES = ("s3://", "gs://", "minio://")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A repository's files on this machine.
+
+    Attributes:
+        uri: The repository, as it was configured.
+        folder: Where its files are.
+        fetched: Whether ``folder`` is a temporary copy.
+    """
+
+    uri: str
+    folder: Path
+    fetched: bool
+
+    def origin(self, place: str) -> str:
+        """Return the URI that a file was fetched from; of a file that was not, its real path or its URI."""
+        path = local_path(place)
+        if path is None:
+            return place
+        real = Path(os.path.realpath(path))
+        if self.fetched and real.is_relative_to(self.folder):
+            return join(self.uri, real.relative_to(self.folder).as_posix())
+        return str(real)
+
+
+def is_remote(repository: str) -> bool:
+    """Tell whether a repository has to be fetched."""
+    return local_path(repository) is None
+
+
+def require_version(source: str, version: str) -> Listing:
+    """List the files of a repository, and check that they are those that ``resolve`` found.
+
+    Raises:
+        InputError: They are not.
+    """
+    listing = take_listing(source)
+    found = listing.content_digest
+    if found != version:
+        raise InputError(
+            f"the features are {found[:12]}, expected {version[:12]}: they changed after they were looked at",
+            where=source,
+            hint="Run again: `resolve` looks at them first.",
+        )
+    return listing
+
+
+@contextmanager
+def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
+    """Give the folder of a repository: its own, or a temporary copy that is removed afterwards.
+
+    Args:
+        repository: A folder, or the URI of one in an object store.
+        listing: The files of its ``source``. Of a remote repository, those below its URI are fetched.
+
+    Raises:
+        InputError: No repository is there, its URI is of another kind, or the listing does not hold it.
+        Moved: A file was replaced since it was listed.
+        PermissionRefused: A file may not be read.
+        TransientError: The store kept failing.
+        DependencyError: Nothing answers there.
+    """
+    path = local_path(repository)
+    if path is not None:
+        yield Checkout(uri=repository, folder=path, fetched=False)
+        return
+    with tempfile.TemporaryDirectory(prefix="trainwright-features-") as scratch:
+        folder = Path(os.path.realpath(scratch)) / "repository"
+        uri = repository.rstrip("/")
+        _fetch(_listed_below(uri, listing), folder)
+        yield Checkout(uri=uri, folder=folder, fetched=True)
+
+
+def _fetch(files: dict[str, SourceFile], folder: Path) -> None:
+    """Copy files into a folder, several at a time."""
+
+    def one(name: str) -> None:
+        fetch(files[name], Path(join(str(folder), name)))  # join refuses a name that leads out of the folder
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        list(pool.map(one, files))
+
+
+def _listed_below(uri: str, listing: Listing) -> dict[str, SourceFile]:
+    """Return the listed files of a repository by their names in it."""
+    if not uri.startswith(_STORES):
+        raise InputError(
+            "a Feast repository cannot be fetched from there",
+            where=uri,
+            hint=f"Name a folder, or a prefix of an object store ({', '.join(_STORES)}).",
+        )
+    root = f"{uri}/"
+    found = {file.uri.removeprefix(root): file for file in listing.files if file.uri.startswith(root)}
+    if SETTINGS in found:
+        return found
+    try:
+        head(root + SETTINGS)
+    except InputError as error:
+        raise InputError(
+            f"no Feast repository here: no {SETTINGS}", where=uri, hint="Name the prefix that holds it."
+        ) from error
+    raise InputError(
+        f"a change of the features would go unseen: source does not hold {root}{SETTINGS}",
+        where=listing.source,
+        hint=f"Name all of the repository but compiled Python: {root}**/*[!c]",
+    )
