@@ -1,9 +1,13 @@
 """s3:// and minio:// as a step meets them: endpoint and keys from the SDK's own variables, or none at all."""
 
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,25 @@ def look(uri: str, **variables: str | None) -> tuple[int, str, dict[str, object]
     done = subprocess.run(command, check=False, env=known, capture_output=True, text=True)
     [line] = [line for line in done.stderr.splitlines() if line.startswith(MARK)] or [MARK + "{}"]
     return done.returncode, done.stdout, json.loads(line.removeprefix(MARK))
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """Serve a store that allows nothing; give its endpoint."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def keys() -> dict[str, str]:
@@ -116,3 +139,17 @@ def test_an_endpoint_without_a_scheme_or_an_empty_region_is_bad_input(variables:
     assert code == 10
     assert "Invalid endpoint: " in str(error["what"])
     assert "AWS_ENDPOINT_URL_S3, which is written with its scheme" in str(error["hint"])
+
+
+def test_refusal_at_minio_names_the_key_that_was_used() -> None:
+    variables = {"AWS_ACCESS_KEY_ID": "OTHERKEYSIDE9999", "AWS_SECRET_ACCESS_KEY": "x" * 16}
+    with refusing() as endpoint:
+        code, _, error = look(
+            "minio://mlpipeline/x",
+            MINIO_ENDPOINT=endpoint,
+            MINIO_ACCESS_KEY="PIPELINESKEY4321",
+            MINIO_SECRET_KEY="y" * 16,
+            **variables,
+        )
+    assert code == 50
+    assert "whose access key ends in 4321" in str(error["hint"])

@@ -33,7 +33,9 @@ class JoinLimits(Section):
 class Features(Section):
     """Which features are joined, and which columns of the row itself are used."""
 
-    repository: Name = Field(description="Feast repository: a folder with feature_store.yaml, or its URI in an object store.")
+    repository: Name = Field(
+        description="Feast repository: a folder with feature_store.yaml, or its URI in an object store."
+    )
     source: Name = Field(description="Glob of its definitions and offline files; their content counts.")
     service: Name = Field(description="Feast feature service to join.")
     request: tuple[Name, ...] = Field((), description="Columns known when the prediction is made.")

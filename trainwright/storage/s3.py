@@ -198,7 +198,7 @@ class Bucket:
         except boto_errors.ClientError as error:
             raise self._answer(error, where, action) from None
         except _NO_CREDENTIALS as error:
-            raise _refused(f"there are no credentials: {error}", where, action) from None
+            raise self._refused(f"there are no credentials: {error}", where, action) from None
         except _BROKEN as error:
             answered = not isinstance(error, _UNANSWERED)
             raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=answered) from None
@@ -215,7 +215,7 @@ class Bucket:
         if status == _FAILED:
             return Taken(said)
         if status == _FORBIDDEN or code in _REFUSED_CODES:
-            return _refused(said, where, action)
+            return self._refused(said, where, action)
         if status in PASSING_STATUS or status == _CONFLICT or code in _PASSING_CODES:
             return Passing(f"{status} {code}", wait_asked(answer.get("HTTPHeaders", {}).get("retry-after")))
         if status in _LACKING:
@@ -225,21 +225,21 @@ class Bucket:
         )
         return InputError(f"the store refused the request: {said}", where=where, hint=hint)
 
+    def _refused(self, said: str, where: str, action: str) -> PermissionRefused:
+        credentials = boto3.session.Session().get_credentials()
+        key = (_pipelines_keys()[0] if self._scheme == "minio" else "") or (
+            credentials.access_key if credentials else ""
+        )
+        hint = _CREDENTIALS.format(action=action)
+        if key:
+            hint = f"Allow {action} on it to the identity of the step, whose access key ends in {key[-4:]}."
+        return PermissionRefused(f"the store refused: {said}", where=where, hint=hint)
+
 
 def _pin(version: str) -> dict[str, str]:
     if not version:
         return {}
     return {"IfMatch": version} if version.startswith('"') else {"VersionId": version}
-
-
-def _refused(said: str, where: str, action: str) -> PermissionRefused:
-    credentials = boto3.session.Session().get_credentials()
-    if credentials and credentials.access_key:
-        ending = credentials.access_key[-4:]
-        hint = f"Allow {action} on it to the identity of the step, whose access key ends in {ending}."
-    else:
-        hint = _CREDENTIALS.format(action=action)
-    return PermissionRefused(f"the store refused: {said}", where=where, hint=hint)
 
 
 @lru_cache(maxsize=2)
@@ -258,11 +258,17 @@ def _client(process: int, scheme: str) -> Any:  # noqa: ARG001 - a forked proces
     return session.client("s3", config=settings)
 
 
+def _pipelines_keys() -> tuple[str, str]:
+    """Return the keys of ``minio://`` alone; empty unless both are there."""
+    key, secret = (os.environ.get(name, "") for name in PIPELINES_KEYS)
+    return (key, secret) if key and secret else ("", "")
+
+
 def _pipelines_client(session: boto3.session.Session, settings: Config) -> Any:
     """Connect to the store of Kubeflow Pipelines, with its own keys where the step has them."""
-    key, secret = (os.environ.get(name, "") for name in PIPELINES_KEYS)
+    key, secret = _pipelines_keys()
     endpoint = os.environ.get(PIPELINES_ENDPOINT, "")
-    if key and secret:
+    if key:
         return session.client(
             "s3",
             config=settings,
