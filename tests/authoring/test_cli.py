@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,11 @@ import typer
 from kfp import dsl
 
 from trainwright import __version__ as version
-from trainwright.authoring import cli, images
+from trainwright.authoring import cli, doctor, images
+from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.errors import DependencyError
 
+ROOT = Path(__file__).resolve().parents[2]
 START = "from trainwright.authoring.cli import main; main()"
 Compile = Callable[..., Path]
 
@@ -222,17 +226,47 @@ def test_the_list_names_every_pipeline_and_component(trainwright: Call) -> None:
     assert re.search(r"\n  validate +\w.+\n", plain)
 
 
-def test_the_doctor_says_what_is_there(trainwright: Call) -> None:
+def diagnosed(done: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, str]]:
+    lines = map(json.loads, done.stdout.splitlines())
+    return {entry["name"]: entry for entry in lines if "name" in entry}
+
+
+def test_doctor_finds_what_is_there(trainwright: Call) -> None:
     done = trainwright("doctor", "--json")
-    findings = {
-        entry["name"]: entry for entry in map(json.loads, done.stdout.splitlines()) if "name" in entry
-    }
-    assert {"python", "tabular", "tfdv", "torch", "feast", "mlflow", "launcher", "disk", "memory"} <= set(
-        findings
-    )
-    missing = [name for name, entry in findings.items() if entry["state"] == "miss"]
-    assert done.returncode == (21 if missing else 0)
+    findings = diagnosed(done)
+    expected = {"python", "tabular", "tfdv", "torch", "feast", "mlflow", "launcher", "disk", "memory", "git"}
+    assert expected <= set(findings)
     assert findings["tabular"]["state"] == "ok"
+    assert done.returncode == 0, done.stderr
+
+
+def test_doctor_in_a_checkout_without_environments_and_engine_is_ready_to_submit(tmp_path: Path) -> None:
+    for name in ("trainwright", "images", "compiled"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    variables = {"PYTHONPATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
+    done = subprocess.run(
+        [sys.executable, "-c", START, "doctor", "--json"],
+        cwd=tmp_path,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    findings = diagnosed(done)
+    assert done.returncode == 0, done.stderr
+    states = {use: (findings[use]["state"], findings[use]["text"].partition(": ")[2]) for use in doctor.USES}
+    assert states["submit"] == ("ok", "ready")
+    assert states["containers"] == ("note", "not ready: engine")
+    assert states["run"] == ("note", f"not ready: {', '.join(TOOLCHAINS)}")
+    assert "no container engine answers" in findings["engine"]["text"]
+    assert "docker" not in findings
+
+
+def test_doctor_that_finds_no_use_ready_ends_with_21() -> None:
+    missing = [doctor.Finding(use, "note", "not ready: something") for use in doctor.USES]
+    with pytest.raises(DependencyError, match="not ready for run, containers, submit"):
+        doctor.require(missing)
+    doctor.require([*missing[:2], doctor.Finding("submit", "ok", "ready")])
 
 
 def dated(date: str = "today") -> None:

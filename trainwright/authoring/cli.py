@@ -170,7 +170,7 @@ def list_all(as_json: Json = False) -> None:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Look at this machine. Is all there that a run needs, and what is to be done if not?"""
+    """Look at this machine. Which uses is it ready for, and what do the others need?"""
     with _reported(as_json):
         from trainwright.authoring import doctor as checks
 

@@ -1,37 +1,56 @@
-"""Looks at this machine and says what a run would miss, and what to do about it."""
+"""Look at this machine: which uses it is ready for, what the others lack, and what to do about it."""
 
+import contextlib
 import dataclasses
+import importlib.util
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from trainwright.authoring import environments
+from trainwright.authoring import engines, environments
+from trainwright.authoring.images import name
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
 
 DISK_GB, MEMORY_GB, CORES = 10, 4, 2
 """What the flights example needs, environments included."""
 
-TOOLS = {
-    "git": "a run's record names the commit",
-    "kubectl": "only to look at runs on a cluster",
-    "docker": "only to build the images and to run in them",
+USES = {
+    "run": "trainwright run",
+    "containers": "trainwright run --containers",
+    "submit": "trainwright submit",
 }
-"""Programs that a local run does without, and what each is for."""
+"""What the command line is used for. Nobody needs all: who submits needs no environment, and no engine."""
+
+ENGINE_S = 10
+"""Seconds that a container engine may take for one answer here."""
+
+TOOLS = {"git": "a run's record names the commit", "kubectl": "only to look at runs on a cluster"}
+"""Programs that every use does without, and what each is for."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: ``state`` is ``ok``, ``note`` (it works without) or ``miss``."""
+    """One thing that was looked at.
+
+    Attributes:
+        name: What it is about.
+        state: ``ok``, ``note`` (it works without) or ``miss``.
+        text: What was found.
+        advice: What to do; empty for nothing.
+        use: The use that cannot do without it; empty for none.
+    """
 
     name: str
     state: str
     text: str
     advice: str = ""
+    use: str = ""
 
     def fields(self) -> dict[str, str]:
         """Return it as plain data."""
@@ -44,25 +63,47 @@ class Finding:
 
 
 def look() -> list[Finding]:
-    """Look at everything, and raise nothing."""
-    return [_python(), *_environments(), _disk(), _memory(), _cores(), *_tools()]
+    """Look at everything, and raise nothing. The last findings say which uses this machine is ready for."""
+    findings = [
+        _python(),
+        *_environments(),
+        *_containers(),
+        _client(),
+        _disk(),
+        _memory(),
+        _cores(),
+        *_tools(),
+    ]
+    return [*findings, *_uses(findings)]
 
 
 def require(findings: Sequence[Finding]) -> None:
-    """Refuse a machine on which a run would fail.
+    """Reject a machine that is ready for none of the uses.
 
     Raises:
-        DependencyError: Something is missing.
+        DependencyError: Something is missing for each.
     """
-    if missing := [finding.name for finding in findings if finding.state == "miss"]:
-        raise DependencyError(f"this machine is not ready: {', '.join(missing)}", hint="See the lines above.")
+    uses = [finding for finding in findings if finding.name in USES]
+    if not any(finding.state == "ok" for finding in uses):
+        raise DependencyError(
+            f"this machine is not ready for {', '.join(finding.name for finding in uses)}",
+            hint="See the lines above.",
+        )
+
+
+def _uses(findings: Sequence[Finding]) -> Iterator[Finding]:
+    for use, command in USES.items():
+        missing = [one.name for one in findings if one.use == use and one.state == "miss"]
+        text = f"not ready: {', '.join(missing)}" if missing else "ready"
+        yield Finding(use, "note" if missing else "ok", f"{command}: {text}")
 
 
 def _python() -> Finding:
     version = platform.python_version()
     if sys.version_info[:2] == (3, 11):
-        return Finding("python", "ok", version)
-    return Finding("python", "miss", version, "The toolchains are locked for Python 3.11: install it.")
+        return Finding("python", "ok", version, use="run")
+    advice = "The toolchains are locked for Python 3.11: install it."
+    return Finding("python", "miss", version, advice, use="run")
 
 
 def _environments() -> Iterator[Finding]:
@@ -70,11 +111,43 @@ def _environments() -> Iterator[Finding]:
         try:
             environments.python(toolchain)
         except TrainwrightError as error:
-            yield Finding(toolchain, "miss", error.what, error.hint)
+            yield Finding(toolchain, "miss", error.what, error.hint, use="run")
         else:
-            yield Finding(
-                toolchain, "ok", f"environment is as its lock ({environments.lock_digest(toolchain)[:12]})"
-            )
+            digest = environments.lock_digest(toolchain)[:12]
+            yield Finding(toolchain, "ok", f"environment is as its lock ({digest})", use="run")
+
+
+def _containers() -> Iterator[Finding]:
+    try:
+        with contextlib.closing(engines.client(ENGINE_S)) as engine, engines.answering("the engine"):
+            text = f"{engines.program(engine)} {engine.version().get('Version', '')} answers"
+    except TrainwrightError as error:
+        yield Finding("engine", "miss", error.what, error.hint, use="containers")
+        return
+    yield Finding("engine", "ok", text, use="containers")
+    problems: dict[str, TrainwrightError] = {}
+    for toolchain in TOOLCHAINS:
+        try:
+            engines.identity(name(toolchain))
+        except TrainwrightError as error:
+            problems[toolchain] = error
+    text = f"{len(TOOLCHAINS) - len(problems)} of {len(TOOLCHAINS)} are built from what is here"
+    if not problems:
+        yield Finding("images", "ok", text, use="containers")
+        return
+    first = next(iter(problems.values()))
+    yield Finding(
+        "images", "miss", f"{text}, not {', '.join(problems)}: {first.what}", first.hint, "containers"
+    )
+
+
+def _client() -> Finding:
+    if importlib.util.find_spec("kfp_server_api") is None:
+        advice = "Install the library's extra: trainwright[authoring]."
+        return Finding(
+            "client", "miss", "the client of Kubeflow Pipelines is not there", advice, use="submit"
+        )
+    return Finding("client", "ok", f"kfp-server-api {version('kfp-server-api')}", use="submit")
 
 
 def _disk() -> Finding:

@@ -62,8 +62,11 @@ def program(engine: Any) -> str:
     return "podman" if any("Podman" in part.get("Name", "") for part in parts) else "docker"
 
 
-def client() -> Any:
+def client(timeout_s: int = TIMEOUT_S) -> Any:
     """Return a connection to the engine that ``DOCKER_HOST`` names, or to docker's usual one.
+
+    Args:
+        timeout_s: Seconds that it may take for one answer.
 
     Raises:
         DependencyError: No engine answers.
@@ -77,7 +80,7 @@ def client() -> Any:
         ) from None
     try:
         # It asks for the engine's version, so it is known to answer.
-        return docker.from_env(timeout=TIMEOUT_S)
+        return docker.from_env(timeout=timeout_s)
     except docker.errors.DockerException as error:
         raise DependencyError(
             f"no container engine answers: {error}",
