@@ -10,16 +10,33 @@ from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import Block, Page, Section, Table, Text, write_page
 from trainwright.summarize.run import OWN, Ending, Run, Step, read_run
+from trainwright.summarize.workflow import Cluster
 from trainwright.tracking import Stopwatch
 from trainwright.verdicts import DECISIONS
 
-_STATES = {"done": "done", "cached": "reused", "failed": "failed", "skipped": "not run"}
+_STATES = {
+    "done": "done",
+    "cached": "reused",
+    "failed": "failed",
+    "skipped": "not run",
+    "running": "not ended",
+}
 _STEP_HEADER = ("step", "state", "environment", "time", "decision", "what it found")
 _LINE = ("registration", "model", "training_set", "data", "source")
 """Names of what stands on the line from a registered model back to its source."""
 
+_RUN = 8
+"""Digits of a run's id that are shown."""
 
-def summarize(run_root: str, ending: Ending, page: Path, summary: Path, record: Path) -> None:
+
+def summarize(
+    run_root: str,
+    ending: Ending,
+    page: Path,
+    summary: Path,
+    record: Path,
+    cluster: Cluster | None = None,
+) -> None:
     """Write what became of a run. Never raises: the last step must not hide what stopped the others.
 
     Args:
@@ -28,12 +45,13 @@ def summarize(run_root: str, ending: Ending, page: Path, summary: Path, record: 
         page: HTML file.
         summary: Markdown file.
         record: Folder that gets the record of the run, with those of all its steps.
+        cluster: The API that lists the run's tasks; None for a local run.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
     try:
         record.mkdir(parents=True, exist_ok=True)
-        run = read_run(run_root, ending)
+        run = read_run(run_root, ending, cluster)
         watch.record(record, OWN, headline(run), parents=run.records)
         text = draw_summary(run)
         write_page(draw_page(run), page)
@@ -141,8 +159,8 @@ def _decision(run: Run) -> str:
 def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if run.ending.state:
         yield "state", run.ending.state.lower()
-    if run.records:
-        began = datetime.fromisoformat(min(record.started for record in run.records))
+    if new := [step.record for step in run.steps if step.record and step.state != "cached"]:
+        began = datetime.fromisoformat(min(record.started for record in new))
         yield "began", f"{began:%Y-%m-%d %H:%M} UTC"
         yield "took", duration(run.seconds)
     for gate in _gates(run):
@@ -165,7 +183,8 @@ def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
 
 
 def _state(step: Step) -> str:
-    return _STATES.get(step.state, step.state)
+    state = _STATES.get(step.state, step.state)
+    return f"{state} from run {step.origin[:_RUN]}" if step.origin else state
 
 
 def _flagged(run: Run) -> list[int]:
@@ -182,6 +201,7 @@ def _stop(run: Run) -> list[Block]:
     for step in run.steps:
         if step.state == "failed":
             told = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
+            told += [f"Its log: {step.error['log']}"] if step.error.get("log") else []
             blocks.append(Text(f"{step.name}: {'. '.join(told) or 'it left no reason; see its log'}"))
     if run.ending.state not in {"SUCCEEDED", ""}:
         code = f" (code {run.ending.error_code})" if run.ending.error_code else ""

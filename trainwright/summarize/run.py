@@ -1,21 +1,32 @@
 """What can be found out about a run after its end: records, states, errors. Nothing here fails the run."""
 
+import io
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from trainwright.artifacts import Record
-from trainwright.errors import InputError
+from trainwright.errors import MARK, InputError, TrainwrightError
 from trainwright.lineage import ancestors
 from trainwright.storage import find, open_file
+from trainwright.summarize.workflow import Cluster, Task, read_tasks
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
 
 TASKS = "tasks.json"
 """Written by the local runner beside the steps; on a cluster there is none."""
+
+_LOG, _LOG_BYTES = "executor-logs", 1 << 20
+"""KFP 2.17 keeps the log of each attempt of a step beside its artifacts, also of one that failed."""
+
+_ATTEMPTS = 6
+_LAUNCHER_ERROR = "failed to execute component"
+_COUNTED = re.compile(r"-\d+$")
+"""What KFP adds to the name of a component that a pipeline uses several times."""
 
 
 STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED", "RUNNING": ""}
@@ -53,13 +64,15 @@ class Step:
         name: Its name in the pipeline, or its verb.
         state: ``done``, ``cached``, ``failed`` or ``skipped``.
         record: What it wrote about itself; None if it left nothing.
-        error: What it ended with: ``what``, ``where``, ``hint``.
+        error: What it ended with: ``what``, ``where``, ``hint``; ``log``, where its log is kept.
+        origin: The run that made what the cache served; empty if that is this run, or not known.
     """
 
     name: str
     state: str
     record: Record | None = None
     error: dict[str, Any] = field(default_factory=dict)
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,20 +136,115 @@ def root_of(uri: str) -> str:
     return uri.rpartition(f"/{OWN}")[0]
 
 
-def read_run(root: str, ending: Ending) -> Run:
-    """Look for what a run left below its root; what cannot be read becomes a problem of the page.
+def read_run(root: str, ending: Ending, cluster: Cluster | None = None) -> Run:
+    """Look for what a run left; what cannot be read becomes a problem of the page.
+
+    On a cluster the run's own tasks say which artifacts they read and wrote, in this run's folder or in
+    that of the run that the cache answered from. Where they cannot be read, only this run's folder is listed.
 
     Args:
         root: The pipeline's root: a folder or a URI.
         ending: What Kubeflow says.
+        cluster: The API that lists the run's tasks; None for a local run.
     """
     problems: list[str] = []
-    records = _records(root, problems)
-    told = _told(root, problems)
-    steps = _steps(told.get("tasks", []), records, problems)
+    unread: list[str] = []
+    told = _told(root, unread)
+    steps = _cluster_steps(root, ending, cluster, problems) if cluster and not told else None
+    if steps is None:
+        steps = _steps(told.get("tasks", []), _records(root, problems), problems)
+    records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(told.get("run", "")) or ending.job.rsplit("/", 1)[-1]
-    return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems)
+    return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems + unread)
+
+
+def _cluster_steps(root: str, ending: Ending, cluster: Cluster, problems: list[str]) -> list[Step] | None:
+    """Return the steps of a run on a cluster; None if its tasks cannot be read."""
+    try:
+        tasks = [task for task in read_tasks(cluster, ending.job) if task.name != OWN]
+    except TrainwrightError as error:
+        told = f"{_line(error)}. {error.hint}".rstrip(". ")
+        missing = "Steps that the cache served, or that failed, may be missing"
+        problems.append(f"the run's tasks: {told}. {missing}")
+        return None
+    made = {task.name: _record_of(task, problems) for task in tasks if task.state == "done"}
+    reused = dict(_reused(root, tasks))
+    kept = ancestors([*filter(None, made.values()), *(record for record, _ in reused.values())])
+    return [_cluster_step(task, made.get(task.name), reused, kept) for task in tasks]
+
+
+def _cluster_step(
+    task: Task, record: Record | None, reused: dict[str, tuple[Record, str]], kept: Sequence[Record]
+) -> Step:
+    origin, error = "", {}
+    if task.state == "cached":
+        verb = _COUNTED.sub("", task.name)
+        embedded = next((entry for entry in kept if entry.step == verb), None)
+        record, origin = reused.get(task.name, (embedded, ""))
+    elif task.state == "failed":
+        error = _failure(task)
+    return Step(task.shown, task.state, record, error, origin)
+
+
+def _record_of(task: Task, problems: list[str]) -> Record | None:
+    """Read the record that a task left beside one of its artifacts."""
+    folders = {uri.rpartition("/")[0] for uri in task.outputs}
+    try:
+        uris = [uri for folder in folders for uri in find(folder, Record.FILE)]
+        if uris:
+            return _read(uris[0])
+        problems.append(f"{task.shown} is done, but left no record")
+    except Exception as error:
+        problems.append(f"the record of {task.shown} cannot be read: {_line(error)}")
+    return None
+
+
+def _reused(root: str, tasks: Sequence[Task]) -> Iterator[tuple[str, tuple[Record, str]]]:
+    """Yield what earlier runs made and this run's steps read: the task's name, its record, and the run."""
+    uris = {uri for task in tasks for uri in task.inputs if not uri.startswith(f"{root}/")}
+    for uri in sorted(uris):
+        *_, run, name, _attempt, _artifact = ["", "", "", "", *uri.split("/")]
+        try:
+            yield name, (_read(f"{uri}/{Record.FILE}"), run)
+        except Exception:  # noqa: S112  # nosec B112 - most artifacts have no record beside them
+            continue
+
+
+def _failure(task: Task) -> dict[str, Any]:
+    """Return the error of a task that failed, from the log that Kubeflow Pipelines keeps of it."""
+    told = {"what": task.message or "it left no reason"}
+    for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
+        for attempt in reversed(range(_ATTEMPTS)):
+            log = f"{folder}/{_LOG}-{attempt}"
+            try:
+                with open_file(log) as stream:
+                    stream.seek(max(stream.seek(0, io.SEEK_END) - _LOG_BYTES, 0))
+                    lines = stream.read().decode(errors="replace").splitlines()
+            except Exception:  # noqa: S112  # nosec B112 - there was no such attempt, or no log of it
+                continue
+            return told | _marked(lines) | {"log": log}
+    return told
+
+
+def _marked(lines: Sequence[str]) -> dict[str, Any]:
+    """Return the last error that a step wrote into its log, else the reason that KFP's launcher gives."""
+    for line in reversed(lines):
+        _, mark, said = line.partition(MARK)
+        try:
+            if mark and isinstance(found := json.loads(said), dict):
+                return found
+        except ValueError:
+            continue
+    reasons = [line for line in lines if _LAUNCHER_ERROR in line]
+    return {"what": reasons[-1].strip()[:600]} if reasons else {}
+
+
+def _read(uri: str) -> Record:
+    with open_file(uri) as stream:
+        record = Record.from_json(json.load(stream), uri)
+    span(record)
+    return record
 
 
 def _records(root: str, problems: list[str]) -> list[Record]:
@@ -149,10 +257,7 @@ def _records(root: str, problems: list[str]) -> list[Record]:
         return []
     for uri in uris:
         try:
-            with open_file(uri) as stream:
-                record = Record.from_json(json.load(stream), uri)
-            span(record)
-            if record.step != OWN:
+            if (record := _read(uri)).step != OWN:
                 found[record.digest] = record
         except Exception as error:
             problems.append(f"{uri} cannot be read: {_line(error)}")

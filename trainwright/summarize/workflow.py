@@ -1,0 +1,221 @@
+"""The tasks of a run as its Argo Workflow lists them: names, states, cache hits, errors, artifact URIs.
+
+Kubeflow Pipelines 2.17 runs each task as a driver and, unless the cache serves it, an executor. Its API
+names neither artifacts nor cache hits, and MLMD has no client that is small enough for a step. The Workflow
+has both, and every pod of a run may read it: ``pipeline-runner`` and ``default-editor`` have ``get`` on it.
+"""
+
+import base64
+import gzip
+import http.client
+import json
+import os
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainwright.errors import DependencyError, PermissionRefused
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts the token of a pod's service account."""
+
+_DRIVER = re.compile(r"(?P<path>.*)-driver")
+_TEMPLATE = "container-driver"
+_STATES = {
+    "Succeeded": "done",
+    "Failed": "failed",
+    "Error": "failed",
+    "Skipped": "skipped",
+    "Omitted": "skipped",
+    "Running": "running",
+    "Pending": "running",
+}
+_ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 4, 2.0, 20.0
+_OK, _SERVER_ERROR, _BUSY = 200, 500, 429
+_FORBIDDEN = frozenset({401, 403})
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Kubernetes API, as a pod sees it.
+
+    Attributes:
+        address: ``https://HOST:PORT``.
+        namespace: The pod's own.
+        token: Of its service account.
+        authority: File with the certificates of the API's authority; empty for the system's.
+    """
+
+    address: str
+    namespace: str
+    token: str = field(repr=False)
+    authority: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a run.
+
+    Attributes:
+        name: Its name in the pipeline, unique, and the name of its folder in the store: ``resolve-2``.
+        shown: The name that the pipeline's author gave it: ``resolve-features``.
+        state: ``done``, ``cached``, ``failed``, ``skipped`` or ``running``.
+        inputs: URIs of the artifacts that it read, of this run or an earlier one.
+        outputs: URIs of the artifacts that it was to write.
+        message: What Argo says of a task that failed.
+        started: Start of its driver, ISO 8601.
+    """
+
+    name: str
+    shown: str
+    state: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    message: str = ""
+    started: str = ""
+
+
+def in_cluster(account: Path = ACCOUNT) -> Cluster | None:
+    """Return the API of the cluster that this pod runs in; None outside a cluster, or without a token."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+    try:
+        token, namespace = ((account / name).read_text().strip() for name in ("token", "namespace"))
+    except OSError:
+        return None
+    if not host:
+        return None
+    host = f"[{host}]" if ":" in host else host
+    return Cluster(f"https://{host}:{port or 443}", namespace, token, str(account / "ca.crt"))
+
+
+def read_tasks(cluster: Cluster, workflow: str) -> list[Task]:
+    """Return the tasks of a workflow in the order in which they began; those never reached come last.
+
+    Raises:
+        PermissionRefused: The service account may not read it.
+        DependencyError: The API does not answer, or has no such workflow.
+    """
+    return tasks_of(_get(cluster, f"workflows/{workflow}"))
+
+
+def tasks_of(workflow: Mapping[str, Any]) -> list[Task]:
+    """Return the tasks that a Workflow object lists."""
+    nodes = {str(node["name"]): node for node in _nodes(workflow.get("status") or {}).values()}
+    found = [
+        _task(match["path"], node, nodes)
+        for name, node in nodes.items()
+        if (match := _DRIVER.fullmatch(name)) and str(node.get("templateName", "")).endswith(_TEMPLATE)
+    ]
+    return sorted(found, key=lambda task: (task.state == "skipped", task.started, task.name))
+
+
+def _nodes(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the nodes of a workflow; Argo compresses those of a large one."""
+    packed = status.get("compressedNodes")
+    nodes = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status.get("nodes")
+    return dict(nodes or {})
+
+
+def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Task:
+    executor = nodes.get(path, {})
+    decided = _parameters(driver.get("outputs"))
+    phase = driver.get("phase", "")
+    name = path.rpartition(".")[2]
+    phase = executor.get("phase") or ("Running" if phase == "Succeeded" else phase)
+    state = _STATES.get(str(phase), "running")
+    if decided.get("cached-decision") == "true":
+        state = "cached"
+    elif decided.get("condition") == "false":
+        state = "skipped"
+    inputs, outputs = _artifacts(decided.get("pod-spec-patch", ""))
+    return Task(
+        name=name,
+        shown=_shown(_parameters(driver.get("inputs")).get("task", "")) or name,
+        state=state,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        message=_reason(path, nodes) if state == "failed" else "",
+        started=str(driver.get("startedAt") or ""),
+    )
+
+
+def _reason(path: str, nodes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what Argo says of a task that failed: at its driver, its executor, or an attempt of either."""
+    own = (f"{path}-driver", f"{path}(", f"{path}.")
+    said = (node.get("message") for name, node in nodes.items() if name == path or name.startswith(own))
+    return next((str(message) for message in said if message), "")
+
+
+def _parameters(side: Mapping[str, Any] | None) -> dict[str, str]:
+    return {entry["name"]: str(entry.get("value") or "") for entry in (side or {}).get("parameters") or []}
+
+
+def _shown(task: str) -> str:
+    """Return the display name in the task's specification."""
+    try:
+        return str(json.loads(task)["taskInfo"]["name"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _artifacts(patch: str) -> tuple[list[str], list[str]]:
+    """Return the URIs that a driver gave to its executor: of the input artifacts, and of the outputs."""
+    try:
+        [container] = json.loads(patch)["containers"]
+        command = container["command"]
+        given = json.loads(command[command.index("--executor_input") + 1])
+    except (ValueError, KeyError, TypeError):
+        return [], []
+    return list(_uris(given.get("inputs"))), list(_uris(given.get("outputs")))
+
+
+def _uris(side: Mapping[str, Any] | None) -> Iterator[str]:
+    for entry in ((side or {}).get("artifacts") or {}).values():
+        yield from (artifact["uri"] for artifact in entry.get("artifacts") or [] if artifact.get("uri"))
+
+
+def _get(cluster: Cluster, what: str) -> dict[str, Any]:
+    """Read one object of Argo's in the pod's namespace; what may pass is tried again."""
+    path = f"/apis/argoproj.io/v1alpha1/namespaces/{cluster.namespace}/{what}"
+    where, said = f"{cluster.address}{path}", ""
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE_S * attempt)
+        try:
+            status, body = _ask(cluster, path)
+        except (OSError, http.client.HTTPException) as error:
+            said = f"{type(error).__name__}: {error}"
+            continue
+        if status == _OK:
+            return dict(json.loads(body))
+        said = f"HTTP {status}"
+        if status in _FORBIDDEN:
+            raise PermissionRefused(
+                f"the service account may not read the run's workflow: {said}",
+                where=where,
+                hint="Allow get on workflows.argoproj.io, as KFP's own role pipeline-runner does.",
+            )
+        if status < _SERVER_ERROR and status != _BUSY:
+            break
+    raise DependencyError(f"the run's workflow could not be read: {said}", where=where)
+
+
+def _ask(cluster: Cluster, path: str) -> tuple[int, bytes]:
+    parts = urlsplit(cluster.address)
+    if parts.scheme == "https":
+        trusted = ssl.create_default_context(cafile=cluster.authority or None)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.netloc, timeout=_TIMEOUT_S, context=trusted
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {cluster.token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
