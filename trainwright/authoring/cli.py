@@ -7,7 +7,7 @@ that needs them, so that help comes at once.
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +18,13 @@ from trainwright.authoring import verbs
 from trainwright.authoring.ending import reported as _reported
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
+from trainwright.authoring.submission import options
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
     from trainwright.authoring.containers import Engine
+    from trainwright.authoring.doctor import Finding
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -169,15 +171,52 @@ def list_all(as_json: Json = False) -> None:
                 typer.echo(json.dumps(fields) if as_json else f"  {name:<{width}}   {about}")
 
 
-def doctor(as_json: Json = False) -> None:
-    """Look at this machine. Which uses is it ready for, and what do the others need?"""
+def doctor(
+    host: Annotated[
+        str, typer.Option(help="Inspect the Kubeflow behind this address instead: https://HOST/PATH.")
+    ] = "",
+    namespace: options.Namespace = "",
+    token_file: options.TokenFile = None,
+    ca_file: options.CaFile = None,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine, or at a Kubeflow. Which uses is it ready for, and what do the others need?
+
+    An installation is inspected as far as the caller's rights reach; nothing is changed.
+    """
     with _reported(as_json):
         from trainwright.authoring import doctor as checks
 
-        findings = checks.look()
-        for finding in findings:
+        if not host:
+            _reject_without_host(namespace, token_file, ca_file)
+        found, require = (
+            (_inspected(host, namespace, token_file, ca_file)) if host else (checks.look(), checks.require)
+        )
+        findings = []
+        for finding in found:
+            findings.append(finding)
             typer.echo(json.dumps(finding.fields()) if as_json else str(finding))
-        checks.require(findings)
+        require(findings)
+
+
+def _reject_without_host(namespace: str, token_file: Path | None, ca_file: Path | None) -> None:
+    given = {"--namespace": namespace, "--token-file": token_file, "--ca-file": ca_file}
+    if unused := next((name for name, value in given.items() if value), ""):
+        text = f"{unused} is about a Kubeflow, and none is named"
+        raise InputError(text, where=unused, hint="Add --host https://HOST/PATH.")
+
+
+def _inspected(
+    host: str, namespace: str, token_file: Path | None, ca_file: Path | None
+) -> "tuple[Iterator[Finding], Callable[[Sequence[Finding]], None]]":
+    """Return what is found of an installation, and what judges it."""
+    from trainwright.authoring.installation import inspection
+    from trainwright.authoring.submission import connection
+
+    place = connection.Place(host=host, namespace=namespace, token_file=token_file, ca_file=ca_file)
+    api = connection.connect(place)
+    profiles = api.profiles()
+    return inspection.inspect(api, profiles, inspection.connect()), inspection.require
 
 
 def setup(

@@ -40,10 +40,11 @@ class Finding:
 
     Attributes:
         name: What it is about.
-        state: ``ok``, ``note`` (it works without) or ``miss``.
-        text: What was found.
+        state: ``ok``, ``note`` (it works without), ``miss``, or ``?`` (the caller may not look).
+        text: What was found, and what that costs.
         advice: What to do; empty for nothing.
-        use: The use that cannot do without it; empty for none.
+        use: The use of this machine that cannot do without it; empty for none.
+        code: Exit code that a ``miss`` of an installation stands for.
     """
 
     name: str
@@ -51,10 +52,13 @@ class Finding:
     text: str
     advice: str = ""
     use: str = ""
+    code: int = DependencyError.code
 
     def fields(self) -> dict[str, str]:
         """Return it as plain data."""
-        return dataclasses.asdict(self)
+        found = dataclasses.asdict(self)
+        del found["code"]
+        return found
 
     def __str__(self) -> str:
         """Write it as one line, and what to do on a second."""

@@ -153,7 +153,7 @@ class Api:
 
         identifier = "([^/:]+)"
         return [
-            ("GET", "/healthz", lambda: {"multi_user": store.multi_user}),
+            ("GET", "/healthz", store.health),
             ("POST", "/experiments", lambda: store.make_experiment(data())),
             ("GET", "/experiments", lambda: store.listed("experiments", query)),
             ("POST", "/pipelines", lambda: store.make_pipeline(data())),

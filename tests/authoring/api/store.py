@@ -53,7 +53,8 @@ class Frame:
 class Store:
     """Everything that was made."""
 
-    multi_user: bool = False
+    multi_user: bool | None = False
+    tag: str = "unknown"
     experiments: list[Any] = field(default_factory=list)
     pipelines: list[Any] = field(default_factory=list)
     pipeline_versions: list[Any] = field(default_factory=list)
@@ -67,6 +68,13 @@ class Store:
     def now(self) -> datetime.datetime:
         """A moment that never comes twice."""
         return self.start + datetime.timedelta(seconds=next(self._seconds))
+
+    def health(self) -> dict[str, Any]:
+        """What ``/healthz`` answers: the version is that of the image's build, or ``unknown``."""
+        if self.multi_user is None:  # not the API
+            return {}
+        return {"commit_sha": "unknown", "tag_name": self.tag, "multi_user": self.multi_user,
+                "pipeline_store": "database"}  # fmt: skip
 
     def make_experiment(self, body: Any) -> Any:
         made = parsed(body, "V2beta1Experiment")

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.launch.standin.answers import forbidden, unauthorized
-from tests.launch.standin.resources import Address, Object
+from tests.launch.standin.resources import Address, Object, Resource
+
+OWN_REVIEW = "selfsubjectaccessreviews"
 
 
 class Call(NamedTuple):
@@ -116,3 +118,15 @@ def allow(account: Account, verb: str, address: Address) -> None:
     where = f'in the namespace "{address.namespace}"' if address.namespace else "at the cluster scope"
     what = f'cannot {verb} resource "{resource.plural}{part}" in API group "{resource.group}" {where}'
     raise forbidden(resource, address.name, f'User "{account.user}" {what}')
+
+
+def review(accounts: Accounts, caller: Account, body: Object) -> Object:
+    """Answer a review of rights: of the caller's own, or of an account that is named in it."""
+    spec = body["spec"]
+    what = spec["resourceAttributes"]
+    named = spec.get("user")
+    about = next((one for one in accounts.by_token.values() if one.user == named), None) if named else caller
+    resource = Resource(what.get("group", ""), "", what["resource"], "")
+    address = Address(resource, what.get("namespace", ""), what.get("name", ""), what.get("subresource", ""))
+    allowed = bool(about and about.may(what["verb"], address))
+    return body | {"status": {"allowed": allowed}}

@@ -58,6 +58,8 @@ RESOURCES = (
     Resource("", "v1", "resourcequotas", "ResourceQuota"),
     Resource("", "v1", "namespaces", "Namespace", namespaced=False),
     Resource("", "v1", "nodes", "Node", namespaced=False, status=True),
+    Resource("apps", "v1", "deployments", "Deployment", status=True),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Resource("batch", "v1", "jobs", "Job", status=True),
     Resource("batch", "v1", "cronjobs", "CronJob", status=True),
     Resource("coordination.k8s.io", "v1", "leases", "Lease"),
@@ -71,6 +73,14 @@ RESOURCES = (
     _custom(*_KUEUE, "clusterqueues", "ClusterQueue", namespaced=False),
     _custom(*_KUEUE, "workloadpriorityclasses", "WorkloadPriorityClass", status=False, namespaced=False),
     _custom("argoproj.io", "v1alpha1", "workflows", "Workflow", status=False),
+)
+
+REVIEWS = "authorization.k8s.io"
+"""Group of reviews of rights: they are answered, and never stored."""
+
+RESOURCES += (
+    Resource(REVIEWS, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False),
+    Resource(REVIEWS, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview"),
 )
 
 BY_KIND = {resource.kind: resource for resource in RESOURCES}

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kubeflow.training import models as training  # type: ignore[import-untyped]
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
 from tests.launch.standin.resources import Object
@@ -63,10 +62,17 @@ def _filled(node: Object) -> Object:
     return node
 
 
+def _training_model(name: str) -> Any:
+    """Return a model of kubeflow-training, which only the launcher's environment has: only jobs need it."""
+    from kubeflow.training import models  # type: ignore[import-untyped]
+
+    return getattr(models, name, None)
+
+
 @cache
 def of_model(name: str) -> Object:
     """Derive the schema of a model of the kubernetes client, or of kubeflow-training."""
-    model = getattr(k8s, name, None) or getattr(training, name, None)
+    model = getattr(k8s, name, None) or _training_model(name)
     if model is None:
         return _FREE
     names: dict[str, str] = model.attribute_map

@@ -14,10 +14,10 @@ from queue import Empty
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.launch.standin.access import Accounts, Call, allow
+from tests.launch.standin.access import OWN_REVIEW, Accounts, Call, allow, review
 from tests.launch.standin.answers import Refused, no_page
 from tests.launch.standin.faults import ANSWER, COMMIT_THEN_CUT, CUT, SLOW, Fault, Faults
-from tests.launch.standin.resources import Address, Object, Resource, read_address
+from tests.launch.standin.resources import REVIEWS, Address, Object, Resource, read_address
 from tests.launch.standin.verbs import Answer, Request, Verbs
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get"}
@@ -144,8 +144,12 @@ class _Handler(BaseHTTPRequestHandler):
             if address is None:
                 answer: Answer | Iterator[bytes] = Answer(200, _discovery(path, self.service.known))
             else:
-                allow(account, verb, _named(address, query))
-                answer = self._do(Request(verb, address, query, _body(raw), self._form()))
+                if address.resource.plural != OWN_REVIEW:  # everybody who is known may ask about himself
+                    allow(account, verb, _named(address, query))
+                if address.resource.group == REVIEWS:
+                    answer = Answer(201, review(self.service.accounts, account, _body(raw)))
+                else:
+                    answer = self._do(Request(verb, address, query, _body(raw), self._form()))
             if fault and fault.how == COMMIT_THEN_CUT:
                 raise _Cut
             code = answer.code if isinstance(answer, Answer) else 200

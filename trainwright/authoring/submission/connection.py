@@ -197,6 +197,16 @@ class Connection:
         Raises:
             TrainwrightError: It is not; or it has profiles, and no namespace is named.
         """
+        if self.profiles() or not self.place.namespace:
+            return ()
+        return (f"this installation has no profiles: --namespace {self.place.namespace} has no effect",)
+
+    def profiles(self) -> bool:
+        """Say whether the installation has profiles (multi-user mode).
+
+        Raises:
+            TrainwrightError: What answers is not the API; or it has profiles, and no namespace is named.
+        """
         health = kfp_server_api.HealthzServiceApi(self.client)
         answer = self.read("asking for its health", health.healthz_service_get_healthz)
         if answer.multi_user is None:
@@ -211,9 +221,7 @@ class Connection:
                 where=self.place.host,
                 hint="Name your profile's: --namespace team-a.",
             )
-        if self.place.namespace and not answer.multi_user:
-            return (f"this installation has no profiles: --namespace {self.place.namespace} has no effect",)
-        return ()
+        return bool(answer.multi_user)
 
 
 def connect(place: Place, patience: Patience | None = None) -> Connection:
