@@ -44,7 +44,8 @@ def train(
         image: Image of the job's pods; without a cluster, the environment of the same name runs it.
         model: Weights, program, transforms, signature, input example, card; the manifest is written last.
         predictions: Snapshot of the scored rows that have a label, with a column ``score`` in [0, 1].
-        report: Curves of the loss, the speed and the use of the machine; drawn for a failed training too.
+        report: Curves of the loss, the speed and the use of the machine. Of a failed training, the error
+            names the copy in the store: Kubeflow Pipelines keeps no artifact of a step that failed.
         summary: Rows, losses and versions.
         metrics: ``train_loss`` and what it is to be compared with.
         step: What the pipeline sets on this step, filled in by Kubeflow Pipelines: it goes to the job.

@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from trainwright.errors import Diverged
+from trainwright.experiment import Tracking
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.failure import Failure
 from trainwright.launch.ranks import RankError
+from trainwright.train.curves import Curves
+from trainwright.train.loop import Step
+from trainwright.train.published import prefix_of
 from trainwright.train.shown import PAGE, show_failure
 
 ERROR = Diverged("the loss is 3 | nan", where="rank 1", hint="Lower the rate.")
@@ -40,3 +46,47 @@ def test_an_error_before_any_attempt_is_shown_too(tmp_path: Path) -> None:
     assert summary.startswith("### Diverged\n")
     assert "3 \\| nan" in summary
     assert "Lower the rate" in summary
+
+
+def fail(root: Path, keep: str) -> Path:
+    """Fail a training at its first step, and return the attempt's folder."""
+    folder = next_attempt(root)
+    with pytest.raises(Diverged, match="nan"):
+        _diverge(Curves(folder, root, Tracking(), None, leads=True, keep=keep))
+    return folder
+
+
+def _diverge(curves: Curves) -> None:
+    with curves:
+        curves.saw(Step(number=1, total=9, epoch=0, samples=8, loss=2.0, norm=1.0, rate=0.1))
+        raise Diverged("the loss is 3 | nan", hint="Lower the rate.")
+
+
+def test_the_page_of_a_failed_training_is_kept_beside_its_artifacts_and_its_error_names_it(
+    tmp_path: Path,
+) -> None:
+    """Kubeflow Pipelines 2.17 throws the outputs of a failed step away."""
+    folder = fail(tmp_path / "home", str(tmp_path / "store" / "report-of-failed"))
+    error = Diverged("the loss is 3 | nan", hint="Lower the rate.")
+    show_failure(error, folder, tmp_path / "s.md", tmp_path / "r.html")
+    [kept] = (tmp_path / "store").iterdir()
+    assert kept.read_text() == (folder / PAGE).read_text()
+    assert error.hint == f"Lower the rate. Its curves are at {kept}"
+
+
+def test_a_store_that_refuses_the_page_does_not_hide_the_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = fail(tmp_path / "home", str(tmp_path / "file" / "report-of-failed"))
+    assert (folder / PAGE).exists()
+    error = Diverged("nan", hint="Lower the rate.")
+    show_failure(error, folder, tmp_path / "s.md", tmp_path / "r.html")
+    assert error.hint == "Lower the rate."
+    assert "the page of this training could not be kept" in capfd.readouterr().err
+
+
+def test_only_a_store_keeps_the_page_of_a_failed_training() -> None:
+    root = "minio://mlpipeline/v2/artifacts/train-and-register/run/train/execution"
+    assert prefix_of(f"{root}/model") == f"{root}/report-of-failed"
+    assert prefix_of("/runs/0192f3/train/model") == ""

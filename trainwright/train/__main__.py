@@ -109,6 +109,7 @@ def _curves(specification: Specification, training: Training, group: Group, fold
         leads=group.leads,
         gpus=specification.gpus,
         world=group.size if specification.gpus else 0,
+        keep=specification.failed_report,
     )
 
 

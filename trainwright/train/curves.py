@@ -19,6 +19,7 @@ from trainwright.tracking.history import FILE, History, Spool
 from trainwright.tracking.shipping import Destination, complete
 from trainwright.train.loop import Step
 from trainwright.train.page import write_training_page
+from trainwright.train.published import publish_page
 from trainwright.train.usage import Usage
 
 PAGE = "report.html"
@@ -45,6 +46,7 @@ class Curves:
         leads: Whether this process is the one that writes.
         gpus: GPUs of this machine that the training uses.
         world: GPUs of the whole training.
+        keep: Where the page goes if the training fails; empty: only into the attempt's folder.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class Curves:
         leads: bool,
         gpus: int = 0,
         world: int = 0,
+        keep: str = "",
     ) -> None:
         self._folder, self._tracking, self._world, self._leads = folder, tracking, world, leads
         self._started = self._told = time.monotonic()
-        self._home, self._last = home, 0
+        self._home, self._last, self._keep = home, 0, keep
         self._base: tuple[int, int] | None = None
         self._incomplete = False
         if not leads:
@@ -116,6 +119,8 @@ class Curves:
         if self._leads and error:
             with contextlib.suppress(Exception):  # the error that is on its way matters more
                 self.draw("Ended early", [], trouble=str(error))
+                if self._keep:
+                    publish_page(self._folder / PAGE, self._keep)
 
     def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:
         """Draw the page of the training into the attempt's folder."""

@@ -8,6 +8,7 @@ from trainwright.launch import attempt
 from trainwright.launch.diagnosis import left_in
 from trainwright.launch.failure import Failure
 from trainwright.report import markdown
+from trainwright.train.published import address_of
 
 PAGE = "report.html"
 """The page of the curves, in an attempt's folder."""
@@ -23,6 +24,9 @@ def show_page(folder: Path, report: Path) -> None:
 def show_failure(error: TrainwrightError, folder: Path, summary: Path, report: Path) -> None:
     """Say why a training failed, on the page of the run, and show the curves of its latest attempt.
 
+    Where Kubeflow Pipelines throws the outputs of the failed step away, the error names the copy of that page
+    in the store.
+
     Args:
         error: What it failed of.
         folder: Folder of the attempt that was asked for; a cluster may have run others.
@@ -31,7 +35,10 @@ def show_failure(error: TrainwrightError, folder: Path, summary: Path, report: P
     """
     home = attempt.home_of(folder)
     attempts = attempt.folders(home)[::-1] if home else [folder]
-    show_page(next((path for path in attempts if (path / PAGE).exists()), folder), report)
+    shown = next((path for path in attempts if (path / PAGE).exists()), folder)
+    show_page(shown, report)
+    if uri := address_of(shown):
+        error.hint = f"{error.hint} Its curves are at {uri}".strip()
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_card(error, folder, home))
 

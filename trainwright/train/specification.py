@@ -41,6 +41,7 @@ class Specification(Document):
         gpus: GPUs a node; 0 trains on the CPU.
         launched_by: The launcher and its environment, for the record.
         destination: Where the curves go while they grow, as ``uri``, ``run`` and so on; empty: nowhere yet.
+        failed_report: Where in a store the page of a training that failed goes; empty: into no store.
     """
 
     FILE: ClassVar[str] = "spec.json"
@@ -54,6 +55,7 @@ class Specification(Document):
     gpus: int = 0
     launched_by: dict[str, str] = field(default_factory=dict)
     destination: dict[str, str] = field(default_factory=dict)
+    failed_report: str = ""
 
     @property
     def pinned(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from trainwright.report import markdown
 from trainwright.tracking.shipping import Destination, given_by_kfp
 from trainwright.train.homes import next_folder
 from trainwright.train.inherited import inherit
+from trainwright.train.published import prefix_of
 from trainwright.train.refusals import check_kind, check_secrets, check_store
 from trainwright.train.shown import show_failure, show_page
 from trainwright.train.specification import Specification, check_snapshot, pinned
@@ -194,6 +195,7 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
             "lock_sha256": environment.lock_sha256,
         },
         destination=_destination(plan.training.tracking),
+        failed_report=prefix_of(request.run),
         **plan.told,
     ).write(folder)
     on_cluster = plan.launcher != "local"
