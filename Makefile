@@ -12,7 +12,7 @@ EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 DOCS := .environments/docs/.made
 
-.PHONY: cli setup help demo data test check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
+.PHONY: cli setup help demo data test test-kubeflow check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
 .DEFAULT_GOAL := cli
 
 cli: .venv/.made  ## put the command line into .venv: all that submitting needs (plain `make`)
@@ -31,6 +31,9 @@ data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature
 
 test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
+
+test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
+	.venv/bin/python -m pytest tests/kubeflow -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 

@@ -173,6 +173,23 @@ class Api:
             ("POST", "/runs", lambda: store.make_run(data())),
             ("GET", "/runs", lambda: store.listed("runs", query)),
             ("GET", f"/runs/{identifier}", store.look),
+            ("DELETE", f"/runs/{identifier}", lambda i: store.delete("runs", "run_id", i)),
+            (
+                "DELETE",
+                f"/recurringruns/{identifier}",
+                lambda i: store.delete("recurring_runs", "recurring_run_id", i),
+            ),
+            (
+                "DELETE",
+                f"/experiments/{identifier}",
+                lambda i: store.delete("experiments", "experiment_id", i),
+            ),
+            (
+                "DELETE",
+                f"/pipelines/{identifier}/versions/{identifier}",
+                lambda _, i: store.delete("pipeline_versions", "pipeline_version_id", i),
+            ),
+            ("DELETE", f"/pipelines/{identifier}", store.delete_pipeline),
             ("POST", f"/runs/{identifier}:terminate", store.terminate),
             ("POST", f"/runs/{identifier}:retry", store.retry),
             ("POST", "/recurringruns", lambda: store.make_recurring(data())),

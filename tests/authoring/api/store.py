@@ -210,6 +210,16 @@ class Store:
         self.frames[run_id] = list(self.script)
         return {}
 
+    def delete(self, kind: str, key: str, value: str) -> dict[str, Any]:
+        entries = getattr(self, kind)
+        entries.remove(self.one(entries, key, value))
+        return {}
+
+    def delete_pipeline(self, pipeline_id: str) -> dict[str, Any]:
+        if any(one.pipeline_id == pipeline_id for one in self.pipeline_versions):
+            raise Refused(400, f"Failed to delete pipeline {pipeline_id}: it has pipeline versions")
+        return self.delete("pipelines", "pipeline_id", pipeline_id)
+
     def make_recurring(self, body: Any) -> Any:
         made = parsed(body, "V2beta1RecurringRun")
         if not made.display_name:

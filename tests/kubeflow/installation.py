@@ -1,0 +1,169 @@
+"""An installation as a person uses it: through the command line, and by deleting a pod now and then."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client as k8s  # type: ignore[import-untyped]
+from kubernetes import config
+from kubernetes.config.config_exception import ConfigException  # type: ignore[import-untyped]
+
+from tests.kubeflow import pipeline
+from trainwright.authoring.submission import connection
+from trainwright.authoring.submission.connection import Connection, Place
+
+ROOT = Path(__file__).resolve().parents[2]
+START = "from trainwright.authoring.cli import main; main()"
+POLL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command ended with: its code, its JSON lines, and what it wrote for people."""
+
+    code: int
+    events: list[dict[str, Any]]
+    errors: str
+
+    def last(self, event: str) -> dict[str, Any]:
+        """Return the last event of a kind; empty if there is none."""
+        return next((one for one in reversed(self.events) if one.get("event") == event), {})
+
+
+def check(what: str, expected: object, seen: object) -> None:
+    """Print what was expected of a check and what was seen, and fail where they differ."""
+    print(f"\n  {what}\n    expected  {expected}\n    seen      {seen}")  # noqa: T201
+    assert seen == expected, f"{what}: expected {expected}, saw {seen}"
+
+
+@dataclass
+class Installation:
+    """A Kubeflow, and what this session made there.
+
+    Attributes:
+        host: Address of the API.
+        registry: HOST/TEAM of the images.
+        namespace: Of the profile; empty without profiles.
+        token_file: File of the token; empty for none.
+        wait_s: Longest time to wait for a run.
+        folder: For files of this session.
+        name: Of the pipeline and the experiment: nobody else's.
+    """
+
+    host: str
+    registry: str
+    namespace: str
+    token_file: str
+    wait_s: int
+    folder: Path
+    name: str = field(default_factory=lambda: f"trainwright-acceptance-{uuid.uuid4().hex[:8]}")
+    _package: Path | None = None
+
+    @property
+    def package(self) -> Path:
+        """The compiled small pipeline."""
+        self._package = self._package or pipeline.write(self.folder, self.name, self.registry)
+        return self._package
+
+    @property
+    def reach(self) -> list[str]:
+        """The options that reach the API."""
+        told = {"--host": self.host, "--namespace": self.namespace, "--token-file": self.token_file}
+        return [word for name, value in told.items() if value for word in (name, value)]
+
+    @property
+    def api(self) -> Connection:
+        """The API itself."""
+        token = Path(self.token_file) if self.token_file else None
+        return connection.connect(Place(host=self.host, namespace=self.namespace, token_file=token))
+
+    def run(self, *words: str, wait_s: int | None = None) -> Outcome:
+        """Call the command line, with ``--json``, and wait for its end."""
+        done = subprocess.run(
+            [sys.executable, "-c", START, *words, *self.reach, "--json"],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=wait_s or self.wait_s,
+            check=False,
+        )
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return Outcome(done.returncode, events, done.stderr)
+
+    def submit(self, key: str, *words: str, wait: bool = True, package: str = "") -> Outcome:
+        """Submit the small pipeline, or another one, in our experiment."""
+        given = [package or str(self.package), "--key", f"{self.name}-{key}", "--experiment", self.name]
+        given += ["--beside", *(["--wait", "--timeout", str(self.wait_s - 60)] if wait else [])]
+        given += ["--registry", self.registry] if package and self.registry else []
+        return self.run("submit", *given, *words)
+
+    def tasks(self, run_id: str) -> list[tuple[str, str]]:
+        """Return name and state of everything that the API lists of a run."""
+        run = self.api.read("reading the run", self.api.runs.run_service_get_run, run_id)
+        details = (run.run_details.task_details if run.run_details else None) or []
+        return [(str(one.display_name), str(one.state)) for one in details]
+
+    def until(self, what: str, look: Callable[[], Any], within_s: float) -> Any:
+        """Wait until a look finds something, and return it.
+
+        Raises:
+            AssertionError: It found nothing in time.
+        """
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            if found := look():
+                return found
+            time.sleep(POLL_S)
+        raise AssertionError(f"{what}: not within {within_s:.0f} s")
+
+    def pods(self) -> k8s.CoreV1Api | None:
+        """Return the pods' API of the kubeconfig's cluster; None without a kubeconfig."""
+        try:
+            config.load_kube_config(config_file=os.environ.get("KUBECONFIG"))
+        except (ConfigException, OSError):
+            return None
+        return k8s.CoreV1Api()
+
+    def executors(self, pods: k8s.CoreV1Api, run_id: str) -> list[Any]:
+        """Return the pods of a run that run steps: drivers have another template."""
+        found = pods.list_namespaced_pod(
+            self.namespace or "kubeflow", label_selector=f"pipeline/runid={run_id}"
+        )
+        return [pod for pod in found.items if "system-container-impl" in pod.metadata.name]
+
+    def clear(self) -> None:
+        """Delete the runs, recurring runs, pipelines and the experiment of this session."""
+        api = self.api
+        named = json.dumps({"predicates": [
+            {"operation": "EQUALS", "key": "display_name", "string_value": self.name}]})  # fmt: skip
+        space = {"namespace": self.namespace} if self.namespace else {}
+        listed = api.experiments.experiment_service_list_experiments
+        for found in api.pages("listing experiments", listed, "experiments", filter=named, **space):
+            self._clear_experiment(api, found.experiment_id)
+        look = api.pipelines.pipeline_service_get_pipeline_by_name
+        if there := api.read_if_there("looking for the pipeline", look, self.name, **space):
+            versions = api.pipelines.pipeline_service_list_pipeline_versions
+            kept = {"pipeline_id": there.pipeline_id}
+            for one in api.pages("listing versions", versions, "pipeline_versions", **kept):
+                drop = api.pipelines.pipeline_service_delete_pipeline_version
+                api.once(drop, there.pipeline_id, one.pipeline_version_id)
+            api.once(api.pipelines.pipeline_service_delete_pipeline, there.pipeline_id)
+
+    def _clear_experiment(self, api: Connection, experiment_id: str) -> None:
+        inside = {"experiment_id": experiment_id}
+        recurring = api.recurring.recurring_run_service_list_recurring_runs
+        for one in api.pages("listing schedules", recurring, "recurring_runs", **inside):
+            api.once(api.recurring.recurring_run_service_delete_recurring_run, one.recurring_run_id)
+        for one in api.pages("listing runs", api.runs.run_service_list_runs, "runs", **inside):
+            if one.state in {"PENDING", "RUNNING"}:
+                api.once(api.runs.run_service_terminate_run, one.run_id)
+            api.once(api.runs.run_service_delete_run, one.run_id)
+        api.once(api.experiments.experiment_service_delete_experiment, experiment_id)
