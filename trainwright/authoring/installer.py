@@ -256,7 +256,8 @@ def _install_unhashed(
 def _runner(locks: Locks, settings: Settings, pass_fds: Sequence[int]) -> Callable[..., int]:
     """Return a function that runs one tool, and raises what it said last if it fails."""
     unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    variables = {name: value for name, value in os.environ.items() if name not in unset} | settings.variables
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    variables.update(settings.variables)
 
     def run(command: Sequence[str], may_fail: int = 0) -> int:
         done = subprocess.run(  # noqa: S603
