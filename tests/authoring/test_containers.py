@@ -24,7 +24,6 @@ from trainwright.authoring import (
     arguments,
     cli,
     containers,
-    doctor,
     engines,
     images,
     mounts,
@@ -327,14 +326,3 @@ def test_command_that_continues_a_run_mounts_the_folder_of_the_experiment_file(t
     assert mounts.asked(mounted, None) == seen
     assert words[-2:] == ["--env", "TOKEN"]
     assert "hidden" not in again
-
-
-@pytest.mark.parametrize("answering", ["Podman Engine"], indirect=True)
-def test_doctor_with_an_engine_without_images_names_the_command_that_builds_them(answering: None) -> None:
-    findings = {finding.name: finding for finding in doctor.look()}
-    assert findings["engine"].state == "ok"
-    assert findings["engine"].text.startswith("podman ")
-    assert findings["images"].text.startswith("0 of 7 are built from what is here, not tfdv, torch")
-    advice = shlex.split(findings["images"].advice)
-    assert advice == ["Run:", "make", "images", f"NAME={' '.join(toolchains.TOOLCHAINS)}", "ENGINE=podman"]
-    assert findings["containers"].text.endswith("not ready: images")

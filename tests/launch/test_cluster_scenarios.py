@@ -47,6 +47,7 @@ def place(tmp_path: Path) -> Iterator[StandIn]:
     (shared / "tests").mkdir(parents=True)
     python = local.sibling_python("torch")
     with cluster(shared, python=python, env={"PYTHONPATH": str(ROOT)}) as there:
+        there.apply_runtime()
         (role,) = yaml.safe_load_all((ROOT / "tests" / "cluster" / "rights.yaml").read_text())
         tester = there.account("tester", role["rules"], "team")
         yield StandIn(

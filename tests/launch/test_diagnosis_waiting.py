@@ -28,7 +28,8 @@ QUEUED = {
         event(
             "Pending",
             "couldn't assign flavors to pod set worker: insufficient quota for nvidia.com/gpu in flavor "
-            "h100, request > maximum capacity (24 > 16)",
+            "h100, previously considered podsets requests (0) + current podset request (24) > maximum "
+            "capacity (16)",
             name=WORKLOAD,
             kind="Workload",
         ),
@@ -39,13 +40,15 @@ QUEUED = {
     "stopped for another job": (
         event(
             "EvictedDueToPreempted",
-            "Preempted to accommodate a workload (UID: 9f54) due to prioritization in the ClusterQueue",
+            "Preempted to accommodate a workload (UID: 9f54, JobUID: 1a2b) due to prioritization in the "
+            "ClusterQueue; preemptor path: /gpus; preemptee path: /gpus",
             name=WORKLOAD,
             kind="Workload",
         ),
         "QUOTA_WAIT",
         False,
-        "it is in queue gpus: it waits for quota",
+        "it is in queue gpus: it was preempted by a job of another namespace (prioritization in the "
+        "ClusterQueue) and waits for quota",
     ),
     "given up by its queue": (
         event(
@@ -56,7 +59,7 @@ QUEUED = {
         ),
         "QUOTA_WAIT",
         True,
-        "it is in queue gpus: the queue has given it up",
+        "it is in queue gpus: the queue has given it up, somebody has to activate its workload",
     ),
     "longer than its queue lets it": (
         event(
@@ -73,13 +76,7 @@ QUEUED = {
         event("Inadmissible", "LocalQueue gpus doesn't exist", name=WORKLOAD, kind="Workload"),
         "CONFIG",
         True,
-        "its queue or priority class does not exist: LocalQueue gpus doesn't exist",
-    ),
-    "no such priority": (
-        event("WorkloadPriorityClassNotFound", 'WorkloadPriorityClass "high" not found'),
-        "CONFIG",
-        True,
-        'its queue or priority class does not exist: WorkloadPriorityClass "high" not found',
+        "its queue does not exist: LocalQueue gpus doesn't exist",
     ),
 }
 

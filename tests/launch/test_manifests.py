@@ -184,7 +184,8 @@ def test_every_pod_runs_as_restricted_as_it_can(kind: str) -> None:
     assert context["allowPrivilegeEscalation"] is False
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert template["metadata"]["annotations"] == {names.NO_SIDECAR: "false", names.NOT_EVICTED: "false"}
-    assert spec["terminationGracePeriodSeconds"] > asked().grace_s
+    if kind == "pytorchjob":  # a TrainJob's grace is the runtime's
+        assert spec["terminationGracePeriodSeconds"] > asked().grace_s
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes[mounts["/tmp"]]["emptyDir"] == {}  # noqa: S108 - the one place that can be written to
@@ -275,3 +276,23 @@ def test_nodes_wait_fifteen_minutes_for_one_another(kind: str) -> None:
 def test_there_is_no_manifest_of_a_kind_that_is_not_known() -> None:
     with pytest.raises(InputError, match="no kind of job 'mpijob'; known are pytorchjob, trainjob"):
         manifests.make(asked(), "mpijob")
+
+
+RDMA = Placement(queue="q", devices={"rdma/ib": 2}, ipc_lock=True, required_topology="cloud.example/rack")
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_devices_memory_locks_and_topology_reach_the_pods_only_when_asked_for(kind: str) -> None:
+    template, container = pod_of(manifests.make(asked(placement=RDMA), kind))
+    assert container["resources"]["requests"]["rdma/ib"] == container["resources"]["limits"]["rdma/ib"] == "2"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    level = template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"]
+    assert level == "cloud.example/rack"
+
+
+def test_a_scheduler_is_a_pytorchjobs_own_and_a_trainjobs_runtime_has_it() -> None:
+    job = asked(placement=Placement(scheduler="volcano"))
+    template, _ = pod_of(manifests.make(job, "pytorchjob"))
+    assert template["spec"]["schedulerName"] == "volcano"
+    with pytest.raises(InputError, match="scheduler from the runtime trainwright-torch"):
+        manifests.make(job, "trainjob")

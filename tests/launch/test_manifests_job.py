@@ -44,6 +44,8 @@ def test_where_and_when_a_job_runs_does_not_make_another_one(change: dict[str, A
         {"volumes": (Volume(path="/data", claim="data"),)},
         {"env_from_secrets": ()},
         {"min_nodes": 1},
+        {"devices": {"rdma/ib": 2}},
+        {"ipc_lock": True},
         {"runtime": "another"},
     ],
 )
@@ -62,6 +64,9 @@ def test_every_part_of_a_placement_was_thought_of() -> None:
         "max_exec_time_s",
         "tolerations",
         "node_selector",
+        "scheduler",
+        "required_topology",
+        "preferred_topology",
     }
     moves |= {"affinity", "spot", "labels", "image_pull_secrets", "accelerator_label", "spot_label"}
     decides = {*Placement().decisive, "runtime_kind"}

@@ -36,8 +36,8 @@ def test_a_step_belongs_to_the_workflow_that_its_pod_names() -> None:
     ("pods", "said"),
     [
         ({}, "there is no pod step in this namespace"),
-        ({"step": pod()}, "belongs to no workflow but to nobody"),
-        ({"step": pod({"kind": "Job", "uid": "x"})}, "belongs to no workflow but to Job"),
+        ({"step": pod()}, "belongs to no workflow: it has no owner"),
+        ({"step": pod({"kind": "Job", "uid": "x"})}, "belongs to no workflow: its owner is a Job"),
     ],
 )
 def test_without_an_owner_the_reason_is_told(pods: dict[str, Object], said: str) -> None:

@@ -198,6 +198,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "RANK is set by",
     ),
     (lambda: asked(placement=Placement(runtime_kind="Runtime")), "runtime_kind 'Runtime'"),
+    (lambda: asked(placement=Placement(devices={"gpu": 1})), "'gpu' is not the name of an extended resource"),
+    (lambda: asked(placement=Placement(devices={"nvidia.com/gpu": 1})), "nvidia.com/gpu belongs into gpus"),
+    (lambda: asked(placement=Placement(devices={"rdma/ib": 0})), "devices.rdma/ib is 0, must be at least 1"),
+    (lambda: asked(placement=Placement(required_topology="rack")), "mean nothing without a queue"),
+    (
+        lambda: asked(placement=Placement(queue="q", required_topology="a", preferred_topology="b")),
+        "exclude one another",
+    ),
 ]
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from trainwright.experiment.resources import Resources
 from trainwright.launch import words
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.manifests import fields, pod_checks
 from trainwright.launch.manifests.trainjob import CONTAINER, REPLICATED
+from trainwright.launch.placement import Placement
 
 Object = dict[str, Any]
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -217,7 +219,10 @@ def test_the_runtime_has_what_a_trainjob_patches() -> None:
     (runtime,) = named("ClusterTrainingRuntime")
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert job["name"] == REPLICATED
+    assert runtime["metadata"]["name"] == Placement().runtime
     assert job["template"]["spec"]["backoffLimit"] == 0
+    grace_s = job["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > Resources().grace_s + 5
     assert [entry["name"] for entry in job["template"]["spec"]["template"]["spec"]["containers"]] == [
         CONTAINER
     ]

@@ -124,11 +124,11 @@ def _environments() -> Iterator[Finding]:
 def _containers() -> Iterator[Finding]:
     try:
         with contextlib.closing(engines.client(ENGINE_S)) as engine, engines.answering("the engine"):
-            program, release = engines.program(engine), engine.version().get("Version", "")
+            text = f"{engines.program(engine)} {engine.version().get('Version', '')} answers"
     except TrainwrightError as error:
         yield Finding("engine", "miss", error.what, error.hint, use="containers")
         return
-    yield Finding("engine", "ok", f"{program} {release} answers", use="containers")
+    yield Finding("engine", "ok", text, use="containers")
     problems: dict[str, TrainwrightError] = {}
     for toolchain in TOOLCHAINS:
         try:
@@ -139,9 +139,10 @@ def _containers() -> Iterator[Finding]:
     if not problems:
         yield Finding("images", "ok", text, use="containers")
         return
-    text += f", not {', '.join(problems)}: {next(iter(problems.values())).what}"
-    advice = f"Run: {engines.build_command(list(problems), program)}"
-    yield Finding("images", "miss", text, advice, use="containers")
+    first = next(iter(problems.values()))
+    yield Finding(
+        "images", "miss", f"{text}, not {', '.join(problems)}: {first.what}", first.hint, "containers"
+    )
 
 
 def _client() -> Finding:

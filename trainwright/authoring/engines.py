@@ -2,8 +2,7 @@
 
 import contextlib
 import os
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainwright import tracking
@@ -103,21 +102,16 @@ def identity(image: str) -> str:
         found = _by_digest(engine, image) if "@" in image else _by_tag(engine, image)
         name = program(engine)
     if found is None:
-        hint = (
-            f"Pull it: {name} pull {image}"
-            if "@" in image
-            else f"Build it: {build_command([toolchain_of(image)], name)}"
-        )
+        hint = f"Pull it: {name} pull {image}" if "@" in image else f"Build it: {_build(image, name)}"
         raise DependencyError(f"{name} does not have this image", where=image, hint=hint)
     if "@" not in image:
         require_fresh(image, found.labels or {}, name)
     return str(found.id)
 
 
-def build_command(names: Sequence[str], engine: str) -> str:
-    """Return the command that builds the images of some toolchains."""
-    command = f"make images NAME={shlex.quote(' '.join(names))}"
-    return command if engine == "docker" else f"{command} ENGINE={engine}"
+def _build(image: str, engine: str) -> str:
+    """Return the command that builds an image."""
+    return f"make images NAME={toolchain_of(image)}{'' if engine == 'docker' else f' ENGINE={engine}'}"
 
 
 def _by_tag(engine: Any, image: str) -> Any:
@@ -156,5 +150,5 @@ def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker")
         raise DependencyError(
             f"this image was not built from {' and '.join(stale)} as it is now",
             where=image,
-            hint=f"Build it again: {build_command([toolchain_of(image)], engine)}",
+            hint=f"Build it again: {_build(image, engine)}",
         )

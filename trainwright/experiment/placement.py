@@ -137,8 +137,27 @@ class Placement(Section):
     min_nodes: int | None = Field(
         None, ge=1, description="Fewest nodes an elastic job goes on with; null: not elastic."
     )
+    devices: dict[LabelKey, int] = Field(
+        default_factory=dict,
+        description='Extended resources of a pod beside its GPUs, such as `{"rdma/ib": 1}`.',
+    )
+    ipc_lock: bool = Field(
+        False,
+        description="Whether a pod may lock memory (`IPC_LOCK`), as RDMA needs it; Pod Security `restricted` "
+        "and `baseline` reject it.",
+    )
+    scheduler: ObjectName | Literal[""] = Field(
+        "", description="Scheduler of the pods; '': Kubernetes' own. Of a TrainJob it is the runtime's."
+    )
+    required_topology: LabelKey | Literal[""] = Field(
+        "", description="Label of a topology level: Kueue admits the pods into one domain of it, or waits."
+    )
+    preferred_topology: LabelKey | Literal[""] = Field(
+        "", description="The same, but Kueue takes several domains where one does not suffice."
+    )
     runtime: ObjectName = Field(
-        "torch-distributed", description="Runtime that a TrainJob takes its pods from."
+        "trainwright-torch",
+        description="Runtime that a TrainJob takes its pods from; `deploy/trainer/runtime.yaml` is the default.",
     )
     runtime_kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = Field(
         "ClusterTrainingRuntime", description="`TrainingRuntime` for one of the namespace."

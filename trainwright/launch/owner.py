@@ -68,5 +68,6 @@ def find_owner(
                 api_version=entry["apiVersion"], kind=entry["kind"], name=entry["name"], uid=entry["uid"]
             )
             return owner, ""
-    kinds = ", ".join(str(entry.get("kind")) for entry in references) or "nobody"
-    return None, f"pod {name} belongs to no workflow but to {kinds}"
+    kinds = ", ".join(str(entry.get("kind")) for entry in references)
+    owned = f"its owner is a {kinds}" if kinds else "it has no owner"
+    return None, f"pod {name} belongs to no workflow: {owned}"

@@ -9,6 +9,8 @@ from trainwright.launch import words
 OURS = ("app.kubernetes.io/", "kubernetes.io/", "trainwright/", "training.kubeflow.org/", "kueue.x-k8s.io/")
 """Prefixes of labels that mean something to this library, the operator or the queue."""
 
+GPU = "nvidia.com/gpu"
+
 _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 _RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 _OPERATORS = ("Equal", "Exists")
@@ -146,6 +148,12 @@ class Placement:
         image_pull_secrets: Secrets with which the nodes get the image.
         env_from_secrets: Environment variables by reference to a Secret or a ConfigMap.
         min_nodes: Fewest nodes with which an elastic job goes on; absent: the job is not elastic.
+        devices: Extended resources of a pod beside its GPUs, such as ``{"rdma/ib": 1}``: resource and count.
+        ipc_lock: Whether the container may lock memory (capability ``IPC_LOCK``), as RDMA needs it.
+        scheduler: Name of the scheduler that places the pods; empty: Kubernetes' own.
+        required_topology: Label of nodes that names a topology level; Kueue puts all pods of a role into one
+            domain of it, or admits none. Empty: not asked for.
+        preferred_topology: The same, where a second domain is better than waiting.
         runtime: Name of the runtime that a TrainJob takes its pods from.
         runtime_kind: ``ClusterTrainingRuntime``, or ``TrainingRuntime`` for one of the namespace.
     """
@@ -169,15 +177,21 @@ class Placement:
     image_pull_secrets: tuple[str, ...] = ()
     env_from_secrets: tuple[SecretVariable, ...] = ()
     min_nodes: int | None = None
-    runtime: str = "torch-distributed"
+    devices: dict[str, int] = field(default_factory=dict)
+    ipc_lock: bool = False
+    scheduler: str = ""
+    required_topology: str = ""
+    preferred_topology: str = ""
+    runtime: str = "trainwright-torch"
     runtime_kind: str = "ClusterTrainingRuntime"
 
     @property
     def decisive(self) -> dict[str, object]:
         """The part that changes what runs, and so makes another job of it.
 
-        The rest says where and when: queue, priorities, tolerations, node selection, spot, labels, the
-        secrets that images are pulled with. To move a job to another queue is no reason to start it over.
+        The rest says where and when: queue, priorities, scheduler, topology, tolerations, node selection,
+        spot, labels, the secrets that images are pulled with. To move a job to another queue is no reason to
+        start it over.
         """
         return {
             "accelerator": self.accelerator,
@@ -187,6 +201,8 @@ class Placement:
             "volumes": [vars(volume) for volume in self.volumes],
             "env_from_secrets": [vars(variable) for variable in self.env_from_secrets],
             "min_nodes": self.min_nodes,
+            "devices": dict(self.devices),
+            "ipc_lock": self.ipc_lock,
             "runtime": [self.runtime_kind, self.runtime],
         }
 
@@ -211,6 +227,8 @@ class Placement:
         """Say everything that the API would refuse, or take and not do."""
         yield from _names(self)
         yield from _labels(self)
+        yield from _topology(self)
+        yield from _devices(self)
         parts: dict[str, tuple[Toleration | Volume | SecretVariable, ...]] = {
             "tolerations": self.tolerations,
             "volumes": self.volumes,
@@ -235,7 +253,7 @@ class Placement:
 
 
 def _names(placement: Placement) -> Iterator[str]:
-    names = ("queue", "workload_priority", "priority_class", "service_account", "runtime")
+    names = ("queue", "workload_priority", "priority_class", "service_account", "scheduler", "runtime")
     given = {name: getattr(placement, name) for name in names}
     given |= {f"image_pull_secrets.{index}": name for index, name in enumerate(placement.image_pull_secrets)}
     for where, name in given.items():
@@ -254,6 +272,27 @@ def _labels(placement: Placement) -> Iterator[str]:
                     "-, _ and ., a letter or digit at both ends"
                 )
     yield from (f"labels.{key} belongs to the system" for key in placement.labels if key.startswith(OURS))
+
+
+def _topology(placement: Placement) -> Iterator[str]:
+    levels = {name: getattr(placement, name) for name in ("required_topology", "preferred_topology")}
+    for name, level in levels.items():
+        if level and not words.is_key(level):
+            yield f"{name} {level!r} is not the key of a label"
+    if all(levels.values()):
+        yield "required_topology and preferred_topology exclude one another"
+    if any(levels.values()) and not placement.queue:
+        yield "required_topology and preferred_topology mean nothing without a queue"
+
+
+def _devices(placement: Placement) -> Iterator[str]:
+    for name, count in placement.devices.items():
+        if "/" not in name or not words.is_key(name):
+            yield f"devices {name!r} is not the name of an extended resource, such as rdma/ib"
+        elif name == GPU:
+            yield f"devices.{name} belongs into gpus"
+        if count < 1:
+            yield f"devices.{name} is {count}, must be at least 1"
 
 
 def _twice(where: str, names: list[str]) -> Iterator[str]:

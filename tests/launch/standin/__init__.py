@@ -23,13 +23,15 @@ What there is:
 - ``operator``: stop, start, outage; ``order`` of the replica types, where the real one's is chance.
 - ``nodes``: plan, end, end_together, kill (``oom``), signal, pid, evict (api, taint, preemption), starve,
   taint, lose, remove, add.
-- ``trainer.collect(job)``: its JobSet is gone. ``kueue``: add_queue, add_priority, slots, manual, admit,
-  preempt.
-- ``verbs``: ``quotas``, ``terminating``, ``webhook``. ``put``, ``edit``, ``find``, ``objects``: past all
+- ``apply_runtime()``: what an administrator applies for TrainJobs. ``trainer.collect(job)``: its JobSet is
+  gone. ``kueue``: add_queue, add_priority, slots, manual, most, admit, preempt, deactivate.
+- ``verbs``: ``quotas``, ``terminating``, ``webhook``, ``schemas`` (such as ``trainjob-2.2``).
+  ``put``, ``edit``, ``find``, ``objects``: past all
   checks.
 - ``wait(holds)``: until something holds; ``settle()``: until the controllers have nothing more to do at once.
 
-What it is held against: ``test_standin_recordings`` replays what was recorded of a real operator.
+What it is held against: ``test_standin_recordings`` replays what was recorded of a real operator,
+``test_standin_queues`` compares with recordings of a real Trainer and a real Kueue (``streams``).
 """
 
 from tests.launch.standin.access import Call

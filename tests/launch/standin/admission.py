@@ -21,7 +21,7 @@ _UNCHECKED = (
 _MANAGERS = ("kueue.x-k8s.io/multikueue", "kubeflow.org/training-operator")
 
 
-def decoded(resource: Resource, namespace: str, body: Any, mode: str) -> tuple[Object, str]:
+def decoded(resource: Resource, namespace: str, body: Any, mode: str, schema: str = "") -> tuple[Object, str]:
     """Read an object; return it without what its kind does not have, and a warning of that.
 
     Args:
@@ -29,6 +29,7 @@ def decoded(resource: Resource, namespace: str, body: Any, mode: str) -> tuple[O
         namespace: Where it is to be stored.
         body: What came.
         mode: ``Strict``, ``Warn`` or ``Ignore``.
+        schema: Name of the schema that is installed; empty for none.
 
     Raises:
         Refused: It is something else, or has unknown fields and ``mode`` is strict.
@@ -38,8 +39,8 @@ def decoded(resource: Resource, namespace: str, body: Any, mode: str) -> tuple[O
         raise bad(f"the object provided is unrecognized (must be of type {resource.kind}): {said}")
     body = {"apiVersion": resource.api_version, "kind": resource.kind} | body
     warning = ""
-    if resource.schema:
-        tree = schemas.schema(resource.schema)
+    if schema:
+        tree = schemas.schema(schema)
         extra = [f'unknown field "{field}"' for field in schemas.unknown(body, tree)]
         if extra and mode == "Strict":
             said = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
@@ -66,7 +67,9 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '\\"') + '"'
 
 
-def check(resource: Resource, body: Object, before: Object | None = None, warning: str = "") -> None:
+def check(
+    resource: Resource, body: Object, before: Object | None = None, warning: str = "", schema: str = ""
+) -> None:
     """Check an object that is about to be stored, against its schema and its webhook.
 
     Raises:
@@ -79,8 +82,8 @@ def check(resource: Resource, body: Object, before: Object | None = None, warnin
         raise invalid(resource, name, [cause], kind=body["kind"])
     if causes := _metadata_faults(meta):
         raise invalid(resource, name, causes)
-    if resource.schema:
-        tree = schemas.schema(resource.schema)
+    if schema:
+        tree = schemas.schema(schema)
         causes = schemas.faults(body, tree)
         if any(reason in ("FieldValueTypeInvalid", "FieldValueRequired") for reason, *_ in causes):
             causes.append(_UNCHECKED)

@@ -13,6 +13,7 @@ from tests.launch.standin.answers import expired, status
 from tests.launch.standin.containers import Host
 from tests.launch.standin.deletion import Garbage
 from tests.launch.standin.faults import Faults
+from tests.launch.standin.jobsets import BatchJobs, JobSets
 from tests.launch.standin.kubelet import Kubelet
 from tests.launch.standin.kueue import Kueue
 from tests.launch.standin.loop import Loop
@@ -20,7 +21,7 @@ from tests.launch.standin.nodes import Nodes
 from tests.launch.standin.plans import Plan, Plans
 from tests.launch.standin.pytorchjobs import TrainingOperator
 from tests.launch.standin.resources import BY_KIND, BY_PLURAL, RESOURCES, Object, Resource
-from tests.launch.standin.runtimes import RUNTIME
+from tests.launch.standin.runtimes import STOCK, applied
 from tests.launch.standin.server import Server, Service
 from tests.launch.standin.store import Store
 from tests.launch.standin.trainjobs import Trainer
@@ -37,7 +38,8 @@ class Cluster:
         url: Address of its API.
         folder: What the pods' claims are: a folder of this machine.
         store: The objects.
-        verbs: The API without HTTP, and its switches: ``webhook``, ``quotas``, ``terminating``.
+        verbs: The API without HTTP, and its switches: ``webhook``, ``quotas``, ``terminating``; ``schemas``
+            for another release of an operator, such as ``{"trainjob": "trainjob-2.2"}``.
         faults: The script of faults.
         operator: The training operator.
         nodes: The nodes, and what becomes of pods.
@@ -127,6 +129,10 @@ class Cluster:
         return self.store.put(
             resource, {**found, **body, "metadata": {**found["metadata"], **body["metadata"]}}
         )
+
+    def apply_runtime(self) -> None:
+        """Apply ``deploy/trainer/runtime.yaml``, as an administrator does once."""
+        self.put(applied())
 
     def edit(self, kind: str, name: str, edit: Callable[[Object], None], namespace: str = "team") -> Object:
         """Change a copy of an object and store it, past all checks."""
@@ -262,6 +268,8 @@ def _machines(store: Store, loop: Loop, host: Host, default: Plan, backoff_s: fl
 def _add_controllers(running: Cluster, loop: Loop, *, operator: bool, kueue: bool) -> None:
     """Add the controllers beside the training operator, with their webhooks."""
     if operator:
+        BatchJobs(running.verbs, loop)
+        JobSets(running.store, loop)
         running.trainer = Trainer(running.store, loop)
         running.verbs.before.append(running.trainer.require_runtime)
     else:
@@ -273,7 +281,7 @@ def _add_controllers(running: Cluster, loop: Loop, *, operator: bool, kueue: boo
 
 def _furnish(running: Cluster, namespaces: Sequence[str], nodes: int, gpus: int) -> None:
     """Add what a cluster has before anybody uses it."""
-    running.put(RUNTIME)
+    running.put(STOCK)
     for name in namespaces:
         running.put({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}})
     for index in range(nodes):

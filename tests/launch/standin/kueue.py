@@ -7,16 +7,23 @@ from tests.launch.standin import replicas
 from tests.launch.standin.events import Recorder
 from tests.launch.standin.loop import Loop
 from tests.launch.standin.resources import BY_KIND, Object, Resource
+from tests.launch.standin.scheduling import amount, requests
+from tests.launch.standin.schema import pruned, schema
 from tests.launch.standin.store import Change, Store, now
 
 WORKLOAD, QUEUE = BY_KIND["Workload"], BY_KIND["LocalQueue"]
 _QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
+_LONGEST, _JOB_UID = "kueue.x-k8s.io/max-exec-time-seconds", "kueue.x-k8s.io/job-uid"
 _KINDS = ("PyTorchJob", "TrainJob")
-_FULL = (
-    "couldn't assign flavors to pod set {part}: insufficient unused quota for nvidia.com/gpu in flavor "
-    "default-flavor, 1 more needed"
+FLAVOR = "default-flavor"
+_UNASSIGNED = "couldn't assign flavors to pod set {part}: {why} in flavor {flavor}"
+_FULL = "insufficient unused quota for nvidia.com/gpu"
+_TOO_MUCH = "insufficient quota for {resource}"
+_EVER = (
+    "previously considered podsets requests (0) + current podset request ({wanted}) > maximum capacity "
+    "({most})"
 )
+_OVERTIME = "The workload is deactivated due to exceeding the maximum execution time"
 
 
 class Kueue:
@@ -25,14 +32,17 @@ class Kueue:
     Attributes:
         slots: How many jobs there is room for; ``None``: for all. Others wait until one ends.
         manual: Whether jobs wait until :meth:`admit` lets them in.
+        most: By resource, the most that all pods of a pod set may ask for; others are never let in.
     """
 
     def __init__(self, store: Store, loop: Loop) -> None:
         self._store, self._loop = store, loop
         self.slots: int | None = None
         self.manual = False
+        self.most: dict[str, str] = {}
         self._kept_out: set[str] = set()
         self._events = Recorder(store, "kueue-job-controller")
+        self._admissions = Recorder(store, "kueue-admission")
         store.listen(self._hear)
 
     def add_queue(
@@ -74,16 +84,41 @@ class Kueue:
 
         self._loop.now(admit)
 
-    def preempt(self, job: str, namespace: str = "team") -> None:
-        """Take a job's room away for a more important one; it waits until it is admitted by hand."""
-        said = "Preempted to accommodate a workload (UID: 0, JobUID: 0) due to prioritization"
+    def preempt(self, job: str, namespace: str = "team", *, by: str = "") -> None:
+        """Take a job's room away for a more important one; it waits until it is admitted by hand.
+
+        Args:
+            job: The job.
+            namespace: Its namespace.
+            by: The job that gets the room; empty: one that nobody knows.
+        """
 
         def preempt() -> None:
             found = self._known(job, namespace)
+            other = self._known(by, namespace) if by else None
+            uid = other["metadata"]["uid"] if other else "0"
+            owner = other["metadata"]["labels"][_JOB_UID] if other else "0"
             self._kept_out.add(found["metadata"]["uid"])
-            self._evict(found, "Preempted", f"{said} in the ClusterQueue")
+            path = f"/{found['spec']['queueName']}"
+            said = f"Preempted to accommodate a workload (UID: {uid}, JobUID: {owner}) due to prioritization"
+            paths = f"preemptor path: {path}; preemptee path: {path}"
+            self._evict(found, "Preempted", f"{said} in the ClusterQueue; {paths}")
 
         self._loop.now(preempt)
+
+    def deactivate(self, job: str, namespace: str = "team") -> None:
+        """Set a job's workload inactive, as an administrator does: it is never let in again."""
+
+        def deactivate() -> None:
+            found = self._edit(self._known(job, namespace), lambda body: body["spec"].update(active=False))
+            said = "The workload is deactivated"
+            if _holds(found, "Admitted"):
+                self._evict(found, "Deactivated", said)
+                return
+            self._edit(found, lambda body: _put(body, "Evicted", "True", "Deactivated", said))
+            self._suspend(found, suspend=True, reason="Stopped", message=said)
+
+        self._loop.now(deactivate)
 
     def _known(self, job: str, namespace: str) -> Object:
         found = self.workload(job, namespace)
@@ -118,9 +153,7 @@ class Kueue:
         if name := labels.get(_PRIORITY):
             known = self._store.find(BY_KIND["WorkloadPriorityClass"], "", name)
             if known is None:
-                said = f'WorkloadPriorityClass.kueue.x-k8s.io "{name}" not found'
-                self._events.say(job, "Warning", "WorkloadPriorityClassNotFound", said)
-                return
+                return  # the real one only writes it into its own log, and tries again
             named = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": name}
             spec |= {"priorityClassRef": named, "priority": known["value"]}
         if longest := labels.get(_LONGEST):
@@ -128,7 +161,7 @@ class Kueue:
         called = f"{job['kind'].lower()}-{meta['name']}-{secrets.token_hex(3)[:5]}"
         metadata = {
             "name": called,
-            "labels": {"kueue.x-k8s.io/job-uid": meta["uid"]},
+            "labels": {_JOB_UID: meta["uid"]},
             "ownerReferences": [replicas.owner(job)],
         }
         body = {"apiVersion": WORKLOAD.api_version, "kind": WORKLOAD.kind, "metadata": metadata, "spec": spec}
@@ -152,11 +185,29 @@ class Kueue:
             queue = body["spec"]["queueName"]
             if self._store.find(QUEUE, body["metadata"]["namespace"], queue) is None:
                 self._wait(body, "Inadmissible", f"LocalQueue {queue} doesn't exist")
+            elif why := self._never(body):
+                self._wait(body, "Pending", why)
+            elif body["metadata"]["uid"] in self._kept_out and _holds(body, "Evicted"):
+                continue
             elif self.manual or body["metadata"]["uid"] in self._kept_out or used >= room:
-                self._wait(body, "Pending", _FULL.format(part=body["spec"]["podSets"][0]["name"]))
+                part = body["spec"]["podSets"][0]["name"]
+                told = _UNASSIGNED.format(part=part, why=_FULL, flavor=FLAVOR)
+                self._wait(body, "Pending", f"{told}, 1 more needed")
             else:
                 used += 1
                 self._admit(body)
+
+    def _never(self, workload: Object) -> str:
+        """Say which pod set asks for more than there is; nothing if none does."""
+        for part in workload["spec"]["podSets"]:
+            asked = requests({"spec": part["template"]["spec"]})
+            for resource, most in self.most.items():
+                wanted = asked.get(resource, 0) * part["count"]
+                if wanted > amount(most):
+                    why = _TOO_MUCH.format(resource=resource)
+                    told = _UNASSIGNED.format(part=part["name"], why=why, flavor=FLAVOR)
+                    return f"{told}, {_EVER.format(wanted=f'{wanted:g}', most=most)}"
+        return ""
 
     def _wait(self, workload: Object, reason: str, message: str) -> None:
         self._edit(workload, lambda body: _put(body, "QuotaReserved", "False", reason, message))
@@ -164,20 +215,23 @@ class Kueue:
     def _admit(self, workload: Object) -> None:
         queue = self._store.find(QUEUE, workload["metadata"]["namespace"], workload["spec"]["queueName"])
         name = (queue or {"spec": {"clusterQueue": "cluster-queue"}})["spec"]["clusterQueue"]
-        parts = [{"name": entry["name"], "count": entry["count"]} for entry in workload["spec"]["podSets"]]
+        parts = [
+            {
+                "name": entry["name"],
+                "count": entry["count"],
+                "flavors": dict.fromkeys(requests({"spec": entry["template"]["spec"]}) or ("cpu",), FLAVOR),
+            }
+            for entry in workload["spec"]["podSets"]
+        ]
 
         def admit(body: Object) -> None:
             body.setdefault("status", {})["admission"] = {"clusterQueue": name, "podSetAssignments": parts}
             _put(body, "QuotaReserved", "True", "QuotaReserved", f"Quota reserved in ClusterQueue {name}")
             _put(body, "Admitted", "True", "Admitted", "The workload is admitted")
-            if _condition(body, "Evicted"):
-                _put(
-                    body,
-                    "Evicted",
-                    "False",
-                    "QuotaReserved",
-                    f"Previously: {_condition(body, 'Evicted')['message']}",
-                )
+            for kind in ("Evicted", "Preempted"):
+                if _holds(body, kind):
+                    past = f"Previously: {_condition(body, kind)['message']}"
+                    _put(body, kind, "False", "QuotaReserved", past)
 
         admitted = self._edit(workload, admit)
         self._suspend(workload, suspend=False, reason="Started", message=f"Admitted by clusterQueue {name}")
@@ -190,9 +244,17 @@ class Kueue:
         if found is None or _holds(found, "Finished") or not _holds(found, "Admitted"):
             return
         if _condition(found, "Admitted")["lastTransitionTime"] == since:
-            said = "The workload is deactivated due to exceeding the maximum execution time"
-            self._edit(found, lambda body: body["spec"].update(active=False))
-            self._evict(found, "DeactivatedDueToMaximumExecutionTimeExceeded", said)
+            limit = workload["spec"]["maximumExecutionTimeSeconds"]
+            said = f"The maximum execution time ({limit}s) exceeded"
+            self._admissions.say(found, "Warning", "MaximumExecutionTimeExceeded", said)
+
+            def deactivate(body: Object) -> None:
+                body["spec"]["active"] = False
+                why = "exceeding the maximum execution time"
+                _put(body, "DeactivationTarget", "True", "MaximumExecutionTimeExceeded", why)
+
+            found = self._edit(found, deactivate)
+            self._evict(found, "DeactivatedDueToMaximumExecutionTimeExceeded", _OVERTIME)
 
     def _evict(self, workload: Object, reason: str, message: str) -> None:
         def evict(body: Object) -> None:
@@ -200,10 +262,14 @@ class Kueue:
             _put(body, "Evicted", "True", reason, message)
             _put(body, "QuotaReserved", "False", "Pending", message)
             _put(body, "Admitted", "False", "NoReservation", "The workload has no reservation")
+            _put(body, "Requeued", str(body["spec"]["active"]), reason, message)
+            if reason == "Preempted":
+                _put(body, "Preempted", "True", "InClusterQueue", message)
 
         # Suspended first, so that its room is not given away, to itself even, before that.
         self._suspend(workload, suspend=True, reason="Stopped", message=message)
         self._edit(workload, evict)
+        self._admissions.say(workload, "Normal", f"EvictedDueTo{reason}", message)
 
     def _conclude(self, workload: Object, ended: Object) -> None:
         reason = "Succeeded" if ended["type"] in ("Succeeded", "Complete") else "Failed"
@@ -221,6 +287,9 @@ class Kueue:
             def edit(body: Object) -> None:
                 _set_suspend(body, suspend=suspend)
                 body["metadata"]["generation"] += 1
+                if body["kind"] == "TrainJob":
+                    # Its client knows the fields of Trainer 2.2, and writes no others.
+                    body["spec"] = pruned(body, schema("trainjob-2.2"))["spec"]
 
             self._events.say(job, "Normal", reason, message)
             self._store.edit(resource, space, owner["name"], edit)
@@ -235,9 +304,15 @@ def _set_suspend(job: Object, *, suspend: bool) -> None:
 
 def _parts(job: Object) -> list[Object]:
     if job["kind"] == "TrainJob":
-        return [{"name": "node", "count": (job["spec"].get("trainer") or {}).get("numNodes", 1)}]
+        trainer = job["spec"].get("trainer") or {}
+        container = {"name": "node", "resources": trainer.get("resourcesPerNode") or {}}
+        template = {"spec": {"containers": [container]}}
+        return [{"name": "node", "count": trainer.get("numNodes", 1), "template": template}]
     parts = replicas.defaulted(job["spec"])
-    return [{"name": kind.lower(), "count": entry["replicas"]} for kind, entry in parts.items()]
+    return [
+        {"name": kind.lower(), "count": entry["replicas"], "template": entry["template"]}
+        for kind, entry in parts.items()
+    ]
 
 
 def _ended(job: Object) -> Object | None:
@@ -264,4 +339,7 @@ def _put(body: Object, kind: str, value: str, reason: str, message: str) -> None
         return
     since = known["lastTransitionTime"] if known.get("status") == value else now()
     entry = {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
-    told[:] = [*(other for other in told if other["type"] != kind), entry]
+    if known:
+        told[told.index(known)] = entry
+    else:
+        told.append(entry)

@@ -68,6 +68,7 @@ RESOURCES = (
     _custom(*_TRAINER, "trainjobs", "TrainJob", schema="trainjob"),
     _custom(*_TRAINER, "trainingruntimes", "TrainingRuntime", status=False),
     _custom(*_TRAINER, "clustertrainingruntimes", "ClusterTrainingRuntime", status=False, namespaced=False),
+    _custom("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"),
     _custom(*_KUEUE, "workloads", "Workload"),
     _custom(*_KUEUE, "localqueues", "LocalQueue"),
     _custom(*_KUEUE, "clusterqueues", "ClusterQueue", namespaced=False),

@@ -46,6 +46,7 @@ class Verbs:
         quotas: By namespace and plural name, how many objects there may be.
         terminating: Namespaces in which nothing can be created any more.
         before: Called with each object that is about to be created: other webhooks.
+        schemas: By the name of a schema, the release of it that is installed.
     """
 
     store: Store
@@ -53,6 +54,7 @@ class Verbs:
     quotas: dict[tuple[str, str], int] = field(default_factory=dict)
     terminating: set[str] = field(default_factory=set)
     before: list[Callable[[Resource, Object], None]] = field(default_factory=list)
+    schemas: dict[str, str] = field(default_factory=dict)
 
     def answer(self, asked: Request) -> Answer:
         """Do a call that neither looks on nor reads a log.
@@ -87,12 +89,13 @@ class Verbs:
             return Answer(201, _success())
         if address.name:
             raise exists(resource, address.name)
-        body, warning = decoded(resource, namespace, asked.body, asked.query.get("fieldValidation", "Warn"))
+        mode, schema = asked.query.get("fieldValidation", "Warn"), self._schema(resource)
+        body, warning = decoded(resource, namespace, asked.body, mode, schema)
         if resource.namespaced:
             self._require_namespace(resource, namespace, body["metadata"].get("name", ""))
         for webhook in self.before:
             webhook(resource, body)
-        check(resource, body, warning=warning)
+        check(resource, body, warning=warning, schema=schema)
         self._require_webhook(resource)
         self._require_quota(resource, namespace, body["metadata"]["name"])
         if resource.status:
@@ -103,6 +106,9 @@ class Verbs:
         if asked.query.get("dryRun"):
             return Answer(201, body, headers)
         return Answer(201, self.store.add(resource, namespace, body), headers)
+
+    def _schema(self, resource: Resource) -> str:
+        return self.schemas.get(resource.schema, resource.schema)
 
     def _require_namespace(self, resource: Resource, namespace: str, name: str) -> None:
         if self.store.find(BY_KIND["Namespace"], "", namespace) is None:
@@ -150,9 +156,8 @@ class Verbs:
     def _update(self, asked: Request) -> Answer:
         resource = asked.address.resource
         before = self._found(asked.address)
-        body, warning = decoded(
-            resource, asked.address.namespace, asked.body, asked.query.get("fieldValidation", "Warn")
-        )
+        mode, space = asked.query.get("fieldValidation", "Warn"), asked.address.namespace
+        body, warning = decoded(resource, space, asked.body, mode, self._schema(resource))
         version = body["metadata"].get("resourceVersion", "")
         if resource.custom and not version:
             said = "Invalid value: 0x0: must be specified for an update"
@@ -166,7 +171,7 @@ class Verbs:
         resource = asked.address.resource
         body = patched(before, asked.body, asked.form, resource)
         mode = asked.query.get("fieldValidation", "Warn")
-        body, warning = decoded(resource, asked.address.namespace, body, mode)
+        body, warning = decoded(resource, asked.address.namespace, body, mode, self._schema(resource))
         return self._store(asked, before, body, warning)
 
     def _store(self, asked: Request, before: Object, body: Object, warning: str) -> Answer:
@@ -185,7 +190,7 @@ class Verbs:
             body = {**before, "status": body.get("status", {})}
         else:
             _keep(resource, before, body)
-            check(resource, body, before, warning)
+            check(resource, body, before, warning, self._schema(resource))
             self._require_webhook(resource)
         headers = {"Warning": warning} if warning else {}
         if asked.query.get("dryRun"):

@@ -1,6 +1,7 @@
 """What an answer of the Kubernetes API that is no success means, and whether asking again can help."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ from trainwright.errors import (
 
 _LONGEST_PAUSE_S = 120.0
 _UNKNOWN, _CONFLICT = 401, 409
+_NO_RUNTIME = re.compile(r"TrainingRuntime\b.*\bnot found")
+_RUNTIME_HINT = (
+    "kubectl apply -f deploy/trainer/runtime.yaml, by the cluster's administrator, makes the runtime "
+    "trainwright-torch; or name one that exists in resources.placement.runtime."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,8 @@ def _forbidden(message: str, call: Call, *, known: bool) -> TrainwrightError:
             hint="Look at the step's service account and its token.",
         )
     if "admission webhook" in message or "violates PodSecurity" in message:
-        return InputError(f"the cluster refuses to {call}: {message}", where="job for a cluster")
+        hint = _RUNTIME_HINT if _NO_RUNTIME.search(message) else ""
+        return InputError(f"the cluster refuses to {call}: {message}", where="job for a cluster", hint=hint)
     if "being terminated" in message:
         return DependencyError(
             f"namespace {call.namespace} is being removed: {message}", hint="Use another namespace."

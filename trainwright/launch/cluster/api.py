@@ -1,17 +1,20 @@
 """The calls of the Kubernetes API that a launcher makes: jobs of one kind, their pods, logs and events."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
+from trainwright.errors import PermissionRefused, TransientError
 from trainwright.launch.cluster import streams
 from trainwright.launch.cluster.answers import (
     Absent,
     Call,
     Conflict,
+    Passing,
     of_refusal,
     of_strangers,
     of_transport,
@@ -34,6 +37,9 @@ _LOG_BYTES = 4_194_304
 """The API counts from the first of the lines on: too few of them, and the last words are cut off."""
 
 _STEPS = "application/json-patch+json"
+_UNKNOWN, _FORBIDDEN, _DOWN = 401, 403, 500
+_SETTLING_S = 60.0
+"""Seconds in which a server that rejects everything, ``/readyz`` too, is believed to be starting."""
 
 
 class Api:
@@ -57,6 +63,7 @@ class Api:
     ) -> None:
         self.client, self.namespace, self.kind = client, namespace, kind
         self.patience, self.clock = patience or Patience(), clock or Clock()
+        self._refused_s: float | None = None
         place = f"namespaces/{namespace}"
         self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
         self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
@@ -80,7 +87,7 @@ class Api:
         return None
 
     def delete(self, name: str, uid: str = "", version: str = "", *, answer_s: float = _ANSWER_S) -> None:
-        """Delete a job and then all that belongs to it; it may be gone already, or be another one by now.
+        """Delete a job and all that belongs to it; it may be gone already, or be another one by now.
 
         Args:
             name: Its name.
@@ -91,7 +98,11 @@ class Api:
         Raises:
             Conflict: The job has another version by now; with ``version`` only.
         """
-        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        options: Object = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": self.kind.propagation,
+        }
         if same := {key: said for key, said in (("uid", uid), ("resourceVersion", version)) if said}:
             options["preconditions"] = same
         call = self._job_call("delete", name)
@@ -286,11 +297,44 @@ class Api:
                 _request_timeout=(_CONNECT_S, answer_s),
             )
         except k8s.ApiException as error:
-            raise of_refusal(error, call) from error
+            raise self._refusal(error, call) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise of_transport(error) from error
         self.clock.hear(response.headers.get("Date"))
+        self._refused_s = None
         return response
+
+    def _refusal(self, error: k8s.ApiException, call: Call) -> Exception:
+        """Return what an answer amounts to: a 401 or 403 of a server that is starting means nothing."""
+        refusal = of_refusal(error, call)
+        if isinstance(refusal, PermissionRefused) and self._starting():
+            return Passing(TransientError(f"the Kubernetes API is starting: {refusal.what}"))
+        return refusal
+
+    def _starting(self) -> bool:
+        """Ask whether the API server has read its roles and accounts; until then it rejects what they allow.
+
+        ``/readyz`` is open to everybody by a role of Kubernetes' own. Where it is refused too, either the
+        server is starting or an administrator closed it: that is believed to be a start for a while.
+        """
+        try:
+            self.client.call_api(
+                "/readyz",
+                "GET",
+                _return_http_data_only=True,
+                _preload_content=False,
+                _request_timeout=(_CONNECT_S, _ANSWER_S),
+            ).release_conn()
+        except k8s.ApiException as error:
+            if error.status not in {_UNKNOWN, _FORBIDDEN}:
+                return int(error.status or _DOWN) >= _DOWN
+        except (urllib3.exceptions.HTTPError, OSError):
+            return True
+        else:
+            return False
+        now = time.monotonic()
+        self._refused_s = now if self._refused_s is None else self._refused_s
+        return now - self._refused_s < _SETTLING_S
 
 
 def _pointer(annotation: str) -> str:

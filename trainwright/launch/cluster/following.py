@@ -99,8 +99,9 @@ class Follower:
         self._sight = Sight(api, held, holder, every_s=pace.renew_s)
         self._watchdog, self._before = Watchdog(limits, held.folder), Losses.of(held.folder)
         self._losses = self._before
-        self._logs, self._said, self._ended = ExitStack(), "", 0
+        self._logs, self._said, self._phase, self._ended = ExitStack(), "", "", 0
         self._log: LogFollower | None = None
+        self._grace_s = limits.grace_s
 
     @property
     def version(self) -> str:
@@ -172,11 +173,24 @@ class Follower:
     def _attend(self, observed: Observed, stands: Standing) -> None:
         """Look at what a waiting job waits for, show the log, say where the job stands."""
         if stands.phase != "running":
-            self._sight.look_closer(waiting=True)
+            self._sight.look_closer(waiting=stands.phase == self._phase)
+        self._phase = stands.phase
         self._follow_log(observed)
-        done = progress.read(self._held.folder) if stands.phase == "running" else None
+        self._compare_grace(observed)
+        done = progress.read(self._held.folder) if stands.phase in {"running", "ending"} else None
         if done is None or not (self._log and self._log.flows):
             self._say(progress.line(done) if done else str(stands))
+
+    def _compare_grace(self, observed: Observed) -> None:
+        """Say so if pods are killed before they can have saved: a TrainJob's grace is that of its runtime."""
+        short = min((pod.grace_s for pod in observed.pods if pod.grace_s is not None), default=self._grace_s)
+        if short >= self._grace_s:
+            return
+        sys.stderr.write(
+            f"the pods are killed {short} s after they are told to stop, and may need {self._grace_s} s to "
+            "save: raise terminationGracePeriodSeconds in the runtime, or lower resources.grace_s\n"
+        )
+        self._grace_s = short  # said once
 
     def _follow_log(self, observed: Observed) -> None:
         """Follow the log of the pod of rank 0 that runs now."""

@@ -8,7 +8,12 @@ from trainwright.errors import InputError
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
-from trainwright.launch.cluster.leaving import delete_and_wait, wait_until_gone
+from trainwright.launch.cluster.leaving import (
+    attempt_of,
+    delete_and_wait,
+    wait_until_free,
+    wait_until_gone,
+)
 from trainwright.launch.cluster.ledger import Ended
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import annotations
@@ -31,6 +36,11 @@ class Held:
     folder: Path
     body: Object
     found: bool
+
+    @property
+    def attempt(self) -> str:
+        """The attempt that it runs."""
+        return attempt_of(self.body)
 
     @property
     def version(self) -> str:
@@ -58,6 +68,7 @@ def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: 
     metadata, leased = manifest["metadata"], lease.annotations(holder, api)
     body = manifest | {"metadata": metadata | {"annotations": metadata["annotations"] | leased}}
     while True:
+        wait_until_free(api, job.name, gone_s)
         try:
             return _held(api.create(body), found=False)
         except Conflict:
@@ -69,9 +80,9 @@ def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: 
             return _held(found, found=False)  # created by ourselves: only the reply was lost
         uid = found["metadata"]["uid"]
         if found["metadata"].get("deletionTimestamp"):
-            wait_until_gone(api, job.name, uid, gone_s)
+            wait_until_gone(api, job.name, uid, gone_s, attempt_of(found))
         elif _given_up(found):
-            delete_and_wait(api, job.name, uid, gone_s)
+            delete_and_wait(api, job.name, uid, gone_s, attempt_of(found))
         elif taken := _taken(api, found, holder):
             return taken
 

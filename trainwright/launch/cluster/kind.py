@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+FOREGROUND, BACKGROUND = "Foreground", "Background"
+"""How the API deletes an object: after what it owns, or at once and what it owns later."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
@@ -15,6 +18,9 @@ class Kind:
         container: The container that trains.
         operator: What has to be installed for it.
         removes_itself: Whether a job that has ended is removed after a while.
+        propagation: How the API deletes a job with all that belongs to it. Trainer 2.3 creates the JobSet of
+            a TrainJob again for as long as the object is there, and a deletion in the foreground keeps it.
+        inner_job: Suffix that names the batch Job which creates the pods; empty where the operator does.
     """
 
     kind: str
@@ -24,6 +30,8 @@ class Kind:
     container: str
     operator: str
     removes_itself: bool
+    propagation: str = FOREGROUND
+    inner_job: str = ""
 
     @property
     def name(self) -> str:
@@ -58,5 +66,7 @@ TRAINJOB = Kind(
     container="node",
     operator="Kubeflow Trainer v2",
     removes_itself=False,
+    propagation=BACKGROUND,
+    inner_job="-node-0",
 )
 KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}

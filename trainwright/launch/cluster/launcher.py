@@ -24,6 +24,7 @@ from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.diagnosis import Observed, Success, refused, spent_by_attempt
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result
+from trainwright.launch.manifests.pods import grace_s
 from trainwright.launch.owner import Owner
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -171,6 +172,9 @@ class ClusterLauncher:
             if held.found
             else f"{kind} {name} created, attempt {held.folder.name}\n"
         )
+        sys.stderr.write(
+            f"logs of all its pods: {telling.logs_of_all(self._api.kind, self._api.namespace, name)}\n"
+        )
         past = ledger.Ledger.before(held.folder)
         limits = Limits(
             timeout_s=job.timeout_s,
@@ -178,6 +182,7 @@ class ClusterLauncher:
             pending_s=settings.pending_s,
             broken_s=settings.broken_s,
             stall_s=settings.stall_s or job.stall_s,
+            grace_s=grace_s(job),
         )
         self._follower = Follower(self._api, held, self._holder, limits, job.budget, past, settings.pace)
         try:
@@ -234,7 +239,8 @@ class ClusterLauncher:
             f"{failure.lost_gpu_s:,.0f} GPU seconds lost\n"
         )
         self._delete(held)
-        leaving.wait_until_gone(api, held.name, held.uid, self._settings.gone_s + job.grace_s)
+        gone_s = self._settings.gone_s + job.grace_s
+        leaving.wait_until_gone(api, held.name, held.uid, gone_s, held.attempt)
 
     def _leave_nothing_running(self, followed: Followed, failure: Failure) -> None:
         """Delete a job that failed, unless its operator ends its pods: then the logs of the others stay."""
@@ -242,7 +248,11 @@ class ClusterLauncher:
         if held is None or (seen and seen.gone):
             return
         cleaned_s = self._settings.cleaned_s
-        if seen and seen.ended and leaving.wait_for(lambda: leaving.idle(self._api, held.name), cleaned_s):
+        if (
+            seen
+            and seen.ended
+            and leaving.wait_for(lambda: leaving.idle(self._api, held.name, held.attempt), cleaned_s)
+        ):
             return
         self._delete(held)
         sys.stderr.write(f"job {held.name} was deleted after {failure.kind}\n")

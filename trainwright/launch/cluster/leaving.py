@@ -1,4 +1,8 @@
-"""Waiting for a deleted job to be gone with all of its pods, also where a node that is lost holds them."""
+"""Waiting for a deleted job to be gone with all of its pods, also where a node that is lost holds them.
+
+A job that is deleted in the background is gone at once, and its pods are not. Pods are found by the job's
+name and told apart by the label of the attempt: jobs of several attempts have the same name.
+"""
 
 import sys
 import time
@@ -8,30 +12,39 @@ from typing import Any
 from trainwright.errors import DependencyError, PermissionRefused
 from trainwright.launch.cluster.answers import Expired, Passing
 from trainwright.launch.cluster.api import Api, Object
+from trainwright.launch.cluster.kind import FOREGROUND
 from trainwright.launch.cluster.selection import Selection
-from trainwright.launch.manifests.annotations import MANAGED_BY, OURS
+from trainwright.launch.manifests.annotations import ATTEMPT, FOLDER, MANAGED_BY, OURS
 
 _FIRST_S, _LONGEST_S = 0.1, 2.0
 _LATE_S = 30.0
 """Seconds beyond its grace after which a pod that is still there was not ended by its node."""
 
 _LOOK_S = 5.0
+_OVER = frozenset({"Succeeded", "Failed"})
 _LOST = "NodeNotReady"
 """Reason of the event with which Kubernetes' node controller tells a pod that its node does not answer."""
 
 
-def delete_and_wait(api: Api, name: str, uid: str, gone_s: float) -> None:
+def delete_and_wait(api: Api, name: str, uid: str, gone_s: float, attempt: str = "") -> None:
     """Delete a job and wait until it and all of its pods are gone.
 
     Raises:
         DependencyError: It takes too long.
     """
     api.delete(name, uid)
-    wait_until_gone(api, name, uid, gone_s)
+    wait_until_gone(api, name, uid, gone_s, attempt)
 
 
-def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
-    """Wait until a job that is being deleted is gone: in the foreground, its pods go first.
+def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str = "") -> None:
+    """Wait until a deleted job and its pods are gone.
+
+    Args:
+        api: Access to the cluster.
+        name: The job.
+        uid: Its identity; empty where the object is known to be gone.
+        gone_s: Longest time to wait, in seconds.
+        attempt: Only the pods of this attempt count; empty: those of every attempt.
 
     Raises:
         DependencyError: It takes too long.
@@ -39,8 +52,9 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float) -> None:
     left = LeftBehind(api, name, min(_LATE_S, gone_s / 4))
 
     def gone() -> bool:
-        found = api.job(name)
-        if found is None or found["metadata"].get("uid") != uid:
+        found = api.job(name) if uid else None
+        there = found is not None and found["metadata"].get("uid") == uid
+        if not there and not live_pods(api, name, attempt):
             return True
         left.release()
         return False
@@ -66,14 +80,43 @@ def wait_for(fact: Callable[[], bool], longest_s: float) -> bool:
     return True
 
 
-def idle(api: Api, name: str) -> bool:
-    """Tell whether every pod of a job has ended, or is told to."""
+def wait_until_free(api: Api, name: str, gone_s: float) -> None:
+    """Wait for the pods that a deleted job of this name has left, if there is no such job any more.
+
+    A job that is deleted in the foreground keeps its name until they are gone: nothing has to be asked.
+
+    Raises:
+        DependencyError: It takes too long.
+    """
+    if api.kind.propagation == FOREGROUND:
+        return
+    if live_pods(api, name) and api.job(name) is None:
+        wait_until_gone(api, name, "", gone_s)
+
+
+def live_pods(api: Api, name: str, attempt: str = "") -> list[Object]:
+    """Return the pods of a job that have not ended; of one attempt, if it is named."""
     pods, _ = api.patience(lambda: api.select(Selection(kind="pods", labels=f"{api.kind.pods}={name}")))
-    return all(
-        pod["metadata"].get("deletionTimestamp")
-        or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-        for pod in pods
-    )
+    return [
+        pod for pod in pods if (pod.get("status") or {}).get("phase") not in _OVER and is_of(pod, attempt)
+    ]
+
+
+def is_of(pod: Object, attempt: str) -> bool:
+    """Tell whether a pod belongs to an attempt; one without the label may belong to any, and so does."""
+    label = (pod["metadata"].get("labels") or {}).get(ATTEMPT, "")
+    return not attempt or label in ("", attempt)
+
+
+def attempt_of(job: Object) -> str:
+    """Return the attempt that the pods of a job belong to."""
+    notes: dict[str, str] = job["metadata"].get("annotations") or {}
+    return notes.get(ATTEMPT) or notes.get(FOLDER, "").rpartition("/")[2]
+
+
+def idle(api: Api, name: str, attempt: str) -> bool:
+    """Tell whether every pod of an attempt has ended, or is told to."""
+    return all(pod["metadata"].get("deletionTimestamp") for pod in live_pods(api, name, attempt))
 
 
 class LeftBehind:

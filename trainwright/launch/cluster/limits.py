@@ -24,6 +24,7 @@ class Limits:
         pending_s: Seconds until all of its pods run, and until they do so again where some were lost.
         broken_s: Seconds that a pod with an unusable image or configuration is given: registries hiccup.
         stall_s: Seconds without progress; absent: any.
+        grace_s: Seconds that a pod needs to save once it is told to stop.
     """
 
     timeout_s: float
@@ -31,6 +32,7 @@ class Limits:
     pending_s: float = 1800.0
     broken_s: float = 120.0
     stall_s: float | None = None
+    grace_s: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +102,11 @@ class Watchdog:
         return Reached(kind=held.kind, what=f"job {observed.name} cannot start and was deleted: {held}")
 
     def _short(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
-        """A job that ran and has lost pods gets them back within the time that it had for them at first."""
-        if stands.phase != "restarting":
+        """A job that ran and has lost pods gets them back within the time that it had for them at first.
+
+        One whose pods have all ended well is said to have succeeded within the same time.
+        """
+        if stands.phase != "restarting" and not (stands.phase == "ending" and not stands.running):
             self._short_since = None
             return None
         self._short_since = now_s if self._short_since is None else self._short_since
@@ -111,13 +116,14 @@ class Watchdog:
         kind = held.kind if held else next((finding.kind for finding in lost), "INFRASTRUCTURE")
         why = str(held) if held else "; ".join([str(stands), *(finding.what for finding in lost[:1])])
         within = f"within {self._limits.pending_s:,.0f} s"
-        what = f"job {observed.name} did not get its pods back {within} and was deleted: {why}"
+        lacks = "get its pods back" if stands.phase == "restarting" else "end after its pods"
+        what = f"job {observed.name} did not {lacks} {within} and was deleted: {why}"
         return Reached(kind=kind, what=what)
 
     def _pending(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
         held, job = stands.waiting, observed.job
         if (
-            stands.phase in {"running", "ended", "restarting", "absent"}
+            stands.phase in {"running", "ended", "restarting", "ending", "absent"}
             or job is None
             or job.holds("Suspended")
         ):
@@ -136,7 +142,7 @@ class Watchdog:
 
     def _stalled(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
         limit_s = self._limits.stall_s
-        if limit_s is None or stands.phase != "running":
+        if limit_s is None or stands.phase not in {"running", "ending"}:
             self._mark = ""
             return None
         mark = _mark(self._folder)

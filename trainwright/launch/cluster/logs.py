@@ -20,7 +20,7 @@ from trainwright.errors import InputError, TrainwrightError
 from trainwright.launch.cluster.answers import Absent, Invalid, Passing
 from trainwright.launch.cluster.api import Api
 
-_NOTED_S, _AGAIN_S = 1.0, 1.0
+_NOTED_S, _AGAIN_S, _RETRY_S = 1.0, 1.0, 60.0
 _LATE_S = 3.0
 """Seconds that the rest of a log is given after its pod has ended."""
 
@@ -49,10 +49,11 @@ class LogFollower:
         folder: The attempt's folder.
         pod: The pod.
         uid: Its identity: a pod that replaces it is another one, with a log of its own.
+        retry_s: Longest pause before a log that was refused is asked for again, in seconds.
     """
 
-    def __init__(self, api: Api, folder: Path, pod: str, uid: str) -> None:
-        self._api, self._folder = api, folder
+    def __init__(self, api: Api, folder: Path, pod: str, uid: str, *, retry_s: float = _RETRY_S) -> None:
+        self._api, self._folder, self._retry_s = api, folder, retry_s
         self._position = _last(folder, pod, uid)
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._open: urllib3.BaseHTTPResponse | None = None
@@ -83,18 +84,23 @@ class LogFollower:
                 response.shutdown()
 
     def _run(self) -> None:
+        pause_s, told = _AGAIN_S, False
         while not self._stopped.is_set():
             over = self._ended.is_set()
             try:
                 self._pass_on()
+                pause_s, told = _AGAIN_S, False
             except (Absent, Invalid, Passing):
                 pass  # it has not started yet, or the kubelet or the API does not answer
             except TrainwrightError as error:
-                sys.stderr.write(f"the log of pod {self._position.pod} cannot be shown: {error.what}\n")
-                return
+                # A right can come back: an API restarts, a role is edited. Till then the progress is shown.
+                self.flows, pause_s = False, min(2 * pause_s, self._retry_s)
+                if not told:
+                    sys.stderr.write(f"the log of pod {self._position.pod} cannot be shown: {error.what}\n")
+                told = True
             if over:
                 return
-            self._ended.wait(_AGAIN_S)
+            self._ended.wait(pause_s)
 
     def _pass_on(self) -> None:
         """Pass lines on until the log ends; lines that were passed on before are left out."""

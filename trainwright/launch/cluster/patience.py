@@ -1,5 +1,6 @@
 """How an outage of the API is sat out: growing, jittered pauses, until it has lasted too long."""
 
+import math
 import secrets
 import sys
 import threading
@@ -76,7 +77,8 @@ class Outage:
         if lasted - self._told_s >= _QUIET_S:
             self._told_s = lasted
             rest = self._patience.outage_s - lasted
-            sys.stderr.write(f"{passing.error.what}; for {lasted:.0f} s now, given up in {rest:.0f} s\n")
+            until = "until it answers" if math.isinf(rest) else f"for {rest:.0f} s more"
+            sys.stderr.write(f"{passing.error.what}; for {lasted:.0f} s now, asking again {until}\n")
         if self._stopped.wait(pause):
             raise passing.error from passing
         self._pause_s = min(2 * self._pause_s, self._patience.longest_s)

@@ -10,9 +10,10 @@ from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.answers import Absent, Conflict, Expired, Passing
 from trainwright.launch.cluster.api import Api, Object
 from trainwright.launch.cluster.joining import Held
+from trainwright.launch.cluster.leaving import is_of
 from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.cluster.watching import LISTED, News, Watcher
-from trainwright.launch.diagnosis import Observed
+from trainwright.launch.diagnosis import Observed, workload
 from trainwright.launch.diagnosis.pod_story import PodStory
 
 _QUIETLY = (Absent, Conflict, Expired, Passing, TrainwrightError)
@@ -94,10 +95,16 @@ class Sight:
             self._asked_s = now
             self._see_events()
 
+    @property
+    def _controllers(self) -> tuple[str, ...]:
+        """Names of the objects between the job and its pods; a JobSet has the job's own."""
+        name, inner = self.observed.name, self._api.kind.inner_job
+        return (name, f"{name}{inner}") if inner else (name,)
+
     def _see_events(self) -> None:
         idle = [pod.name for pod in self.observed.pods if not _runs(pod)]
         try:
-            for name in (self.observed.name, *self._see_workloads(), *idle[:_MAX_PODS]):
+            for name in (*self._controllers, *self._see_workloads(), *idle[:_MAX_PODS]):
                 for event in self._api.events(name):
                     self.observed.see_event(event)
         except PermissionRefused:
@@ -114,20 +121,33 @@ class Sight:
             or any(pod.running_s and pod.gone is None for pod in self.observed.pods)
         ):
             return []
-        found: list[Object] = []
-        with contextlib.suppress(*_QUIETLY):  # without that right, or without Kueue
+        try:
             found = self._api.workloads(job.uid)
+        except _QUIETLY:  # without that right, or without Kueue
+            return []
         for body in found:
-            self.observed.see_workload(body)
+            self.observed.see_workload(body, preemptor=self._preemptor(body))
+        if not found:
+            self.observed.see_no_workload(self._api.clock.now())
         return [str(body["metadata"]["name"]) for body in found]
+
+    def _preemptor(self, body: Object) -> str:
+        """Return the job that took the quota of a workload, in words; empty if it is of another namespace."""
+        uid = workload.read(body).preemptor
+        owners: list[Object] = []
+        with contextlib.suppress(*_QUIETLY):
+            for other in self._api.workloads(uid) if uid else ():
+                owners += other["metadata"].get("ownerReferences") or []
+        return f"{owners[0]['kind']} {owners[0]['name']}" if owners else ""
 
     def _take(self, news: News) -> None:
         if news.kind == "pods":
+            pods = [pod for pod in news.bodies if is_of(pod, self._held.attempt)]
             if news.change == LISTED:
                 self.listed = True
-                self.observed.see_pods(news.bodies)
-            else:
-                self.observed.see_pod(news.bodies[0], gone=news.change == "DELETED")
+                self.observed.see_pods(pods)
+            for pod in pods if news.change != LISTED else ():
+                self.observed.see_pod(pod, gone=news.change == "DELETED")
             return
         for body in news.bodies:
             mine = body["metadata"].get("uid") == self._held.uid

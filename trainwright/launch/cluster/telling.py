@@ -90,12 +90,19 @@ def _tail(failure: Failure, observed: Observed) -> tuple[str, ...]:
     return tuple(redaction.clean(line)[:400] for line in tail)
 
 
+def logs_of_all(kind: Kind, namespace: str, name: str) -> str:
+    """Write the command that shows the logs of all ranks, each line with its pod."""
+    which = f"-n {shlex.quote(namespace)} -l {kind.pods}={name} -c {kind.container}"
+    return f"kubectl logs {which} --prefix --tail=-1 --max-log-requests=64"
+
+
 def _elsewhere(failure: Failure, observed: Observed, kind: Kind, namespace: str) -> str:
     """Write the commands that show what the job and its other pods wrote."""
     names = [pod.name for pod in observed.pods]
     first = [name for name in names if name == failure.pod]
     others = [name for name in dict.fromkeys(names) if name != failure.pod]
-    shown = [
+    shown = [logs_of_all(kind, namespace, observed.name)]
+    shown += [
         f"kubectl logs -n {shlex.quote(namespace)} {name} -c {kind.container}"
         for name in [*first, *others][:_MAX_COMMANDS]
     ]

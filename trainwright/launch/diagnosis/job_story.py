@@ -12,6 +12,9 @@ Object = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label that names a Kueue queue."""
 
+PRIORITY = "kueue.x-k8s.io/priority-class"
+"""Label that names a Kueue WorkloadPriorityClass."""
+
 _OURS = frozenset({"kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller"})
 _PASSING = "TrainingRuntimeNotSupported"
 """Reason of a TrainJob's Failed that the controller takes back as soon as the runtime is there."""
@@ -43,7 +46,9 @@ class JobStory:
         uid: Its identity.
         created_s: When it was created.
         queue: Its Kueue queue; empty if it has none.
-        manager: Another controller that it was handed to; empty if the training operator has it.
+        priority: Its Kueue WorkloadPriorityClass; empty if it names none.
+        operator: The controller that runs it, in words.
+        manager: Another controller that it was handed to; empty if its operator has it.
         pods: How many pods it asks for.
         needed: How many of these have to run for it to count as running.
         taken_up: Whether the operator has written any status.
@@ -57,6 +62,8 @@ class JobStory:
     uid: str
     created_s: float | None
     queue: str = ""
+    priority: str = ""
+    operator: str = "the training operator"
     manager: str = ""
     pods: int = 1
     needed: int = 1
@@ -117,6 +124,8 @@ def begun(job: Object) -> JobStory:
         uid=metadata.get("uid") or "",
         created_s=seconds(metadata.get("creationTimestamp")),
         queue=(metadata.get("labels") or {}).get(QUEUE) or "",
+        priority=(metadata.get("labels") or {}).get(PRIORITY) or "",
+        operator="the training operator" if replicas else "Kubeflow Trainer",
         manager="" if manager in _OURS else manager,
         pods=sum(counts) or nodes,
         needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or sum(counts) or nodes,

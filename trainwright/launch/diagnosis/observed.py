@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainwright.launch.diagnosis import job_story, pod_story
+from trainwright.launch.diagnosis import job_story, pod_story, workload
 from trainwright.launch.diagnosis.clock import seconds
 from trainwright.launch.diagnosis.job_story import JobStory
 from trainwright.launch.diagnosis.pod_story import Object, PodStory
+from trainwright.launch.diagnosis.workload import Workload
 
 MAX_LOG = 65_536
 """Characters of a log that are kept: its end is what tells."""
@@ -66,7 +67,9 @@ class Observed:
         self._events: dict[str, Event] = {}
         self._logs: dict[str, str] = {}
         self._sights = 0
-        self._workloads: set[str] = set()
+        self.workload: Workload | None = None
+        self.preemptor = ""
+        self._missing: tuple[float, float] | None = None
 
     def see(self, kind: str, change: str, body: Object) -> None:
         """Take an event of a watch.
@@ -118,7 +121,7 @@ class Observed:
         kind = about.get("kind", "")
         workloads = tuple(f"{owner}-{self.name}-" for owner in ("pytorchjob", "trainjob", "jobset"))
         mine = name == self.name or name.startswith((f"{self.name}-", *workloads))
-        mine = mine or about.get("uid", "") in self._workloads
+        mine = mine or (self.workload is not None and about.get("uid", "") == self.workload.uid)
         if kind != "Node" and (not mine or kind not in _ABOUT):
             return
         series = event.get("series") or {}
@@ -137,23 +140,37 @@ class Observed:
         if len(self._events) > _MAX_EVENTS:
             del self._events[next(iter(self._events))]
 
-    def see_workload(self, workload: Object) -> None:
-        """Take what Kueue keeps of the job: why it has no quota, where it says so, and whose events count."""
-        metadata = workload["metadata"]
-        self._workloads.add(metadata["uid"])
-        key = f"{metadata['uid']}/QuotaReserved"
+    def see_workload(self, body: Object, *, preemptor: str = "") -> None:
+        """Take Kueue's Workload of the job.
+
+        Args:
+            body: The Workload, as the API writes it.
+            preemptor: The job that took its quota, in words, as far as it was found.
+        """
+        found = workload.read(body)
+        self.workload, self.preemptor, self._missing = found, preemptor, None
+        key = f"{found.uid}/QuotaReserved"
         self._events.pop(key, None)
-        for entry in (workload.get("status") or {}).get("conditions") or []:
-            if entry["type"] == "QuotaReserved" and entry["status"] == "False":
-                self._events[key] = Event(
-                    kind="Workload",
-                    name=metadata["name"],
-                    uid=metadata["uid"],
-                    reason=entry.get("reason") or "",
-                    message=entry.get("message") or "",
-                    warning=False,
-                    at_s=seconds(entry.get("lastTransitionTime")),
-                )
+        if found.reason:
+            self._events[key] = Event(
+                kind="Workload",
+                name=found.name,
+                uid=found.uid,
+                reason=found.reason,
+                message=found.message,
+                warning=False,
+                at_s=found.since_s,
+            )
+
+    def see_no_workload(self, now_s: float) -> None:
+        """Take note that Kueue has no Workload of the job."""
+        self.workload = None
+        self._missing = (self._missing[0] if self._missing else now_s, now_s)
+
+    @property
+    def without_workload_s(self) -> float:
+        """For how many seconds Kueue was seen to have no Workload of the job."""
+        return self._missing[1] - self._missing[0] if self._missing else 0.0
 
     def see_log(self, uid: str, text: str) -> None:
         """Take the end of a pod's log. An empty one does not replace one that was read before."""

@@ -68,6 +68,7 @@ class PodStory:
         torchrun: Whether its program is torchrun itself, which ends with 1 whatever its processes end with.
         gpus: GPUs it holds while it is scheduled.
         memory_volumes: Names of its volumes that lie in memory.
+        grace_s: Seconds that it has to end once it is told to; None if it does not say.
         node: The node it was put on; empty before.
         created_s: When it was created.
         scheduled_s: When it was put on a node.
@@ -97,6 +98,7 @@ class PodStory:
     torchrun: bool
     gpus: int
     memory_volumes: tuple[str, ...]
+    grace_s: int | None
     first: int
     created_s: float | None
     node: str = ""
@@ -163,6 +165,7 @@ def begun(pod: Object, order: int) -> PodStory:
             for volume in spec.get("volumes") or []
             if (volume.get("emptyDir") or {}).get("medium") == "Memory"
         ),
+        grace_s=spec.get("terminationGracePeriodSeconds"),
         first=order,
         created_s=seconds(metadata.get("creationTimestamp")),
     )

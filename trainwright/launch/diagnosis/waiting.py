@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainwright.launch.diagnosis.job_story import JobStory
 from trainwright.launch.diagnosis.observed import Event, Observed
 from trainwright.launch.diagnosis.pod_story import PodStory, Word
+from trainwright.launch.diagnosis.workload import hopeless, why_preempted
 
 _IMAGE = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
@@ -24,12 +26,20 @@ _ABSENT = re.compile(
     r"(?:secret|configmap|serviceaccount|persistentvolumeclaim)s? .*not found", re.IGNORECASE
 )
 _MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
-_TOO_MUCH = re.compile(r"request > maximum capacity|exceeds? (?:the )?maximum", re.IGNORECASE)
-_MISNAMED = re.compile(
-    r"(?:LocalQueue|ClusterQueue|PriorityClass)\b.*(?:not found|doesn't exist|does not exist)"
+_UNQUEUED_S = 60.0
+"""Seconds in which Kueue makes the Workload of a job; one that has none for longer gets none."""
+
+_NO_PODS = frozenset(
+    {"FailedCreatePod", "FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"}
 )
+"""Reasons of events that tell of pods which could not be created: of the job, its JobSet, its batch Job."""
+
+_TOLD = 300
+"""Characters of a controller's sentence that a line shows."""
+
+_MISNAMED = re.compile(r"(?:LocalQueue|ClusterQueue)\b.*(?:not found|doesn't exist|does not exist)")
 _QUEUE_SAYS = ("Pending", "Inadmissible", "Misconfigured", "ExceedsMaxQuota", "EvictedDueTo")
-_OVERTIME = "MaximumExecutionTimeExceeded"
+_OVERTIME = re.compile(r"MaximumExecutionTimeExceeded|exceeding the maximum execution time")
 _SCHEDULER = (
     (re.compile(r"\b(\d+) Insufficient ([\w./-]*\w)"), r"\1 node(s) have too little \2 free"),
     (
@@ -72,7 +82,12 @@ class Waiting:
 
     def __str__(self) -> str:
         """Say it on one line."""
-        return self.words + (f" ({self.reason}: {self.message})" if self.message else f" ({self.reason})")
+        told = self.message
+        if (
+            len(told) > _TOLD
+        ):  # its beginning names the webhook, its end the fault; between them lies an object
+            told = f"{told[: _TOLD // 2]} ... {told[-_TOLD // 2 :]}"
+        return self.words + (f" ({self.reason}: {told})" if told else f" ({self.reason})")
 
 
 def waiting(observed: Observed) -> Waiting | None:
@@ -93,39 +108,40 @@ def _for_the_job(observed: Observed) -> Iterator[Waiting]:
     held_back = job.holds("Suspended") or not observed.pods
     said = _queue_says(observed) if held_back else None
     if said and _MISNAMED.search(said.message):
-        words = f"its queue or priority class does not exist: {said.message}"
+        words = f"its queue does not exist: {said.message}"
         yield Waiting(kind="CONFIG", words=words, reason=said.reason, message=said.message, broken=True)
-    elif said and _OVERTIME in said.reason:
+    elif said and _OVERTIME.search(f"{said.reason} {said.message}"):
         words = "its queue stopped it: it ran longer than the queue lets it"
         yield Waiting(kind="DEADLINE", words=words, reason=said.reason, message=said.message, broken=True)
     elif job.manager and not job.taken_up:
         words = f"it was handed to {job.manager}, which has not taken it up"
         yield Waiting(kind="QUOTA_WAIT", words=words, reason="ManagedBy", message=job.manager)
     elif job.holds("Suspended"):
-        since = job.suspensions[-1][0] if job.suspensions else None
-        yield _in_queue(job.queue, said, since)
+        yield _in_queue(observed, job, said)
     elif job.refusal:
         words = f"the runtime that it names cannot run it: {job.refusal}"
         yield Waiting(kind="CONFIG", words=words, reason="TrainingRuntimeNotSupported", broken=True)
     elif not job.taken_up and not observed.pods:
-        words = "the training operator has not looked at it yet"
+        words = f"{job.operator} has not looked at it yet"
         yield Waiting(kind="INFRASTRUCTURE", words=words, reason="NoStatus", since_s=job.created_s)
     yield from _refused_pods(observed)
 
 
-def _in_queue(queue: str, said: Event | None, since_s: float | None) -> Waiting:
-    message = said.message if said else ""
-    where = f"in queue {queue}" if queue else "suspended, and no queue is named: somebody has to resume it"
-    reason = said.reason if said else "Suspended"
-    if _TOO_MUCH.search(message):
-        why, never = ": it asks for more than the queue can ever give", True
-    elif "Deactivated" in reason:
-        why, never = ": the queue has given it up", True
-    else:
-        why, never = ": it waits for quota" if queue else "", False
+def _in_queue(observed: Observed, job: JobStory, said: Word | None) -> Waiting:
+    """Say what a suspended job waits for in its queue, and whether that can ever come."""
+    since_s = job.suspensions[-1][0] if job.suspensions else None
+    if job.queue and said is None and observed.without_workload_s > _UNQUEUED_S:
+        return _unqueued(job, since_s)
+    message, reason = (said.message, said.reason) if said else ("", "Suspended")
+    where = (
+        f"in queue {job.queue}"
+        if job.queue
+        else "suspended, and no queue is named: somebody has to resume it"
+    )
+    why, never = _why_queued(observed, reason, message)
     return Waiting(
         kind="QUOTA_WAIT",
-        words=f"it is {where}{why}",
+        words=f"it is {where}{why if job.queue else ''}",
         reason=reason,
         message=message,
         broken=never,
@@ -133,47 +149,85 @@ def _in_queue(queue: str, said: Event | None, since_s: float | None) -> Waiting:
     )
 
 
-def _queue_says(observed: Observed) -> Event | None:
-    """Return the last that Kueue said of why the job is not admitted."""
+def _why_queued(observed: Observed, reason: str, message: str) -> tuple[str, bool]:
+    """Return why a job has no quota, in words, and whether waiting is in vain."""
+    if hopeless(reason, message):
+        return ": it asks for more than the queue can ever give", True
+    given_up = observed.workload is not None and observed.workload.given_up
+    if given_up or "Deactivated" in reason or "workload is deactivated" in message:
+        return ": the queue has given it up, somebody has to activate its workload", True
+    if message.startswith("Preempted"):
+        who, cause = observed.preemptor or "a job of another namespace", why_preempted(message)
+        return f": it was preempted by {who}{f' ({cause})' if cause else ''} and waits for quota", False
+    return ": it waits for quota", False
+
+
+def _unqueued(job: JobStory, since_s: float | None) -> Waiting:
+    """Say that Kueue does not queue a job. It emits no event for that, only a line in its own log."""
+    why = f"is there a WorkloadPriorityClass {job.priority}?" if job.priority else "does Kueue take its kind?"
+    words = f"it names queue {job.queue}, and Kueue makes no workload of it: {why}"
+    return Waiting(kind="CONFIG", words=words, reason="NoWorkload", broken=True, since_s=since_s)
+
+
+def _queue_says(observed: Observed) -> Word | None:
+    """Return why the job is not admitted, in Kueue's words: from its Workload, else from events."""
+    found = observed.workload
+    if found and found.reason:
+        return Word(reason=found.reason, message=found.message, since_s=found.since_s)
+    if found:
+        return None
     said = [
         event
         for event in observed.events
         if (event.kind == "Workload" and event.reason.startswith(_QUEUE_SAYS))
-        or event.reason == "WorkloadPriorityClassNotFound"
         or (
             event.kind in {"PyTorchJob", "TrainJob"}
-            and event.reason in {"ErrWorkloadCompose", "Inadmissible"}
+            and event.reason in {"ErrWorkloadCompose", "Inadmissible", "Stopped"}
         )
     ]
-    return said[-1] if said else None
+    return Word(reason=said[-1].reason, message=said[-1].message, since_s=said[-1].at_s) if said else None
 
 
 def _refused_pods(observed: Observed) -> Iterator[Waiting]:
-    """Find pods that the API did not let the operator create; the job says nothing of it.
+    """Find pods that could not be created; the job itself says nothing of it.
 
     It may be some of them: a quota that lasts for the first pod, or a Worker with a container that a
-    namespace does not allow. What was refused before the newest pod was created, was allowed in the end.
+    namespace does not allow. What was rejected before the newest pod was created, or before the job left its
+    queue, was accepted in the end.
     """
     job, there = observed.job, [pod for pod in observed.pods if pod.gone is None]
     running = sum(pod.running_s is not None for pod in there)
-    if job is None or len({pod.place for pod in there}) >= job.pods or running >= job.needed:
+    if job is None or job.holds("Suspended"):
+        return
+    if len({pod.place for pod in there}) >= job.pods or running >= job.needed:
         return
     newest_s = max((pod.created_s or 0.0 for pod in observed.pods), default=0.0)
-    refused = [
-        event
-        for event in observed.events
-        if event.reason in {"FailedCreatePod", "FailedCreate"} and (event.at_s or newest_s) >= newest_s
+    resumed_s = (job.suspensions[-1][1] or 0.0) if job.suspensions else 0.0
+    since_s = max(newest_s, resumed_s)
+    rejected = [
+        event for event in observed.events if event.reason in _NO_PODS and (event.at_s or since_s) >= since_s
     ]
-    for event in refused[-1:]:
-        quota = "exceeded quota" in event.message
-        yield Waiting(
-            kind="QUOTA_WAIT" if quota else "CONFIG",
-            words="the namespace's quota is used up" if quota else "its pods are not allowed to be created",
-            reason=event.reason,
-            message=event.message,
-            broken=not quota,
-            since_s=event.at_s,
-        )
+    for event in rejected[-1:]:
+        yield _without_pods(job, event)
+
+
+def _without_pods(job: JobStory, event: Event) -> Waiting:
+    """Say why there are no pods: the namespace rejects them, or the operator cannot derive them."""
+    quota = "exceeded quota" in event.message
+    if quota:
+        words = "the namespace's quota is used up"
+    elif event.reason == "TrainJobResourcesCreationFailed":
+        words = f"{job.operator} cannot make its JobSet"
+    else:
+        words = "its pods are not allowed to be created"
+    return Waiting(
+        kind="QUOTA_WAIT" if quota else "CONFIG",
+        words=words,
+        reason=event.reason,
+        message=event.message,
+        broken=not quota,
+        since_s=event.at_s,
+    )
 
 
 def _for_pods(observed: Observed) -> Iterator[Waiting]:

@@ -10,7 +10,7 @@ FOLDER = "trainwright/folder"
 """The folder of the attempt that the job's pods write into."""
 
 ATTEMPT = "trainwright/attempt"
-"""The name of the attempt."""
+"""The name of the attempt; also a label of its pods, since jobs of several attempts have the same name."""
 
 LEASE_UNTIL = "trainwright/lease-until"
 """Until when a launcher looks after the job, ISO 8601 in UTC; it moves this on while it lives."""
@@ -33,6 +33,9 @@ RUN = "trainwright/run"
 QUEUE = "kueue.x-k8s.io/queue-name"
 WORKLOAD_PRIORITY = "kueue.x-k8s.io/priority-class"
 MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+
+REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 
 NO_SIDECAR = "sidecar.istio.io/inject"
 """Annotation: a mesh's sidecar would keep the pod alive after its training, and encrypt what NCCL sends."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainwright.launch import words
 
+_IPC_LOCK = "IPC_LOCK"
 _WHOLE = re.compile(r"[1-9]\d*")
 _MOST_ANNOTATED = 256 * 1024
 _NAMED = (("persistentVolumeClaim", "claimName"), ("secret", "secretName"), ("configMap", "name"))
@@ -55,6 +56,9 @@ def template(body: Any, place: str, name: str) -> Iterator[str]:
     if [entry.get("name") for entry in containers] != [name]:
         yield f"{where}.containers are {[entry.get('name') for entry in containers]}, must be [{name!r}]"
     yield from _pod(spec, where)
+    grace = at(spec, "terminationGracePeriodSeconds")
+    if not isinstance(grace, int) or grace < 1:
+        yield f"{where}.terminationGracePeriodSeconds is {grace or None}: nothing could be saved"
     if at(spec, "automountServiceAccountToken") is not False:
         yield f"{where}.automountServiceAccountToken is not false: a training needs no access to the API"
     volumes = {str(entry.get("name")) for entry in entries(at(spec, "volumes"))}
@@ -69,6 +73,8 @@ def patch(body: Any, place: str, name: str) -> Iterator[str]:
     spec, where = at(body, "spec"), f"{place}.spec"
     yield from metadata(at(body, "metadata"), f"{place}.metadata")
     yield from _pod(spec, where)
+    if "terminationGracePeriodSeconds" in spec:
+        yield f"{where}.terminationGracePeriodSeconds belongs into the runtime: Trainer 2.2 and Kueue lack it"
     volumes = {str(entry.get("name")) for entry in entries(at(spec, "volumes"))}
     for index, entry in enumerate(entries(at(spec, "containers"))):
         if entry.get("name") != name:
@@ -87,9 +93,6 @@ def _pod(spec: Any, place: str) -> Iterator[str]:
         yield f"{place}.securityContext.runAsUser is {user or None}: containers of the operator would be root"
     if at(spec, "securityContext", "seccompProfile", "type") != "RuntimeDefault":
         yield f"{place}.securityContext.seccompProfile.type is not RuntimeDefault"
-    grace = at(spec, "terminationGracePeriodSeconds")
-    if not isinstance(grace, int) or grace < 1:
-        yield f"{place}.terminationGracePeriodSeconds is {grace or None}: nothing could be saved"
     for key, value in at(spec, "nodeSelector").items():
         if not (words.is_key(str(key)) and words.is_label(str(value))):
             yield f"{place}.nodeSelector {key}={value} is not a label that a node can have"
@@ -180,8 +183,9 @@ def _security(body: Any, place: str) -> Iterator[str]:
         yield f"{place}.securityContext.allowPrivilegeEscalation is not false"
     if at(context, "readOnlyRootFilesystem") is not True:
         yield f"{place}.securityContext.readOnlyRootFilesystem is not true"
-    if at(context, "capabilities", "drop") != ["ALL"] or at(context, "capabilities", "add"):
-        yield f"{place}.securityContext.capabilities do not drop ALL"
+    added = at(context, "capabilities", "add") or []
+    if at(context, "capabilities", "drop") != ["ALL"] or added not in ([], [_IPC_LOCK]):
+        yield f"{place}.securityContext.capabilities do not drop ALL, or add more than {_IPC_LOCK}"
     if at(context, "privileged"):
         yield f"{place}.securityContext.privileged is set"
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainwright.documents import digest_text
+from trainwright.launch import words
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.owner import Owner
-from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
+from trainwright.launch.placement import GPU, Placement, SecretVariable, Toleration, Volume
 
 Body = dict[str, Any]
 
@@ -73,7 +74,13 @@ def labels(job: Job) -> dict[str, str]:
 def pod_metadata(job: Job) -> Body:
     """Labels and annotations of every pod."""
     notes = {names.NO_SIDECAR: "false", names.NOT_EVICTED: "false"}
-    return {"labels": labels(job), "annotations": notes}
+    topology = {
+        names.REQUIRED_TOPOLOGY: job.placement.required_topology,
+        names.PREFERRED_TOPOLOGY: job.placement.preferred_topology,
+    }
+    notes |= {key: level for key, level in topology.items() if level}
+    mine = {names.ATTEMPT: job.attempt} if words.is_label(job.attempt) else {}
+    return {"labels": labels(job) | mine, "annotations": notes}
 
 
 def command(job: Job, rendezvous: tuple[str, ...] = ()) -> list[str]:
@@ -104,7 +111,8 @@ def amounts(job: Job) -> Body:
     if job.placement.disk_gib:
         asked["ephemeral-storage"] = _mebibytes(job.placement.disk_gib)
     if job.gpus:
-        asked["nvidia.com/gpu"] = str(job.gpus)
+        asked[GPU] = str(job.gpus)
+    asked |= {name: str(count) for name, count in job.placement.devices.items()}
     return {"requests": asked, "limits": dict(asked)}
 
 
@@ -158,11 +166,16 @@ def _mount(volume: Volume) -> Body:
     return mount | ({"subPath": volume.sub_path} if volume.sub_path else {})
 
 
-CONTAINER_SECURITY: Body = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
+def container_security(placement: Placement) -> Body:
+    """Return what a container may do: nothing, but to lock memory where RDMA needs it."""
+    more = {"add": ["IPC_LOCK"]} if placement.ipc_lock else {}
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], **more},
+        "readOnlyRootFilesystem": True,
+    }
+
+
 USER = 65532
 """User and group of every container of a pod; our images have the same one in them."""
 

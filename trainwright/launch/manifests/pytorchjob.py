@@ -87,7 +87,7 @@ def _template(job: Job, rendezvous: tuple[str, ...] = ()) -> Body:
         "env": pods.environment(job),
         "resources": pods.amounts(job),
         "volumeMounts": mounts,
-        "securityContext": pods.CONTAINER_SECURITY,
+        "securityContext": pods.container_security(job.placement),
     }
     spec = {
         "containers": [container],
@@ -100,4 +100,6 @@ def _template(job: Job, rendezvous: tuple[str, ...] = ()) -> Body:
     }
     if job.placement.priority_class:
         spec["priorityClassName"] = job.placement.priority_class
+    if job.placement.scheduler:
+        spec["schedulerName"] = job.placement.scheduler
     return {"metadata": pods.pod_metadata(job), "spec": spec}

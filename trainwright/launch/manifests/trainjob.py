@@ -1,4 +1,10 @@
-"""From a job to a TrainJob of Kubeflow Trainer v2 (v2.2 and later: ``runtimePatches``)."""
+"""From a job to a TrainJob of Kubeflow Trainer v2 (v2.2 and later: ``runtimePatches``).
+
+The patch holds only fields that Trainer 2.2 has, also for later versions: 2.2 rejects others, and Kueue
+(0.15 to 0.19, built with the types of Trainer 2.2) removes them from the TrainJob when it admits it. The
+JobSet that Trainer derives then differs from the one that exists in an immutable field, and the job never
+starts. What the patch cannot say, such as ``terminationGracePeriodSeconds``, the runtime does.
+"""
 
 from trainwright.errors import InputError
 from trainwright.launch.job import Job
@@ -61,6 +67,11 @@ def _unsayable(job: Job) -> list[str]:
             f"a TrainJob takes its pods' priority class from the runtime {placement.runtime}, and "
             f"placement.priority_class is {placement.priority_class!r}"
         )
+    if placement.scheduler:
+        found.append(
+            f"a TrainJob takes its pods' scheduler from the runtime {placement.runtime}, and "
+            f"placement.scheduler is {placement.scheduler!r}"
+        )
     return found
 
 
@@ -69,10 +80,13 @@ def _template(job: Job) -> Body:
     volumes, mounts = pods.volumes(job)
     spec = {
         "containers": [
-            {"name": CONTAINER, "volumeMounts": mounts, "securityContext": pods.CONTAINER_SECURITY}
+            {
+                "name": CONTAINER,
+                "volumeMounts": mounts,
+                "securityContext": pods.container_security(job.placement),
+            }
         ],
         "volumes": volumes,
-        "terminationGracePeriodSeconds": pods.grace_s(job),
         "securityContext": pods.POD_SECURITY,
         **pods.scheduling(job.placement),
     }

@@ -1,0 +1,85 @@
+"""An API server that has just started rejects what its roles allow: that passes, a missing right does not."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.launching import api, cluster_job, complete, jobs, launcher, running
+from tests.launch.standin import Cluster, cluster
+from tests.launch.standin.answers import Refused
+from tests.launch.test_cluster_logs import COUNT, lines, pod
+from trainwright.errors import PermissionRefused, TransientError
+from trainwright.launch.cluster.answers import Passing
+from trainwright.launch.cluster.logs import LogFollower
+from trainwright.launch.cluster.patience import Outage, Patience
+
+FORBIDDEN = Refused(403, "Forbidden", 'pytorchjobs.kubeflow.org is forbidden: User "runner" cannot create')
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+def test_a_launcher_sits_out_an_api_server_that_rejects_everything_while_it_starts(
+    there: Cluster, tmp_path: Path
+) -> None:
+    there.nodes.plan(process=False)
+    there.faults.refuse(FORBIDDEN, times=12)  # each call is followed by one of /readyz
+    job = cluster_job(tmp_path)
+    with running(lambda: launcher(there).run(job)) as coming:
+        there.wait(lambda: [body["status"].get("phase") for body in there.objects("Pod")] == ["Running"] * 2)
+        complete(jobs(there)[0])
+        for body in there.objects("Pod"):
+            there.nodes.end(body["metadata"]["name"], 0)
+    assert coming.result(0).folder == job.folder
+
+
+def test_a_server_that_is_not_ready_is_an_outage_however_long(there: Cluster) -> None:
+    there.faults.error(503, resources=("",))  # /readyz
+    there.faults.refuse(FORBIDDEN, resources=("pytorchjobs",))
+    assert api(there).job("tw") is None
+
+
+def test_a_right_that_is_missing_is_said_at_once(there: Cluster, tmp_path: Path) -> None:
+    token = there.account("runner", [])
+    began_s = time.monotonic()
+    with pytest.raises(PermissionRefused, match="not allowed to"):
+        launcher(there, token=token, outage_s=60).run(cluster_job(tmp_path))
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_log_that_was_refused_once_is_shown_as_soon_as_it_is_allowed(
+    there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uid = pod(there, COUNT.format(first=0, last=30))
+    there.wait(lambda: (there.find("Pod", "a") or {})["status"].get("containerStatuses"))
+    fault = there.faults.refuse(FORBIDDEN, resources=("pods",), verbs=("get",), times=2)
+    said = ""
+
+    def passed_on() -> int:
+        nonlocal said
+        said += capsys.readouterr().err
+        return len(lines(said))
+
+    with LogFollower(api(there), tmp_path, "a", uid, retry_s=0.1):
+        there.wait(lambda: passed_on() >= 30)
+    assert (fault.hit, said.count("cannot be shown")) == (2, 1)
+    assert lines(said)[:30] == list(range(30))  # a busy machine shows the next life of the container too
+
+
+def test_an_outage_without_an_end_names_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.launch.cluster.patience._QUIET_S", 0.0)
+    for limit_s, told in (
+        (float("inf"), "asking again until it answers"),
+        (9.0, r"asking again for \d s more"),
+    ):
+        outage = Outage(Patience(outage_s=limit_s, first_s=0.01))
+        outage.sit_out(Passing(TransientError("no answer")))
+        assert re.fullmatch(rf"no answer; for 0 s now, {told}\n", capsys.readouterr().err)

@@ -1,0 +1,123 @@
+"""Kueue's Workload of a job: whether it has quota, why not, and who took it away.
+
+The sentences are those of Kueue 0.15 to 0.19 (``pkg/scheduler/flavorassigner``, ``pkg/workload``).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainwright.launch.diagnosis.clock import seconds
+
+Object = Mapping[str, Any]
+
+_POD_SET = re.compile(r"couldn't assign flavors to pod set [^:]+: ")
+_LATER = re.compile(r"insufficient unused quota|topology", re.IGNORECASE)
+"""What passes when other jobs end, in a clause about one pod set."""
+
+_NEVER = re.compile(
+    r"> maximum capacity|unavailable in ClusterQueue|untolerated taint|doesn't match node affinity"
+)
+"""What no other job's end changes."""
+
+_TOO_MUCH = "ExceedsMaxQuota"
+"""Reason that releases after 0.19 give to a workload above its queue's maximum."""
+
+_PREEMPTOR = re.compile(r"Preempted to accommodate a workload \(UID: [^,)]+, JobUID: ([^,)]+)\)")
+_WHY = re.compile(r"due to ([^;]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What Kueue says about one job, as of the last look.
+
+    Attributes:
+        uid: Its identity.
+        name: Its name.
+        active: Whether Kueue considers it at all; a deactivated one is never admitted.
+        reserved: Whether it has quota.
+        reason: Why it has no quota, or why Kueue gave it up: one word.
+        message: The same as a sentence.
+        since_s: Since when.
+        cluster_queue: ClusterQueue that admitted it; empty before.
+        flavors: Resource flavors that it was admitted to.
+    """
+
+    uid: str
+    name: str
+    active: bool = True
+    reserved: bool = False
+    reason: str = ""
+    message: str = ""
+    since_s: float | None = None
+    cluster_queue: str = ""
+    flavors: tuple[str, ...] = ()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether Kueue will never admit it unless somebody activates it again."""
+        return not self.active
+
+    @property
+    def preemptor(self) -> str:
+        """Identity (``JobUID``) of the job that took its quota; empty if none did."""
+        found = _PREEMPTOR.search(self.message)
+        return found[1] if found and found[1] != "UNKNOWN" else ""
+
+    @property
+    def admission(self) -> str:
+        """Where it was admitted to, in words; empty if it was not."""
+        if not self.cluster_queue:
+            return ""
+        flavors = f", flavor {', '.join(self.flavors)}" if self.flavors else ""
+        return f"admitted by cluster queue {self.cluster_queue}{flavors}"
+
+
+def read(body: Object) -> Workload:
+    """Read a Workload as the API writes it.
+
+    An eviction outlives its cause in the conditions: it counts only while its status is ``True``. Of a
+    workload that was deactivated, the eviction says why, and ``QuotaReserved`` may keep an older sentence.
+    """
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
+    active = (body.get("spec") or {}).get("active", True)
+    reserved = conditions.get("QuotaReserved", {})
+    evicted = conditions.get("Evicted", {})
+    told = reserved if reserved.get("status") == "False" else {}
+    if evicted.get("status") == "True" and (not active or not told or "Preempted" in evicted["reason"]):
+        told = evicted
+    elif not active:
+        told = {"reason": "Deactivated", "message": "The workload is deactivated"}
+    admission = status.get("admission") or {}
+    assigned = admission.get("podSetAssignments") or []
+    flavors = dict.fromkeys(name for entry in assigned for name in (entry.get("flavors") or {}).values())
+    return Workload(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        active=bool(active),
+        reserved=reserved.get("status") == "True",
+        reason=told.get("reason") or "",
+        message=told.get("message") or "",
+        since_s=seconds(told.get("lastTransitionTime")),
+        cluster_queue=admission.get("clusterQueue") or "",
+        flavors=tuple(flavors),
+    )
+
+
+def hopeless(reason: str, message: str) -> bool:
+    """Tell whether a queue can never give what is asked for, whatever other jobs end.
+
+    Kueue names for each pod set every flavor that it tried. A flavor whose quota is only in use now may be
+    free later, so one pod set has to be without any such flavor.
+    """
+    if reason == _TOO_MUCH:
+        return True
+    return any(_NEVER.search(clause) and not _LATER.search(clause) for clause in _POD_SET.split(message)[1:])
+
+
+def why_preempted(message: str) -> str:
+    """Return the cause of a preemption in Kueue's words, such as ``prioritization in the ClusterQueue``."""
+    found = _WHY.search(message)
+    return found[1].strip() if found else ""
