@@ -102,13 +102,13 @@ def test_what_is_pinned_outlives_its_home(tmp_path: Path) -> None:
         folder = home / "checkpoints" / f"step-{step}"
         folder.mkdir(parents=True)
         (folder / "manifest.json").touch()
-    (home / "checkpoints" / "step-2" / "pinned-by-registry.json").touch()
+    (home / "checkpoints" / "step-2" / "pinned-by-ada.json").touch()
     (home / "attempts" / "0001").mkdir(parents=True)
     (home / "history.jsonl").touch()
     remove_home(home)
     left = [str(path.relative_to(home)) for path in sorted(home.rglob("*"))]
     kept = "checkpoints/step-2"
-    assert left == ["checkpoints", kept, f"{kept}/manifest.json", f"{kept}/pinned-by-registry.json"]
+    assert left == ["checkpoints", kept, f"{kept}/manifest.json", f"{kept}/pinned-by-ada.json"]
     shutil.rmtree(home)
     remove_home(home)
 

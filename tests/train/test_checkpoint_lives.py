@@ -159,7 +159,7 @@ def test_a_damaged_checkpoint_is_had_back_from_the_store(tmp_path: Path) -> None
     options = stored(asked(tmp_path, 20), str(tmp_path / "store"))
     assert live(options) == [0, 0]
     name = str(committed(checkpoints(options))[0])
-    (checkpoints(options) / name / "__1_0.distcp").write_bytes(b"broken")
+    (checkpoints(options) / name / "rank-1.bin").write_bytes(b"broken")
     assert live(replace(options, steps=30)) == [0, 0]
     assert resumed(options) == [0, 20]
     assert (checkpoints(options) / f"{name}.damaged-0002").is_dir()

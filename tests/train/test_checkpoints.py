@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, Diverged, InputError, InternalError, PermissionRefused
@@ -107,6 +110,20 @@ def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path:
         assert torch.equal(mine, expected)
 
 
+def test_figures_name_the_checkpoint_that_would_be_resumed(tmp_path: Path, alone: Group) -> None:
+    kept, state, seen = keeper(tmp_path, alone), fresh(), []
+    kept.resume(state)
+    for number in range(6):
+        kept.saw(state, step(state), last=number == 5)
+        seen.append(kept.figures.committed)
+    assert seen[0] == 0
+    assert seen[3] >= 2, "the save of step 2 was waited for"
+    assert (seen[5], steps_in(tmp_path)[0]) == (6, 6)
+    again = keeper(tmp_path, alone)
+    again.resume(fresh())
+    assert again.figures.committed == 6
+
+
 def test_an_empty_home_leaves_the_state_as_it_is(tmp_path: Path, alone: Group) -> None:
     state, same = fresh(), fresh()
     keeper(tmp_path / "home", alone).resume(state)
@@ -138,10 +155,10 @@ def cut(path: Path) -> None:
 
 
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
-    ("__0_0.distcp", flip, "its SHA-256 differs"),
-    ("__0_0.distcp", cut, "bytes, not"),
-    ("__0_0.distcp", Path.unlink, "is gone"),
-    (".metadata", flip, "its SHA-256 differs"),
+    ("rank-0.bin", flip, "its SHA-256 differs"),
+    ("rank-0.bin", cut, "bytes, not"),
+    ("rank-0.bin", Path.unlink, "is gone"),
+    ("index.json", flip, "its SHA-256 differs"),
     ("manifest.json", cut, "not JSON"),
 ]
 
@@ -168,7 +185,7 @@ def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
 ) -> None:
     begun(tmp_path, alone)
     for name in committed(tmp_path / "checkpoints"):
-        flip(tmp_path / "checkpoints" / str(name) / "__0_0.distcp")
+        flip(tmp_path / "checkpoints" / str(name) / "rank-0.bin")
     assert resumed(tmp_path, alone).step == 0
     assert "no checkpoint of 3 verifies: training begins anew" in caplog.messages
 
@@ -226,33 +243,105 @@ class Evil:
         return os.system, (f"touch {self._trace}",)
 
 
+OLD = Path(__file__).parent / "data" / "step-00000002.0001"
+"""A checkpoint of two steps in the older form, with pickles. Python 3.11.2 wrote it, which pickles an enum as
+``builtins.getattr``."""
+
+
+def old(home: Path) -> Path:
+    """Put a checkpoint of the old form into a home."""
+    return Path(shutil.copytree(OLD, home / "checkpoints" / OLD.name))
+
+
+def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, alone: Group) -> None:
+    """Read without this library and without torch's: the index as JSON, the tensors as bytes."""
+    state = begun(tmp_path, alone)
+    folder = folder_of(tmp_path, 6)
+    index = json.loads((folder / "index.json").read_text())["tensors"]
+    content = (folder / "rank-0.bin").read_bytes()
+    total = 0
+    for name, value in state.module.state_dict().items():
+        saved = index[f"state.model/{name}"]
+        (chunk,) = saved["chunks"]
+        raw = numpy.frombuffer(content, saved["dtype"], value.numel(), chunk["start"])
+        assert chunk["offsets"] == [0] * value.ndim
+        assert numpy.array_equal(raw.reshape(saved["shape"]), value.numpy())
+    for saved in index.values():
+        total += int(numpy.prod(saved["shape"])) * numpy.dtype(saved["dtype"]).itemsize
+    assert total == len(content), "and nothing else"
+
+
+def test_checkpoint_with_pickles_of_python_3_11_2_is_resumed(tmp_path: Path, alone: Group) -> None:
+    """torch's own converter, which trusts the pickle, reads the same values."""
+    old(tmp_path / "home")
+    dcp_to_torch_save(OLD, tmp_path / "plain.pt")
+    expected = torch.load(tmp_path / "plain.pt")["state"]
+    kept, state = keeper(tmp_path / "home", alone), fresh(seed=9)
+    kept.resume(state)
+    assert state.step == 2
+    for name, value in state.module.state_dict().items():
+        assert torch.equal(value, expected[f"model/{name}"])
+    for name, parameter in state.module.named_parameters():
+        for field, value in state.optimizer.state[parameter].items():
+            assert torch.equal(value, expected[f"optimizer/{name}/{field}"])
+    train(kept, state, 2)
+    assert (folder_of(tmp_path / "home", 4) / "index.json").exists(), "the next one has no pickle"
+
+
 def test_a_pickle_that_names_anything_else_is_refused_and_never_run(tmp_path: Path, alone: Group) -> None:
-    begun(tmp_path, alone)
-    (folder_of(tmp_path, 6) / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "trace")))
-    resealed(folder_of(tmp_path, 6))
+    folder = old(tmp_path)
+    (folder / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "trace")))
+    resealed(folder)
     with pytest.raises(PermissionRefused, match=r"a pickle in the checkpoint names posix\.system"):
         resumed(tmp_path, alone)
     assert not (tmp_path / "trace").exists()
 
 
+class Attribute:
+    """Takes an attribute of anything when it is unpickled, as Python 3.11.2 does with a member of an enum."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._of, self._name = of, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._of, self._name)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (_MEM_FORMAT_ENCODING, "__init_subclass__"),
+        (_MEM_FORMAT_ENCODING, "mro"),
+        (torch.Size, "__subclasses__"),
+    ],
+)
+def test_getattr_in_a_pickle_reads_members_of_torchs_enum_and_nothing_else(
+    of: Any, name: str, tmp_path: Path, alone: Group
+) -> None:
+    folder = old(tmp_path)
+    (folder / ".metadata").write_bytes(pickle.dumps(Attribute(of, name)))
+    resealed(folder)
+    with pytest.raises(PermissionRefused, match=r"names builtins\.getattr"):
+        resumed(tmp_path, alone)
+
+
 def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Group) -> None:
     """There, and nowhere else, paths come from ``pathlib._local``."""
-    begun(tmp_path, alone)
-    index = folder_of(tmp_path, 6) / ".metadata"
-    plain = pickle.dumps(pickle.loads(index.read_bytes()), protocol=3)  # noqa: S301 - we wrote it a moment ago
+    folder = old(tmp_path)
+    index = folder / ".metadata"
+    plain = pickle.dumps(pickle.loads(index.read_bytes()), protocol=3)  # noqa: S301 - it is our own
     theirs = plain.replace(b"cpathlib\n", b"cpathlib._local\n")
     assert b"cpathlib._local\nPosixPath\n" in theirs
     index.write_bytes(theirs)
-    resealed(folder_of(tmp_path, 6))
-    assert resumed(tmp_path, alone).step == 6
+    resealed(folder)
+    assert resumed(tmp_path, alone).step == 2
 
 
 def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alone: Group) -> None:
     """The index is honest, and points to a file of torch.save with more than a tensor in it."""
-    begun(tmp_path, alone)
-    folder = folder_of(tmp_path, 6)
+    folder = old(tmp_path)
     with (folder / ".metadata").open("rb") as stream:
-        index = pickle.load(stream)  # noqa: S301 - we wrote it a moment ago
+        index = pickle.load(stream)  # noqa: S301 - it is our own
     torch.save(Evil(tmp_path / "trace"), folder / "__0_0.distcp")
     size = (folder / "__0_0.distcp").stat().st_size
     for entry in index.storage_data.values():
@@ -262,6 +351,31 @@ def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alon
     with pytest.raises(PermissionRefused, match=r"posix\.system"):
         resumed(tmp_path, alone)
     assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"file": "../../secret"}, PermissionRefused, "which is not in the manifest"),
+        ({"start": 10_000}, InputError, "of rank-0.bin, which has"),
+        ({"start": -1}, InputError, "in bytes -1 to"),
+        ({"shape": [-1]}, InputError, "state.model/0.bias in bytes"),
+        ({"dtype": "load"}, InputError, "of the type 'load'"),
+        ({"more": 1}, InputError, r"unknown fields \['more'\]"),
+    ],
+)
+def test_index_that_leads_anywhere_else_is_refused(
+    change: dict[str, Any], error: type[Exception], said: str, tmp_path: Path, alone: Group
+) -> None:
+    begun(tmp_path, alone)
+    folder = folder_of(tmp_path, 6)
+    body = json.loads((folder / "index.json").read_text())
+    entry = body["tensors"]["state.model/0.bias"]
+    (entry if "dtype" in change else entry["chunks"][0]).update(change)
+    (folder / "index.json").write_text(json.dumps(body))
+    resealed(folder)
+    with pytest.raises(error, match=said):
+        resumed(tmp_path, alone)
 
 
 @pytest.mark.parametrize("path", ["../../secret", "/etc/passwd", "", "."])
@@ -314,10 +428,10 @@ def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, 
     with pytest.raises(Diverged, match="nothing was saved"):
         kept.roll_back(state)
     train(kept, state, 7)
-    flip(folder_of(tmp_path, 7) / "__0_0.distcp")
+    flip(folder_of(tmp_path, 7) / "rank-0.bin")
     kept.roll_back(state)
     assert (state.step, len(state.facts["sums"])) == (6, 6)
-    flip(folder_of(tmp_path, 6) / "__0_0.distcp")
+    flip(folder_of(tmp_path, 6) / "rank-0.bin")
     kept.roll_back(state)
     train(kept, state, 2)
     assert state.step == 6
@@ -335,10 +449,10 @@ def test_the_newest_stay_and_the_others_go(keep: int, tmp_path: Path, alone: Gro
 def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: Group) -> None:
     begun(tmp_path, alone, 12, keep=4)
     for damaged in (12, 8):
-        flip(folder_of(tmp_path, damaged) / "__0_0.distcp")
+        flip(folder_of(tmp_path, damaged) / "rank-0.bin")
     Retention(tmp_path / "checkpoints", 2, keep_best=True).tidy(9, held=[])
     assert steps_in(tmp_path) == [12, 10, 8, 6], "two verify: 10 and 6; nothing is older"
-    flip(folder_of(tmp_path, 10) / "__0_0.distcp")
+    flip(folder_of(tmp_path, 10) / "rank-0.bin")
     Retention(tmp_path / "checkpoints", 2, keep_best=True).tidy(9, held=[])
     assert steps_in(tmp_path) == [12, 10, 8, 6], "only one verifies: nothing is removed"
 
@@ -348,7 +462,7 @@ def test_a_damaged_one_is_read_and_told_once_until_it_changes(
 ) -> None:
     begun(tmp_path, alone, 8, keep=4)
     broken, retention = (
-        folder_of(tmp_path, 8) / "__0_0.distcp",
+        folder_of(tmp_path, 8) / "rank-0.bin",
         Retention(tmp_path / "checkpoints", 2, keep_best=True),
     )
     flip(broken)
@@ -374,7 +488,7 @@ def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Group) -> None:
         kept.saw(state, loss, last=False)
         if state.step == 4:
             kept._settle()
-            (folder_of(tmp_path, 4) / "pinned-by-registry.json").write_text("{}")
+            (folder_of(tmp_path, 4) / "pinned-by-ada.json").write_text("{}")
     train(kept, state, 2)
     assert steps_in(tmp_path) == [16, 14, 4, 3], "3 was best, though no checkpoint was due there; 4 is pinned"
     assert kept.best(replace(state, facts={"watched": {"best_step": 3}}))

@@ -10,8 +10,10 @@ from mlflow import MlflowClient
 
 from tests.tracking.server import Way, mlflow_server, way_to
 from tests.train.problems import Outcome, run
+from trainwright.artifacts import Progress
 from trainwright.documents import digest_file
 from trainwright.experiment import Tracking
+from trainwright.launch.local import Local
 from trainwright.tracking.__main__ import replay
 from trainwright.tracking.history import FILE, History
 from trainwright.train.curves import Curves
@@ -117,6 +119,18 @@ def test_a_disk_that_refuses_the_progress_file_ends_no_training(
     said = capfd.readouterr().err
     assert "the progress file could not be written" in said
     assert "step 7 of 7" in said
+
+
+def test_progress_names_the_step_of_the_newest_checkpoint(training_set: Path, tmp_path: Path) -> None:
+    """What a job on a shared volume leaves there has it still; beside an output it is removed in the end."""
+    shared, settings = tmp_path / "shared", {"epochs": 2, "checkpoints": {"every_steps": 1}}
+    shared.mkdir()
+    resources = {**ALONE, "launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
+    run(training_set, tmp_path / "out", Local(), training=settings, resources=resources)
+    (path,) = shared.rglob("progress.json")
+    progress = Progress.read(path)
+    assert progress.step == progress.total, "written before the last checkpoint is"
+    assert 0 < progress.checkpoint_step < progress.step
 
 
 def test_the_page_shows_the_curves(trained: Outcome) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -66,6 +66,8 @@ class Curves:
         self._home, self._last, self._keep = home, 0, keep
         self._base: tuple[int, int] | None = None
         self._incomplete = False
+        self.committed: Callable[[], int] = lambda: 0
+        """Returns the step of the newest checkpoint."""
         if not leads:
             return
         self._spent_s = _spent_s(home / FILE) if world else 0.0
@@ -161,6 +163,7 @@ class Curves:
             samples_per_s=round(self._speed(step), 1),
             eta_s=round(rest_s, 1),
             time=datetime.now(UTC).isoformat(timespec="seconds"),
+            checkpoint_step=self.committed(),
             metrics=dict(self._usage.values),
         )
         try:

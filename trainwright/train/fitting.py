@@ -71,6 +71,7 @@ def fit_network(
         Pulse(given.folder, group.rank, training.guards.stall_s) as pulse,
     ):
         keeper = _keeper(given, order)
+        given.curves.committed = lambda: keeper.figures.committed
         loop = Loop(
             stepper,
             feeder,

@@ -19,6 +19,10 @@ _FIRST = 2
 _LEAST_S = 0.005
 """A process that takes less than this longer is not slow: a machine does other things too."""
 
+_IN_A_ROW = 3
+"""Comparisons in a row that name a process. The first one writes curves and checkpoints beside its steps,
+which shows in single comparisons where a step takes a millisecond."""
+
 
 class Straggling:
     """Compares how long the processes take for what each does by itself, every ten steps.
@@ -37,7 +41,7 @@ class Straggling:
         self._group, self._slow = group, training.guards.slow
         self._begun = self._passed = 0.0
         self._seen = self._counted = 0
-        self._named: set[int] = set()
+        self._row: dict[int, int] = {}
         if self._compares and not training.compile:
             module.register_forward_pre_hook(self._begins)
             module.register_forward_hook(self._ends)
@@ -73,13 +77,13 @@ class Straggling:
             return
         seconds = [float(part) for part in parts]
         slow = stragglers(seconds, self._slow or 0)
-        for rank in sorted(slow - self._named):
+        self._row = {rank: self._row.get(rank, 0) + 1 for rank in slow}
+        for rank in sorted(rank for rank, count in self._row.items() if count == _IN_A_ROW):
             others = median(seconds[:rank] + seconds[rank + 1 :])
             sys.stderr.write(
                 f"step {number:,}: rank {rank} is slow: {seconds[rank]:.3g} s a step by itself, the others "
                 f"{others:.3g} s; all wait for it\n"
             )
-        self._named = slow
 
 
 def stragglers(seconds: list[float], slow: float) -> set[int]:

@@ -44,12 +44,14 @@ class Figures:
         stall_s: Seconds for which training stood still because of them.
         resume_s: Seconds that finding and reading a state took.
         resumed: Step that the training went on from; 0 if it began.
+        committed: Step of the checkpoint that the training would resume from now; 0 if there is none.
     """
 
     saves: int = 0
     stall_s: float = 0.0
     resume_s: float = 0.0
     resumed: int = 0
+    committed: int = 0
 
 
 class Checkpoints:
@@ -94,6 +96,7 @@ class Checkpoints:
         found = self._restorer.restore(state)
         self._schedule.begin(state.step)
         self.figures.resume_s, self.figures.resumed = time.monotonic() - begun, state.step
+        self.figures.committed = state.step
         if found and self._shelf:
             sys.stderr.write(f"resumed from {found.name} in {self.figures.resume_s:.1f} s\n")
 
@@ -123,7 +126,7 @@ class Checkpoints:
         self._number = self._ask(Shelf.open)
         if not self._restorer.restore(state):
             raise Diverged(f"nothing was saved before step {step:,}", where="training.checkpoints")
-        self._saved = -1
+        self._saved, self.figures.committed = -1, state.step
         self._schedule.begin(state.step)
 
     def best(self, state: State) -> bool:
@@ -198,6 +201,8 @@ class Checkpoints:
             if outcome.kind != "committed":
                 self._shelf.discard(manifest.name)
         outcome = self._writer.share(outcome)
+        if outcome.kind == "committed":
+            self.figures.committed = manifest.step
         if self._shelf and outcome.kind == "committed":
             self._shelf.settle(manifest.name)
         return outcome

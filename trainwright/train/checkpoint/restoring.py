@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from trainwright.errors import DependencyError, InputError
 from trainwright.train.checkpoint.agreement import Circle
 from trainwright.train.checkpoint.manifest import Manifest, Name
-from trainwright.train.checkpoint.reading import Reader, damage, load
+from trainwright.train.checkpoint.reading import damage, load, reader
 from trainwright.train.checkpoint.shelf import Shelf
 from trainwright.train.checkpoint.tensors import (
     Shapes,
@@ -95,7 +95,7 @@ class Restorer:
 
     def _read(self, state: State, manifest: Manifest) -> None:
         folder = self._folder / str(manifest.name)
-        metadata = self._circle.all(lambda: Reader(folder, manifest).read_metadata())[self._circle.rank]
+        metadata = self._circle.all(lambda: reader(folder, manifest).read_metadata())[self._circle.rank]
         wanted: Shapes = {}
         for shapes in self._circle.all(lambda: shapes_of(tensors_of(state))):
             wanted |= shapes

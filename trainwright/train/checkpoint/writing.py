@@ -13,7 +13,6 @@ from torch import Tensor, distributed
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.tensor import DTensor
@@ -21,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from trainwright import storage
 from trainwright.documents import canonical, digest_file
 from trainwright.errors import TrainwrightError
+from trainwright.train.checkpoint.format import Index, TensorWriter, file_of
 from trainwright.train.checkpoint.manifest import Manifest, SavedFile
 from trainwright.train.checkpoint.tensors import STATE
 
@@ -72,7 +72,7 @@ class Writer:
         """Copy the tensors, and begin to write the copies into a folder that must not exist yet."""
         response = async_save(
             {STATE: dict(tensors)},
-            storage_writer=FileSystemWriter(folder, overwrite=False),
+            storage_writer=TensorWriter(folder),
             planner=DefaultSavePlanner(flatten_sharded_tensors=False),
             process_group=self._group,
             async_stager=self._stager,
@@ -156,7 +156,7 @@ def now() -> str:
 
 def _digested(folder: Path, rank: int) -> tuple[SavedFile, ...]:
     """Digest what a process wrote; the first one writes the index of all tensors too."""
-    paths = sorted(folder.glob(f"__{rank}_*.distcp")) + ([folder / ".metadata"] if rank == 0 else [])
+    paths = [folder / file_of(rank)] + ([folder / Index.FILE] if rank == 0 else [])
     return tuple(
         SavedFile(path=path.name, size=path.stat().st_size, sha256=digest_file(path)) for path in paths
     )
