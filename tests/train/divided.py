@@ -40,6 +40,15 @@ TRAINING = {"batch_size": 8, "learning_rate": 0.01, "weight_decay": 0.1, "clip":
 SAMPLES, STEPS = 18, 3
 """Batches of 8, 8 and 2: of the last one, some of four processes have no share."""
 
+EPSILON = 1e-3
+"""The epsilon of AdamW.
+
+At the default of 1e-8, a step is the sign of a gradient, however small. The rounding of float32, 1e-8 here,
+then moves a weight whose gradient is as small by as much as any other weight: by 5e-4 between two instruction
+sets in one process. At 1e-3, a step changes by at most ``learning_rate / EPSILON`` times what the gradient
+does, so weights can be compared as closely as gradients.
+"""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -172,6 +181,8 @@ def train(
     told, inputs, target = problem(network)
     torch.manual_seed(training.seed)
     stepper = Stepper(architecture.build(told), architecture, training, group)
+    for settings in stepper.optimizer.param_groups:
+        settings["eps"] = EPSILON
     order = Order(SAMPLES, training.batch_size, 8, training.seed)
     state = State(stepper.module, stepper.optimizer)
     keeper = Checkpoints(Checkpointing(every_steps=1), home, "0001", {}, group) if home else NoKeeper()
