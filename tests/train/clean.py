@@ -1,32 +1,61 @@
-"""Processes that begin clean, but with all modules there: forked from one that only imported them.
+"""Processes that begin clean, but with all modules there: forked from a server that only imported them.
 
-To import torch and what belongs to it takes seconds, and a fork does not. A test itself cannot be forked from
-once it has grown trees: the threads of OpenMP would be missing in the fork.
+To import torch and what belongs to it takes seconds, and a fork does not. A test itself cannot be forked:
+once it has grown trees, the threads of OpenMP are missing in the fork; once it has computed a gradient after
+an export, a CUDA build refuses to compute one in the fork, where its threads of autograd are missing.
 """
 
 import multiprocessing
 import os
+import random
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import reduction
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.train.clean", "tests.train.node", "tests.train.stoppable"])
+_CONTEXT.set_forkserver_preload(
+    ["tests.train.clean", "tests.train.lives", "tests.train.node", "tests.train.stoppable"]
+)
 
 
-def start(body: Callable[..., object], *arguments: Any, said: Path | None = None, **place: object) -> Any:
-    """Start a process that calls a function.
+class _Stream:
+    """A descriptor of this process that a process of the server gets under the same number.
+
+    By itself that would write where the server did when it began, which pytest no longer reads.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Callable[[int, Any], int], tuple[int, Any]]:
+        return _receive, (self._number, reduction.DupFd(self._number))
+
+
+def _receive(number: int, sent: Any) -> int:
+    return os.dup2(sent.detach(), number)
+
+
+def start(
+    body: Callable[..., object], *arguments: Any, said: Path | None = None, **place: object
+) -> ForkServerProcess:
+    """Start a process that calls a function, with this process's environment and output.
 
     Args:
         body: A function at the top of a module.
         arguments: What it is given.
         said: File for what it writes to its standard error.
-        place: Variables of its environment.
+        place: Further variables of its environment.
     """
-    process = _CONTEXT.Process(target=_run, args=(body, arguments, said, place))
+    environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+    streams = (_Stream(1), _Stream(2))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = _CONTEXT.Process(target=_run, args=(streams, body, arguments, said, environment), daemon=True)
     process.start()
     return process
 
@@ -40,20 +69,35 @@ def ended(process: ForkServerProcess) -> int:
 
 def places(*local: tuple[int, int]) -> list[dict[str, object]]:
     """Return what torchrun tells processes: the number on its machine, and that machine's processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": len(local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {"WORLD_SIZE": len(local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     return [
         {**shared, "RANK": rank, "LOCAL_RANK": at, "LOCAL_WORLD_SIZE": size}
         for rank, (at, size) in enumerate(local)
     ]
 
 
+def free_port() -> int:
+    """Return a port that nobody listens on.
+
+    It lies below those that the kernel gives to connections: one of these could be taken by another program
+    before the process that is told of it listens there.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def _run(
-    body: Callable[..., object], arguments: tuple[Any, ...], said: Path | None, place: dict[str, object]
+    _streams: tuple[int, ...],
+    body: Callable[..., object],
+    arguments: tuple[Any, ...],
+    said: Path | None,
+    environment: dict[str, str],
 ) -> None:
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.clear()
+    os.environ.update(environment)
     if said is not None:
         os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644), sys.stderr.fileno())
     body(*arguments)

@@ -61,7 +61,7 @@ def manifest(trained: Outcome) -> Model:
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Group]:
-    """A group of one process: this one, and left before another module forks."""
+    """A group of one process, this one; the module that asked for it leaves it at its end."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():

@@ -50,8 +50,8 @@ def kill_often(
         folder: An empty folder.
         count: How many kills.
         seed: Of the steps and ranks.
-        forked: Start each life by forking, which takes a tenth of the time; else the agent of a job starts
-            them, and is killed itself at some of the kills.
+        forked: Start each life from a fork server, which takes a tenth of the time; else the agent of a job
+            starts them, and is killed itself at some of the kills.
         processes: How many.
         whole: Every so many kills, one takes the whole job with it.
     """

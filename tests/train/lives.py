@@ -1,7 +1,7 @@
 """A small training of several processes that is killed and started again, and digests of all that it is.
 
 ``python -m tests.train.lives FOLDER OPTIONS`` is one process of it, in a job; :func:`live` starts those of
-one life by forking, which takes a tenth of the time.
+one life from a fork server, which takes a tenth of the time.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from tests.train import clean
 from trainwright.experiment import Training
 from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.train.architectures import Inputs
@@ -225,65 +226,45 @@ def live(
     Args:
         options: The training.
         processes: How many.
-        prepare: Called in each process first, with its rank.
+        prepare: Called in each process first, with its rank; a function at the top of a module, or a partial
+            of one.
         grace_s: Seconds that the others are given to say why they end too.
         within_s: Seconds after which all are killed.
     """
     return ended(begin(options, processes, prepare), grace_s=grace_s, within_s=within_s)
 
 
-def begin(options: Options, processes: int = 2, prepare: Callable[[int], None] | None = None) -> list[int]:
-    """Start the processes of one life, and return their ids."""
+def begin(
+    options: Options, processes: int = 2, prepare: Callable[[int], None] | None = None
+) -> list[ForkServerProcess]:
+    """Start the processes of one life."""
     Path(options.notes).mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return [_forked(options, rank, processes, port, prepare) for rank in range(processes)]
+    places = clean.places(*((rank, processes) for rank in range(processes)))
+    return [clean.start(_life, options, rank, prepare, **place) for rank, place in enumerate(places)]
 
 
-def ended(pids: list[int], *, grace_s: float = 2, within_s: float = 300) -> list[int]:
+def ended(life: list[ForkServerProcess], *, grace_s: float = 2, within_s: float = 300) -> list[int]:
     """Wait for the end of a life, and return the exit codes of its processes."""
-    codes: dict[int, int] = {}
     end = time.monotonic() + within_s
-    while len(codes) < len(pids):
-        for pid in pids:
-            if pid not in codes:
-                gone, status = os.waitpid(pid, os.WNOHANG)
-                if gone:
-                    codes[pid] = os.waitstatus_to_exitcode(status)
-        if any(codes.values()) or time.monotonic() > end:
-            grace = time.monotonic() + grace_s
-            for pid in pids:
-                _ended(pid, codes, grace)
+    while None in [process.exitcode for process in life]:
+        if any(process.exitcode for process in life) or time.monotonic() > end:
+            until = time.monotonic() + grace_s
+            for process in life:
+                process.join(max(0, until - time.monotonic()))
+                process.kill()
+                process.join()
         time.sleep(0.01)
-    return [codes[pid] for pid in pids]
+    return [process.exitcode or 0 for process in life]
 
 
-def _ended(pid: int, codes: dict[int, int], until: float) -> None:
-    while pid not in codes:
-        gone, status = os.waitpid(pid, os.WNOHANG)
-        if gone:
-            codes[pid] = os.waitstatus_to_exitcode(status)
-        elif time.monotonic() > until:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _forked(
-    options: Options, rank: int, processes: int, port: int, prepare: Callable[[int], None] | None
-) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child:
-        return child
+def _life(options: Options, rank: int, prepare: Callable[[int], None] | None) -> None:
+    """Be one process of a life; what it still has threads for is left, as at the end of a forked one."""
     code = 70
     try:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-        os.environ.update({name: str(value) for name, value in place.items()})
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         code = _code(options, rank, prepare)
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 

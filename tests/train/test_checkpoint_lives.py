@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def test_sharded_parameters_go_on_unsharded_and_the_other_way_round(tmp_path: Pa
 
 
 def test_of_two_attempts_at_once_the_older_ends_and_nothing_is_mixed(tmp_path: Path) -> None:
-    older = asked(tmp_path, 2000, pause_s=0.02, settings={"keep": 50})
-    newer = replace(older, steps=80, attempt="0002", notes=str(tmp_path / "newer"))
+    # The newer may take seconds to begin on a busy machine; the older must be far from step 200 then.
+    older = asked(tmp_path, 2000, pause_s=0.1, settings={"keep": 50})
+    newer = replace(older, steps=200, pause_s=0, attempt="0002", notes=str(tmp_path / "newer"))
     first = begin(older)
     await_that(lambda: committed(checkpoints(older)))
     second = begin(newer)
@@ -120,14 +122,14 @@ def _full_from(step: int, until: int, _rank: int) -> None:
 
 def test_a_disk_that_was_full_for_a_while_costs_one_checkpoint(tmp_path: Path) -> None:
     options = asked(tmp_path, hidden=512)
-    assert live(options, prepare=lambda rank: _full_from(20, 21, rank)) == [0, 0]
+    assert live(options, prepare=partial(_full_from, 20, 21)) == [0, 0]
     assert steps_in(checkpoints(options)) == [40, 30, 10]
     assert not list(checkpoints(options).glob("step-00000020.*"))
 
 
 def test_a_disk_that_stays_full_ends_the_training_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     options = asked(tmp_path, 80, hidden=512)
-    assert live(options, prepare=lambda rank: _full_from(20, 90, rank)) == [21, 21]
+    assert live(options, prepare=partial(_full_from, 20, 90)) == [21, 21]
     said = error(Path(options.notes), 1)
     assert "could not be saved 2 times in a row" in said["what"]
     assert "File too large" in said["what"]
@@ -185,13 +187,17 @@ def test_a_copy_that_cannot_be_read_neither_ends_the_copying_nor_the_training(
 
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bucket behind an address where nothing listens, and little patience with it."""
+    """A bucket behind an address where nothing listens."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(Copies.__init__, "__defaults__", (0.5,))
     return "s3://bucket/checkpoints"
+
+
+def _impatient(_rank: int) -> None:
+    """Try a call to the store again for half a second only."""
+    Copies.__init__.__defaults__ = (0.5,)  # type: ignore[misc]
 
 
 def test_a_store_that_does_not_answer_does_not_stop_the_training(
@@ -200,7 +206,7 @@ def test_a_store_that_does_not_answer_does_not_stop_the_training(
     options = asked(tmp_path, 20)
     assert live(options) == [0, 0]
     settings = {"store": unreachable, "wait_s": 6}
-    assert live(replace(options, steps=40, settings=settings)) == [0, 0]
+    assert live(replace(options, steps=40, settings=settings), prepare=_impatient) == [0, 0]
     assert steps_in(checkpoints(options))[0] == 40
     said = capfd.readouterr().err
     assert "the store does not answer; training goes on without it" in said
@@ -212,14 +218,14 @@ def test_where_nothing_lies_here_and_the_store_does_not_answer_no_training_begin
     tmp_path: Path, unreachable: str
 ) -> None:
     options = stored(asked(tmp_path, 20), unreachable)
-    assert live(options) == [21, 21]
+    assert live(options, prepare=_impatient) == [21, 21]
     assert "whether there is something to go on from cannot be told" in error(Path(options.notes))["what"]
 
 
 def test_of_two_homes_with_one_store_the_older_ends(tmp_path: Path) -> None:
     """A machine that was thought lost and comes back has its own disk, but not its own training."""
-    lost = stored(asked(tmp_path / "lost", 2000, pause_s=0.02), str(tmp_path / "store"))
-    new = stored(asked(tmp_path / "new", 60, pause_s=0.02), str(tmp_path / "store"))
+    lost = stored(asked(tmp_path / "lost", 2000, pause_s=0.1), str(tmp_path / "store"))
+    new = stored(asked(tmp_path / "new", 200), str(tmp_path / "store"))
     first = begin(lost)
     await_that(lambda: committed(tmp_path / "store" / "ab12"))
     assert live(new) == [0, 0]
