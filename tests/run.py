@@ -1,19 +1,20 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
-``python tests/run.py [pytest's options] [paths]``; without paths, everything. Two environments run at a
-time; what pytest says is printed whole, one environment after the other. Up to three tests that failed beside
-others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Two pytests run at a time; the
+tests of a long environment are divided over several, so that neither core waits for the other at the end.
+What each pytest says is printed whole, one after the other. Up to three tests that failed beside others run
+once more alone; one that then passes is named as unstable (docs/decisions/0012).
 """
 
+import math
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
@@ -45,8 +46,11 @@ CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """Start pytest from behind the environment's own packages, so that it hides none of them."""
 
-LONGEST = (AUTHORING, "torch")
+LONGEST = ("torch", AUTHORING)
 """Begun first, so that neither is left running alone at the end."""
+
+TESTS_OF_A_PART = 150
+"""About as many test functions are given to one pytest. Each further one imports everything once more."""
 
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
@@ -59,10 +63,19 @@ AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one environment's tests came to, and whether pytest ran to its end."""
+class Part:
+    """Paths that one pytest runs in an environment; parts of the same environment have different numbers."""
 
     environment: str
+    number: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one part's tests came to, and whether pytest ran to its end."""
+
+    part: Part
     passed: int
     failed: int
     skipped: int
@@ -111,51 +124,56 @@ def carry_pytest() -> Path:
     return folder
 
 
-def run(environment: str, options: Sequence[str], paths: Sequence[str], *, may_be_empty: bool) -> Outcome:
-    """Run one environment's tests and count them."""
+def surroundings(environment: str) -> dict[str, str]:
+    """Return the variables that pytest runs with.
+
+    Compiled files are written and found again, or each of the hundreds of Pythons that tests start would
+    compile what it imports. Threads of torch that spin while they wait take the core of the other pytest.
+    """
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"OMP_NUM_THREADS": "1"} | found if environment == "torch" else found
+
+
+def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
+    """Run one part's tests and count them."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "junit.xml"
-        cache = f"cache_dir=.pytest_cache/{environment}"
-        command = [
-            str(interpreter(environment)),
-            "-c",
-            START,
-            str(ENVIRONMENTS / "pytest"),
-            "-q",
-            "-o",
-            cache,
-        ]
-        command += ["--continue-on-collection-errors", "--junitxml", str(report), *options, *paths]
+        command = [str(interpreter(part.environment)), "-c", START, str(ENVIRONMENTS / "pytest"), "-q"]
+        command += ["-o", f"cache_dir=.pytest_cache/{part.environment}-{part.number}"]
+        command += ["--continue-on-collection-errors", "--junitxml", str(report), *options, *part.paths]
         done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            cwd=ROOT,
+            env=surroundings(part.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         counts = count(report)
     broken = done.returncode not in {0, FAILURES, *([NO_TESTS] if may_be_empty else [])}
     passed, failed, skipped = counts
     if broken and not failed:
         failed = 1
-    head = f"== {environment}  {', '.join(paths)}  {time.monotonic() - started:.1f} s"
-    ended = f"\n{environment}: pytest ended with {done.returncode}" if broken else ""
+    head = f"== {part.environment}  {', '.join(part.paths)}  {time.monotonic() - started:.1f} s"
+    ended = f"\n{part.environment}: pytest ended with {done.returncode}" if broken else ""
     said = f"{head}\n{done.stdout.rstrip()}{ended}\n"
-    return Outcome(environment, passed, failed, skipped, not broken, said)
+    return Outcome(part, passed, failed, skipped, not broken, said)
 
 
-def again(
-    outcomes: Sequence[Outcome], options: Sequence[str], groups: Mapping[str, Sequence[str]]
-) -> tuple[list[Outcome], int]:
+def again(outcomes: Sequence[Outcome], options: Sequence[str]) -> tuple[list[Outcome], int]:
     """Run the few tests that failed once more, with nothing beside them; return how many are unstable."""
     failed = [outcome for outcome in outcomes if outcome.failed]
     if not all(outcome.whole for outcome in failed) or sum(one.failed for one in failed) > MOST_AGAIN:
         return list(outcomes), 0
-    settled = {outcome.environment: outcome for outcome in outcomes}
+    settled = {outcome.part: outcome for outcome in outcomes}
     unstable = 0
     for first in failed:
-        name = first.environment
-        second = run(name, [*options, *AGAIN, "-rp"], groups[name], may_be_empty=False)
+        second = run(first.part, [*options, *AGAIN, "-rp"], may_be_empty=False)
         print("once more, alone:", second.said, sep="\n", flush=True)  # noqa: T201
         if second.whole and not second.failed and second.passed == first.failed:
-            settled[name] = replace(first, passed=first.passed + second.passed, failed=0)
+            settled[first.part] = replace(first, passed=first.passed + second.passed, failed=0)
             unstable += second.passed
     return list(settled.values()), unstable
 
@@ -180,6 +198,33 @@ def grouped(paths: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
+def parts(environment: str, paths: Sequence[str]) -> list[Part]:
+    """Divide an environment's paths, when they hold many tests; neighbours stay together, for fixtures."""
+    tests = {file: size(file) for path in paths for file in files(path)}
+    count = math.ceil(sum(tests.values()) / TESTS_OF_A_PART)
+    if count < 2:
+        return [Part(environment, 0, tuple(paths))]
+    slices: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for file, here in tests.items():
+        slices[min(count - 1, before * count // sum(tests.values()))].append(file)
+        before += here
+    return [Part(environment, number, tuple(part)) for number, part in enumerate(slices) if part]
+
+
+def files(path: str) -> list[str]:
+    """List the test files below a path; a file, or a test in one, stands for itself."""
+    here = ROOT / path
+    return (
+        [str(file.relative_to(ROOT)) for file in sorted(here.rglob("test_*.py"))] if here.is_dir() else [path]
+    )
+
+
+def size(path: str) -> int:
+    """Count the test functions of a file; a single test is one."""
+    return 1 if "::" in path else len(re.findall(r"^ *def test_", (ROOT / path).read_text(), re.MULTILINE))
+
+
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Part pytest's options from paths below tests/; a path that is not there stays with the options."""
     paths = [
@@ -194,7 +239,7 @@ def main() -> int:
     """Run what was asked for; 0 when every test passed and there was at least one."""
     # A shell that starts this in the background has Ctrl-C ignored, and so would every process of a test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    options, paths = split([part for text in sys.argv[1:] for part in shlex.split(text)])
+    options, paths = split(sys.argv[1:])
     groups = grouped(paths or everything())
     missing = [name for name in groups if not interpreter(name).exists()]
     if missing:
@@ -204,11 +249,12 @@ def main() -> int:
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         order = sorted(groups, key=lambda name: name not in LONGEST)
-        jobs = [pool.submit(run, name, options, groups[name], may_be_empty=bool(options)) for name in order]
+        queue = [part for name in order for part in parts(name, groups[name])]
+        jobs = [pool.submit(run, part, options, may_be_empty=bool(options)) for part in queue]
         for job in jobs:
             outcomes.append(job.result())
             print(outcomes[-1].said, flush=True)  # noqa: T201
-    outcomes, unstable = again(outcomes, options, groups)
+    outcomes, unstable = again(outcomes, options)
     passed = sum(outcome.passed for outcome in outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)

@@ -63,8 +63,37 @@ def test_the_last_line_counts_everything(
 
 def test_paths_and_options_are_passed_on(tmp_path: Path) -> None:
     files = {"house/test_a.py": PASSES + FAILS, "pages/test_a.py": FAILS}
-    assert run(tmp_path, files, "tests/house -k one") == (0, "1 passed, 0 failed, 0 skipped")
+    assert run(tmp_path, files, "tests/house", "-k", "one") == (0, "1 passed, 0 failed, 0 skipped")
+    assert run(tmp_path, files, "tests/house", "-k", "one or two") == (1, "1 passed, 1 failed, 0 skipped")
     assert run(tmp_path, files, "tests/house/test_a.py::test_two") == (1, "0 passed, 1 failed, 0 skipped")
+
+
+def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) -> None:
+    """What failed runs once more in the part that it is of, and its cache is not that of another part."""
+    many = "".join(f"def test_{number}(): pass\n" for number in range(100))
+    unstable = (
+        "import pathlib\ndef test_it(tmp_path_factory):\n    seen = pathlib.Path(__file__).parent / 'seen'\n"
+    )
+    unstable += "    there = seen.exists()\n    seen.touch()\n    assert there\n"
+    files = {f"house/test_{name}.py": many for name in "ab"} | {"pages/test_d.py": unstable}
+    for path, text in files.items():
+        file = tmp_path / "tests" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = start(tmp_path)
+    heads = [line for line in done.stdout.splitlines() if line.startswith("== authoring")]
+    assert len(heads) == 3, "two in parts, and one test again"
+    assert heads[-1].partition("  ")[2].startswith("tests/pages/test_d.py  ")
+    assert (
+        done.stdout.splitlines()[-1]
+        == "201 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
+    )
+
+
+def test_what_tests_start_may_keep_what_it_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    looks = "import sys\ndef test_it(): assert not sys.dont_write_bytecode\n"
+    assert run(tmp_path, {"house/test_a.py": looks}) == (0, "1 passed, 0 failed, 0 skipped")
 
 
 @pytest.mark.parametrize("images", ["image: feast", "image: launcher\n  job_image: feast"])
