@@ -95,7 +95,7 @@ $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 # Feast with Spark and Ray, which its tests start.
 $(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .venv/.made
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 # What builds the site: it imports the library as an author has it.
