@@ -114,7 +114,7 @@ class Shop:
             "source": str(self.repository / "**" / "*"),
             "state": str(self.folder / "state"),
         }
-        return Materialize.model_validate(places | {"lease_s": 600, "wait_s": 60} | changes)
+        return Materialize.model_validate(places | {"lease_s": 600, "wait_s": 60, "retry_s": 0} | changes)
 
     def run(
         self, *, now: datetime | None = None, date: str = "", scheduled: str = "", **changes: Any

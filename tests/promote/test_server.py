@@ -9,12 +9,12 @@ from tests.promote.race import race
 from tests.promote.shelf import DIRECT, MODEL, stock
 from tests.register.steps import Run
 from tests.tracking.server import Way, mlflow_server, on_postgres, way_to
+from trainwright import retries
 from trainwright.errors import DependencyError
 from trainwright.experiment import PromotionRequest, Registry
 from trainwright.promote.history import read_history
 from trainwright.promote.promotion import Promoted, promote
 from trainwright.register.registration import Registration, register
-from trainwright.tracking import server
 from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -52,7 +52,7 @@ def test_the_first_answer_to_every_kind_of_change_lost_makes_one_version_and_one
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each was done, and nobody was told."""
-    monkeypatch.setattr(server, "_LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(retries, "LONGEST_S", 0.1)
     registry = section(way, "lossy", tmp_path)
     way.mode = "once"
     made = enter(Run(tmp_path / "run"), registry)

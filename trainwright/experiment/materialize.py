@@ -46,6 +46,9 @@ class Materialize(Section):
     lease_s: float = Field(
         60, gt=0, le=3600, description="After so long without a sign of life, a writer counts as dead."
     )
+    retry_s: int = Field(
+        600, ge=0, description="Keep trying this long while the online store or the registry does not answer."
+    )
     wait_s: float = Field(180, ge=0, description="How long to wait for another writer of the same view.")
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ Feast is imported inside functions: it takes seconds, and only two verbs need it
 from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
 from trainwright.featurestore.definitions import inside, read_definitions
 from trainwright.featurestore.online import Online, OnlineView, open_online
+from trainwright.featurestore.outages import sit_out
 from trainwright.featurestore.repository import (
     OFFLINE_STORE,
     SETTINGS,
@@ -38,4 +39,5 @@ __all__ = [
     "open_store",
     "read_definitions",
     "require_version",
+    "sit_out",
 ]

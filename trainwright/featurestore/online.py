@@ -11,6 +11,7 @@ from typing import Any
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.featurestore.outages import sit_out
 from trainwright.featurestore.repository import (
     SETTINGS,
     apply_hint,
@@ -20,6 +21,7 @@ from trainwright.featurestore.repository import (
     open_store,
 )
 from trainwright.featurestore.view import in_files
+from trainwright.retries import OUTAGE_S
 
 EMBEDDED = "sqlite"
 """Feast's name of the online store that is a file of this machine."""
@@ -108,13 +110,16 @@ class Online:
         return str(engine if isinstance(engine, str) else getattr(engine, "type", "local"))
 
 
-def open_online(repository: str, names: Sequence[str] = (), *, fetched: bool = False) -> Online:
+def open_online(
+    repository: str, names: Sequence[str] = (), *, fetched: bool = False, retry_s: float = OUTAGE_S
+) -> Online:
     """Open the views that an applied repository serves. Nothing is written, and no feature is read.
 
     Args:
         repository: Folder with ``feature_store.yaml``.
         names: Views to open; all that are online when empty.
         fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
+        retry_s: How long the registry may be away.
 
     Raises:
         InputError: There is no such folder, registry or view; the online store would be gone with this
@@ -132,7 +137,7 @@ def open_online(repository: str, names: Sequence[str] = (), *, fetched: bool = F
         )
     _require_lasting(settings.online_store, folder, fetched=fetched)
     store = open_store(folder, settings, fetched=fetched)
-    known = _views(store, folder)
+    known = sit_out(lambda: _views(store, folder), "reading Feast's registry", retry_s)
     _require_known(names, known, folder)
     chosen = names or [name for name, view in known.items() if view.online and getattr(view, "enabled", True)]
     if not chosen:
@@ -163,13 +168,13 @@ def _require_lasting(online: Any, folder: Path, *, fetched: bool) -> None:
     try:
         if path.exists():
             path.open("r+b").close()
-        else:
-            tempfile.TemporaryFile(dir=next(parent for parent in path.parents if parent.exists())).close()
+        # SQLite makes its journal beside the file.
+        tempfile.TemporaryFile(dir=next(parent for parent in path.parents if parent.exists())).close()
     except OSError as error:
         raise PermissionRefused(
             f"the online store is {online.type!r}, a file that cannot be written: {error.strerror}: {path}",
             where=f"{SETTINGS}: online_store.path {online.path!r}",
-            hint=f"{serve} Or mount a volume that this step may write to.",
+            hint=f"{serve} Or mount a volume with write access (--containers: --mount {path.parent}:rw).",
         ) from None
 
 

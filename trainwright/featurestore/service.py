@@ -9,6 +9,7 @@ from typing import Any
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError
+from trainwright.featurestore.outages import sit_out
 from trainwright.featurestore.repository import (
     ENGINE_STORE,
     OFFLINE_STORE,
@@ -19,6 +20,7 @@ from trainwright.featurestore.repository import (
     open_store,
 )
 from trainwright.featurestore.view import View, in_files, offline_file, offline_files
+from trainwright.retries import OUTAGE_S
 from trainwright.storage import take_listing
 
 _SOURCES = {OFFLINE_STORE: "FileSource", ENGINE_STORE: "SparkSource"}
@@ -57,7 +59,7 @@ class Service:
         return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
 
 
-def open_service(repository: str, name: str, *, fetched: bool = False) -> Service:
+def open_service(repository: str, name: str, *, fetched: bool = False, retry_s: float = OUTAGE_S) -> Service:
     """Open one feature service of an applied Feast repository.
 
     Nothing is written, and nothing outside the repository and its offline files is asked.
@@ -66,6 +68,7 @@ def open_service(repository: str, name: str, *, fetched: bool = False) -> Servic
         repository: Folder with ``feature_store.yaml``; relative paths in it are relative to this folder.
         name: Name of the feature service.
         fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
+        retry_s: How long the registry may be away.
 
     Raises:
         InputError: There is no such folder, registry, service or offline file; or it needs something that
@@ -74,7 +77,7 @@ def open_service(repository: str, name: str, *, fetched: bool = False) -> Servic
     """
     folder = open_folder(repository)
     store = _store(folder, fetched=fetched)
-    known = _services(store, folder)
+    known = sit_out(lambda: _services(store, folder), "reading Feast's registry", retry_s)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
         raise InputError(

@@ -11,6 +11,11 @@ from trainwright.tracking.server import open_client, persist
 NONE = Production("", "", "")
 """No version is in production."""
 
+_HINT = (
+    "Nothing was trained or changed yet. Look at registry.tracking_uri and at the server; when it answers, "
+    "run again: what was done before is reused."
+)
+
 
 def locate(registry: Registry, record: Path, summary: Path) -> Production:
     """Ask the registry which version is in production.
@@ -29,8 +34,8 @@ def locate(registry: Registry, record: Path, summary: Path) -> Production:
         PermissionRefused: It refuses this identity.
     """
     watch, uri = Stopwatch(), registry.tracking_uri
-    client = persist(lambda: open_client(uri), uri, registry.retry_s)
-    found = persist(lambda: find(client, registry.model), uri, registry.retry_s) or NONE
+    client = persist(lambda: open_client(uri), uri, registry.retry_s, hint=_HINT)
+    found = persist(lambda: find(client, registry.model), uri, registry.retry_s, hint=_HINT) or NONE
     headline = f"no version of {registry.model} is in production"
     if found.version:
         headline = f"{registry.model} version {found.version} is in production, model {found.model[:6]}"

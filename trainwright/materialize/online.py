@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from trainwright.artifacts import Listing, SourceFile
@@ -17,6 +18,7 @@ from trainwright.featurestore import (
     is_remote,
     open_online,
     require_version,
+    sit_out,
 )
 from trainwright.materialize.check import check, require_equal
 from trainwright.materialize.emptied import Earlier, look_up_earlier
@@ -140,7 +142,8 @@ def _opened(section: Materialize, version: str) -> Iterator[Online]:
     remote = is_remote(section.repository)
     listing = require_version(section.source, version) if remote else Listing(source=section.source, files=())
     with checked_out(section.repository, listing) as checkout:
-        online = open_online(str(checkout.folder), section.views, fetched=checkout.fetched)
+        folder, fetched = str(checkout.folder), checkout.fetched
+        online = open_online(folder, section.views, fetched=fetched, retry_s=section.retry_s)
         try:
             yield online
         finally:
@@ -162,12 +165,20 @@ def _run_view(
         started = time.monotonic()
         earlier = Earlier()
         if not window.backfill:
-            earlier = look_up_earlier(online, view, listing.files, window, section.since)
+            earlier = sit_out(
+                partial(look_up_earlier, online, view, listing.files, window, section.since),
+                f"looking up earlier rows of {view.name}",
+                section.retry_s,
+            )
         if earlier.emptied:
             before, window = None, incremental(None, section.since, window.end, timedelta(0))
         if before and before.reached_time and not is_ours(online, view):
             window = window.up_to(min(before.reached_time, now))
-        done = _write(online, view, listing.files, window, section, lease, before)
+        done = sit_out(  # rows that are written twice are the same, and the lease is held meanwhile
+            partial(_write, online, view, listing.files, window, section, lease, before),
+            f"writing {view.name} to the online store",
+            section.retry_s,
+        )
         mark = _mark(online, view, window, listing, lease, before, history.last(), done)
         lease.require()
         history.add(mark)

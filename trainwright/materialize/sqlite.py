@@ -1,6 +1,5 @@
 """Writing into SQLite in Feast's layout: one row a key and feature."""
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -81,19 +80,7 @@ class SqliteWriter:
                 where=str(self._path),
                 hint="Run `trainwright features plan`, review it, and then `trainwright features apply`.",
             )
-        self._require_writable()
         return connection
-
-    def _require_writable(self) -> None:
-        """Reject a store on a read-only file system before any row is read: a retry would not change it."""
-        for path in (self._path, self._path.parent):  # SQLite makes its journal beside the file
-            if not os.access(path, os.W_OK):
-                raise InputError(
-                    f"the online store cannot be written to: {path} is read-only for this process",
-                    where=str(self._path),
-                    hint=f"With --containers, add --mount {self._path.parent}:rw. On a cluster, mount a "
-                    "volume with write access, or use an online store that is a server.",
-                )
 
     def _cells(self, rows: Rows) -> Iterator[tuple[Any, ...]]:
         """Give the table's rows: one a key and feature, keys in order so that the file grows in order."""

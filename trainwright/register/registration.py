@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+_KEPT = "The model is kept in this run: start the server, then run the register step alone."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Registration(Document):
@@ -110,14 +112,16 @@ def register(
     """
     watch = Stopwatch()
     candidate = admit(model, model_version, data_verdict, model_verdict, trial, registry.override)
-    client = persist(lambda: open_client(registry.tracking_uri), registry.tracking_uri, registry.retry_s)
+    uri, retry_s = registry.tracking_uri, registry.retry_s
+    client = persist(lambda: open_client(uri), uri, retry_s, hint=_KEPT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = tags(candidate, locks, commit, registry.author)
     audit = audit_at(registry.audit, registry.tracking_uri)
     entry, before = persist(
         lambda: _enter(client, registry, candidate, labels, (data_verdict, model_verdict)),
-        registry.tracking_uri,
-        registry.retry_s,
+        uri,
+        retry_s,
+        hint=_KEPT,
     )
     if audit:
         write_note(audit, _note(candidate, registry))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_TAKEN_UP = "Look at the server. When it answers, run the same promotion again: it continues from there."
+
 _TRIES = 3
 """How often aliases that another writer moves are set again before it is told."""
 
@@ -297,4 +299,4 @@ def disagreement(found: Mapping[str, str], said: Mapping[str, str]) -> str:
 
 
 def _asked(place: Place, action: Callable[[], _T]) -> _T:
-    return persist(action, place.uri, place.retry_s)
+    return persist(action, place.uri, place.retry_s, hint=_TAKEN_UP)

@@ -7,6 +7,11 @@ from trainwright.experiment import Registry
 from trainwright.serving import verified
 from trainwright.tracking.server import persist
 
+_HINT = (
+    "These are the files of the version in production. Look at the server that hands them out; when it "
+    "answers, run this step again: the candidate is kept."
+)
+
 
 def bring(source: str, digest: str, registry: Registry, folder: Path) -> tuple[Path, Model]:
     """Download a version's files, and check that they are what was registered.
@@ -26,7 +31,7 @@ def bring(source: str, digest: str, registry: Registry, folder: Path) -> tuple[P
         PermissionRefused: The store refuses this identity.
     """
     uri = registry.tracking_uri
-    place = Path(persist(lambda: _download(source, uri, folder), uri, registry.retry_s))
+    place = Path(persist(lambda: _download(source, uri, folder), uri, registry.retry_s, hint=_HINT))
     return place, verified(place, digest)
 
 

@@ -1,22 +1,18 @@
-"""One policy of retries for every store: growing, jittered waits that obey the store, within one patience."""
+"""Retries of every store, by the policy of :mod:`trainwright.retries`; the store may ask for longer waits."""
 
-import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from trainwright.errors import DependencyError, TrainwrightError, TransientError
+from trainwright.retries import GaveUp, retry
 from trainwright.storage.store import Passing
 from trainwright.storage.uris import redacted
 
 PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP answers that may be another the next time."""
 
-FIRST_S, LONGEST_S = 0.25, 32.0
-"""The first wait is drawn from up to FIRST_S, each next from up to twice as much, at most LONGEST_S."""
-
 _T = TypeVar("_T")
-_log = logging.getLogger("trainwright.storage")
 
 
 def retrying(call: Callable[[], _T], what: str, where: str, patience_s: float) -> _T:
@@ -32,35 +28,21 @@ def retrying(call: Callable[[], _T], what: str, where: str, patience_s: float) -
         TransientError: The store answered, but kept failing until patience ended.
         DependencyError: Nothing ever answered.
     """
-    import tenacity
+    failures = list[Passing]()
 
-    started, failures = time.monotonic(), list[Passing]()
-    jitter = tenacity.wait_random_exponential(multiplier=FIRST_S, max=LONGEST_S)
+    def passes(error: Exception) -> bool:
+        if isinstance(error, Passing):
+            failures.append(error)
+        return isinstance(error, Passing)
 
-    def once() -> _T:
-        try:
-            return call()
-        except Passing as failure:
-            failures.append(failure)
-            raise
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        return jitter(state) + (failures[-1].wait_s or 0.0)
-
-    def stop(_: tenacity.RetryCallState) -> bool:
-        return time.monotonic() - started + (failures[-1].wait_s or 0.0) >= patience_s
-
-    passing = tenacity.retry_if_exception_type(Passing)
     try:
-        result = tenacity.Retrying(retry=passing, wait=wait, stop=stop, reraise=True)(once)
-    except Passing:
-        raise _gave_up(failures, what, where, time.monotonic() - started) from None
-    if failures:
-        seconds, why = time.monotonic() - started, redacted(str(failures[-1]))
-        _log.warning(
-            "%s %s took %d tries, %.1f s: %s", what, redacted(where), len(failures) + 1, seconds, why
-        )
-    return result
+        return retry(call, passes, f"{what} {redacted(where)}", patience_s, _asked)
+    except GaveUp as end:
+        raise _gave_up(failures, what, where, end.seconds) from None
+
+
+def _asked(error: Exception) -> float:
+    return (error.wait_s or 0.0) if isinstance(error, Passing) else 0.0
 
 
 def wait_asked(value: str | None) -> float | None:

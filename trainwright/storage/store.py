@@ -6,7 +6,7 @@ from typing import BinaryIO, Protocol
 from trainwright.artifacts import SourceFile
 from trainwright.errors import DependencyError, InputError
 from trainwright.storage.access import Access
-from trainwright.storage.uris import Remote
+from trainwright.storage.uris import Remote, redacted
 
 Sink = Callable[[bytes], object]
 """Takes the bytes of a range as they come."""
@@ -22,7 +22,7 @@ class Passing(Exception):
     """
 
     def __init__(self, what: str, wait_s: float | None = None, *, answered: bool = True) -> None:
-        super().__init__(what)
+        super().__init__(redacted(what))  # its text goes into logs
         self.wait_s, self.answered = wait_s, answered
 
 

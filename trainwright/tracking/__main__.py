@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError, reported
+from trainwright.retries import OUTAGE_S
 from trainwright.tracking.history import FILE, History
 from trainwright.tracking.server import open_client, persist
 from trainwright.tracking.shipping import Destination, Sent, send
@@ -24,7 +25,7 @@ _LONGEST_PAUSE_S = 30.0
 _LAST_S = 10.0
 """Seconds that are spent on the rest after the training is gone."""
 
-_PATIENCE_S = 600.0
+_REPLAY = "The curves stay in this folder: run the same command again when the server answers."
 
 
 def ship(history: Path, destination: Destination) -> None:
@@ -84,13 +85,13 @@ def replay(folder: Path, uri: str, experiment: str = "trainwright") -> str:
     found = sorted(folder.rglob(FILE)) if folder.is_dir() else []
     if not found:
         raise InputError(f"no {FILE}: no training has left its curves here", where=str(folder))
-    client = persist(lambda: open_client(uri), uri, _PATIENCE_S)
+    client = persist(lambda: open_client(uri), uri, OUTAGE_S, hint=_REPLAY)
     destination = Destination(uri, experiment=experiment)
     return "\n".join(_replay(history, destination, client) for history in found)
 
 
 def _replay(history: Path, destination: Destination, client: "MlflowClient") -> str:
-    persist(lambda: send(history, destination, client), destination.uri, _PATIENCE_S)
+    persist(lambda: send(history, destination, client), destination.uri, OUTAGE_S, hint=_REPLAY)
     run = Sent.read(history.with_name(Sent.FILE)).run
     return f"{len(History.read(history).points):,} points are in MLflow run {run} ({destination.uri})"
 

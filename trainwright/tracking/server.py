@@ -1,10 +1,7 @@
 """The tracking server: an SQLite file or an address; opened, asked again while it is away, errors named."""
 
-import logging
 import os
-import random
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.retries import GaveUp, retry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,8 +26,7 @@ _SETTINGS = {
 import, and no retries of single requests. A create whose answer was lost would be sent again as it is, and
 make two; :func:`persist` repeats the whole, which looks first, and knows the end."""
 
-_LONGEST_WAIT_S = 30.0
-_log = logging.getLogger(__name__)
+AGAIN = "Look at the address and at the server. When it answers, run this step again: nothing was changed."
 
 Result = TypeVar("Result")
 
@@ -91,13 +88,14 @@ def _require_database(path: Path) -> None:
         raise PermissionRefused(f"the registry's folder cannot be made: {error}", where=str(path)) from None
 
 
-def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float) -> Result:
+def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float, *, hint: str = AGAIN) -> Result:
     """Do something that may be repeated, again and again while the tracking server is away.
 
     Args:
         action: What to do; doing it twice must be doing it once.
         tracking_uri: Where, for the error.
         retry_s: No new attempt is begun after this many seconds.
+        hint: What to do when the server stayed away.
 
     Raises:
         DependencyError: The server was away all the time.
@@ -107,22 +105,25 @@ def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float) -> 
     os.environ.update(_SETTINGS)
     from mlflow.exceptions import MlflowException
 
-    deadline, attempt = time.monotonic() + retry_s, 0
-    while True:
-        attempt += 1
+    def once() -> Result:
         try:
             return action()
         except (MlflowException, OSError) as error:
             _raise_if_refused(error, tracking_uri)
-            wait = min(2.0**attempt, _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
-            if time.monotonic() + wait > deadline:
-                raise DependencyError(
-                    f"MLflow did not answer in {attempt} attempts over {retry_s:g} s: {_shortened(error)}",
-                    where=tracking_uri,
-                    hint="The model is kept in this run: start the server, then run the register step alone.",
-                ) from error
-            _log.warning("attempt %d failed, again in %.0f s: %s", attempt, wait, _shortened(error))
-            time.sleep(wait)
+            raise _Away(_shortened(error)) from error
+
+    try:
+        return retry(once, lambda error: isinstance(error, _Away), f"asking {tracking_uri}", retry_s)
+    except GaveUp as end:
+        raise DependencyError(
+            f"MLflow did not answer in {end.attempts} attempts over {retry_s:g} s: {end}",
+            where=tracking_uri,
+            hint=hint,
+        ) from end.error.__cause__
+
+
+class _Away(Exception):
+    """The server does not answer, or answers that it cannot now."""
 
 
 def _raise_if_refused(error: Exception, tracking_uri: str) -> None:
