@@ -9,6 +9,9 @@ import pytest
 
 from tests.featurestore.repository import PRICES, at, make_repository
 from tests.join.conftest import Joined, features_of, write_sales
+from tests.storage.git_server import commit as git_commit
+from tests.storage.git_server import serving
+from tests.storage.servers import certificate as certificate_in
 from tests.storage.stores import Bucket
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.featurestore import checked_out
@@ -137,3 +140,22 @@ def test_object_whose_name_leads_out_of_the_copy_is_never_written(
     with pytest.raises(PermissionRefused, match="leads out of the folder"), checked_out(uri, planted):
         pass
     assert not (tmp_path / "planted.txt").exists()
+
+
+def test_repository_at_a_commit_of_git_joins_like_its_folder(
+    repository: Path, tmp_path: Path, join: Callable[..., Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "registry.db").unlink()
+    local = tmp_path / "git" / "team"
+    shutil.copytree(repository, local / "feature_repo")
+    head = git_commit(local)
+    certificate, key = certificate_in(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with serving(tmp_path / "git", certificate, key) as address:
+        uri = f"git+{address}/team@{head}#subdirectory=feature_repo"
+        _, rows, _, _ = join(uri, SALES, source=uri)
+        assert rows["price"].to_pylist() == [11.0]
+        with pytest.raises(InputError, match=r"no Feast repository here: no feature_store\.yaml") as caught:
+            join(f"git+{address}/team@{head}", SALES, source=uri)
+    assert caught.value.hint == "Name the folder that holds it: #subdirectory=FOLDER."

@@ -34,7 +34,7 @@ class Features(Section):
     """Which features are joined, and which columns of the row itself are used."""
 
     repository: Name = Field(
-        description="Feast repository: a folder with feature_store.yaml, or its URI in an object store."
+        description="Feast repository: a folder with feature_store.yaml, its URI in an object store, or a commit of git."
     )
     source: Name = Field(description="Glob of its definitions and offline files; their content counts.")
     service: Name = Field(description="Feast feature service to join.")

@@ -26,7 +26,7 @@ class Materialize(Section):
     """Which features go into the online store, up to when, and how that is checked."""
 
     repository: Name = Field(
-        description="Feast repository: a folder with feature_store.yaml, or its URI in an object store."
+        description="Feast repository: a folder with feature_store.yaml, its URI in an object store, or a commit of git."
     )
     source: Name = Field(description="Glob of its definitions and offline files; their content is recorded.")
     state: Name = Field(description="Folder or URI for watermarks and leases; the same for every run.")

@@ -15,7 +15,9 @@ from pathlib import Path
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError
 from trainwright.featurestore.repository import SETTINGS
-from trainwright.storage import fetch, head, join, local_path, take_listing
+from trainwright.retries import OUTAGE_S
+from trainwright.storage import fetch, fetch_commit, head, join, local_path, parse_commit, take_listing
+from trainwright.storage.git import FORM
 
 _AT_A_TIME = 8
 _STORES = ("s3://", "gs://", "minio://")
@@ -29,15 +31,17 @@ class Checkout:
         uri: The repository, as it was configured.
         folder: Where its files are.
         fetched: Whether ``folder`` is a temporary copy.
+        pinned: Whether ``uri`` itself names the content, as a commit does.
     """
 
     uri: str
     folder: Path
     fetched: bool
+    pinned: bool = False
 
     def origin(self, place: str) -> str:
         """Return the URI that a file was fetched from; of a file that was not, its real path or its URI."""
-        path = local_path(place)
+        path = None if parse_commit(place) else local_path(place)
         if path is None:
             return place
         real = Path(os.path.realpath(path))
@@ -48,7 +52,7 @@ class Checkout:
 
 def is_remote(repository: str) -> bool:
     """Tell whether a repository has to be fetched."""
-    return local_path(repository) is None
+    return parse_commit(repository) is not None or local_path(repository) is None
 
 
 def require_version(source: str, version: str) -> Listing:
@@ -73,8 +77,8 @@ def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
     """Give the folder of a repository: its own, or a temporary copy that is removed afterwards.
 
     Args:
-        repository: A folder, or the URI of one in an object store.
-        listing: The files of its ``source``. Of a remote repository, those below its URI are fetched.
+        repository: A folder, the URI of one in an object store, or a commit of a git repository.
+        listing: The files of its ``source``. From an object store, those below the URI are fetched.
 
     Raises:
         InputError: No repository is there, its URI is of another kind, or the listing does not hold it.
@@ -83,15 +87,22 @@ def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
         TransientError: The store kept failing.
         DependencyError: Nothing answers there.
     """
-    path = local_path(repository)
+    commit = parse_commit(repository)
+    path = None if commit else local_path(repository)
     if path is not None:
         yield Checkout(uri=repository, folder=path, fetched=False)
         return
     with tempfile.TemporaryDirectory(prefix="trainwright-features-") as scratch:
         folder = Path(os.path.realpath(scratch)) / "repository"
         uri = repository.rstrip("/")
-        _fetch(_listed_below(uri, listing), folder)
-        yield Checkout(uri=uri, folder=folder, fetched=True)
+        if commit:
+            fetch_commit(commit, folder, OUTAGE_S)
+            if not (folder / SETTINGS).is_file():
+                hint = "Name the folder that holds it: #subdirectory=FOLDER."
+                raise InputError(f"no Feast repository here: no {SETTINGS}", where=uri, hint=hint)
+        else:
+            _fetch(_listed_below(uri, listing), folder)
+        yield Checkout(uri=uri, folder=folder, fetched=True, pinned=commit is not None)
 
 
 def _fetch(files: dict[str, SourceFile], folder: Path) -> None:
@@ -110,7 +121,7 @@ def _listed_below(uri: str, listing: Listing) -> dict[str, SourceFile]:
         raise InputError(
             "a Feast repository cannot be fetched from there",
             where=uri,
-            hint=f"Name a folder, or a prefix of an object store ({', '.join(_STORES)}).",
+            hint=f"Name a folder, a prefix of an object store ({', '.join(_STORES)}), or {FORM}.",
         )
     root = f"{uri}/"
     found = {file.uri.removeprefix(root): file for file in listing.files if file.uri.startswith(root)}

@@ -25,9 +25,12 @@ def require_covered(service: Service, features: Features, checkout: Checkout, fi
     """
     covered = {checkout.origin(uri) for uri in files}
     offline = [checkout.origin(uri) for view in service.views for uri in offline_files(view)]
+    if checkout.pinned:  # a commit is part of the configuration, and so of the cache key
+        offline = [place for place in offline if not place.startswith(f"{checkout.uri}/")]
     missing = [place for place in offline if place not in covered]
     root = checkout.uri if checkout.fetched else os.path.realpath(checkout.folder)
-    if checkout.fetched or any(place.startswith(f"{root}/") for place in offline):
+    inside = checkout.fetched or any(place.startswith(f"{root}/") for place in offline)
+    if inside and not checkout.pinned:
         if checkout.origin(str(checkout.folder / SETTINGS)) not in covered:
             missing.append(SETTINGS)
         named = service.feast.config.registry.path  # relative to the repository, and it may start with ..

@@ -7,6 +7,7 @@ URI is met.
 
 from trainwright.storage.access import Access
 from trainwright.storage.commit import create, publish, remove
+from trainwright.storage.git import fetch_commit, parse_commit
 from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
 from trainwright.storage.opening import head, open_file, read_bytes
 from trainwright.storage.store import AlreadyThere, Moved
@@ -20,12 +21,14 @@ __all__ = [
     "Moved",
     "create",
     "fetch",
+    "fetch_commit",
     "find",
     "head",
     "join",
     "list_files",
     "local_path",
     "open_file",
+    "parse_commit",
     "publish",
     "read_bytes",
     "redacted",

@@ -8,6 +8,7 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError
 from trainwright.storage.access import Access
 from trainwright.storage.digests import digested
+from trainwright.storage.git import parse_commit
 from trainwright.storage.globs import counts, fixed, matcher, wild
 from trainwright.storage.local import list_local
 from trainwright.storage.missing import nothing_local, nothing_remote
@@ -32,7 +33,7 @@ def take_listing(source: str, access: Access = ANYTHING, remember: str | None = 
     Stores that keep checksums are not read. Files of a disk are, each once and in parallel.
 
     Args:
-        source: As :func:`list_files` takes it.
+        source: As :func:`list_files` takes it; or a commit of a git repository, which is one entry.
         access: What may be reached.
         remember: Folder that remembers checksums of local files, so that an unchanged one is not read again.
 
@@ -47,6 +48,9 @@ def take_listing(source: str, access: Access = ANYTHING, remember: str | None = 
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the scheme's driver is not installed.
     """
+    if commit := parse_commit(source):  # its name is its content: nothing has to be asked
+        entry = SourceFile(uri=commit.uri, size=0, checksum=f"git:{commit.commit}", version=commit.commit)
+        return Listing(source=source, files=(entry,), protection="versioned")
     files = list_files(source, TABLE_SUFFIXES, access)
     place = remote(source)
     if place is None:

@@ -1,0 +1,272 @@
+"""One commit of a git repository over https, by git's own protocol: version 2, without its history.
+
+The commit's name is the SHA-1 over all that it holds: every object is named by its content here, and the tree
+is followed from the commit, so what is written is what was committed, whoever sent it.
+"""
+
+import hashlib
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.storage.retries import PASSING_STATUS, retrying, wait_asked
+from trainwright.storage.store import Passing
+from trainwright.storage.uris import redacted
+
+SCHEME = "git+https://"
+FORM = f"{SCHEME}HOST/REPOSITORY@COMMIT#subdirectory=FOLDER, with the 40 digits of the commit"
+MAX_BYTES = 256 << 20
+"""A pack is held in memory; a repository of definitions is some kilobytes."""
+
+_URI = re.compile(
+    r"git\+(?P<url>https://[^@#?]+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^#]+))?"
+)
+_KINDS = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
+_OFFSET_DELTA, _NAMED_DELTA = 6, 7
+_TIMEOUT_S = (10, 120)
+_FOLDER, _LINK, _MODULE = b"40000", b"120000", b"160000"
+_FORBIDDEN, _ABSENT = (401, 403), 404
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A folder of a commit.
+
+    Attributes:
+        url: Address of the repository.
+        commit: Name of the commit, 40 hexadecimal digits.
+        folder: Path of the folder in it; empty for the root.
+    """
+
+    url: str
+    commit: str
+    folder: str
+
+    @property
+    def uri(self) -> str:
+        """Write it as a URI again."""
+        return f"git+{self.url}@{self.commit}" + (f"#subdirectory={self.folder}" if self.folder else "")
+
+
+def parse_commit(uri: str) -> Commit | None:
+    """Read the URI of a commit; None for a URI of another kind.
+
+    Raises:
+        InputError: It is one of git, and names no commit, or carries credentials.
+        PermissionRefused: Its folder leads upwards.
+    """
+    if not uri.startswith("git+"):
+        return None
+    if redacted(uri) != uri or "@" in urlsplit(uri.rpartition("@")[0]).netloc:
+        hint = "Take it out: credentials come from the .netrc of the step (NETRC names another file)."
+        raise InputError("the URI carries a user or a password", where=redacted(uri), hint=hint)
+    found = _URI.fullmatch(uri)
+    if not found:
+        raise InputError("this names no commit of a git repository", where=uri, hint=f"Write {FORM}.")
+    folder = (found["folder"] or "").strip("/")
+    if ".." in folder.split("/"):
+        raise PermissionRefused("'..' leads out of the repository", where=uri)
+    return Commit(found["url"].rstrip("/"), found["commit"], folder)
+
+
+def fetch_commit(place: Commit, target: Path, patience_s: float) -> None:
+    """Write the files of a commit's folder below a local folder.
+
+    Raises:
+        InputError: There is no such repository, commit or folder; or it holds a link, or is too large.
+        PermissionRefused: The server refuses.
+        TransientError: The server kept failing.
+        DependencyError: Nothing answers there.
+    """
+    objects = _objects(retrying(lambda: _pack(place), "fetching", place.uri, patience_s), place)
+    if place.commit not in objects:
+        raise InputError("the server sent another commit", where=place.uri)
+    tree = objects[place.commit].partition(b"\n")[0].removeprefix(b"tree ").decode()
+    for name in filter(None, place.folder.split("/")):
+        entries = {entry: (mode, digest) for mode, entry, digest in _entries(objects[tree])}
+        mode, tree = entries.get(name, (b"", ""))
+        if mode != _FOLDER:
+            shown = ", ".join(sorted(entries)[:8]) or "nothing"
+            raise InputError(f"the commit has no folder {name!r}; it holds {shown}", where=place.uri)
+    _write(objects, tree, target, place)
+
+
+def _write(objects: dict[str, bytes], tree: str, target: Path, place: Commit) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for mode, name, digest in _entries(objects[tree]):
+        if name in {"", ".", "..", ".git"} or "/" in name:
+            raise PermissionRefused(f"{name!r} leads out of the repository", where=place.uri)
+        if mode == _LINK:
+            raise InputError(
+                f"{name!r} is a link, which is not followed", where=place.uri, hint="Copy the file."
+            )
+        if mode == _FOLDER:
+            _write(objects, digest, target / name, place)
+        elif mode != _MODULE:
+            (target / name).write_bytes(objects[digest])
+
+
+def _entries(tree: bytes) -> Iterator[tuple[bytes, str, str]]:
+    at = 0
+    while at < len(tree):
+        end = tree.index(b"\0", at)
+        mode, _, name = tree[at:end].partition(b" ")
+        yield mode, name.decode("utf-8", "surrogateescape"), tree[end + 1 : end + 21].hex()
+        at = end + 21
+
+
+def _pack(place: Commit) -> bytes:
+    """Ask for the objects of one commit; one attempt."""
+    import requests
+
+    wanted = [f"want {place.commit}\n", "deepen 1\n", "done\n"]
+    body = (
+        _line("command=fetch\n") + b"0001" + b"".join(map(_line, ["no-progress\n", "ofs-delta\n", *wanted]))
+    )
+    headers = {
+        "Git-Protocol": "version=2",
+        "Content-Type": "application/x-git-upload-pack-request",
+        "Accept": "application/x-git-upload-pack-result",
+    }
+    where = f"{place.url}/git-upload-pack"
+    try:
+        answer = requests.post(where, body + b"0000", headers=headers, timeout=_TIMEOUT_S, stream=True)
+        with answer:
+            _require_answered(answer.status_code, answer.headers.get("Retry-After"), place)
+            content = bytearray()
+            for piece in answer.iter_content(1 << 16):
+                content += piece
+                if len(content) > MAX_BYTES:
+                    raise InputError(f"the commit is larger than {MAX_BYTES:,} bytes", where=place.uri)
+    except requests.exceptions.SSLError as error:
+        raise InputError(f"its certificate is not trusted: {redacted(str(error))}", where=place.uri) from None
+    except requests.exceptions.RequestException as error:
+        answered = not isinstance(error, requests.exceptions.ConnectionError)
+        raise Passing(f"{type(error).__name__}: {error}", answered=answered) from None
+    return _unwrapped(bytes(content), place)
+
+
+def _require_answered(status: int, after: str | None, place: Commit) -> None:
+    if status in PASSING_STATUS:
+        raise Passing(f"the server answered {status}", wait_asked(after))
+    if status in _FORBIDDEN:
+        raise PermissionRefused(
+            f"the server refused: {status}",
+            where=place.uri,
+            hint="Put a token into the step's .netrc (NETRC names another file). Some hosts answer so for a "
+            "repository that is not there.",
+        )
+    if status == _ABSENT:
+        raise InputError("there is no such repository", where=place.uri, hint=f"Write {FORM}.")
+    if status != 200:  # noqa: PLR2004
+        raise InputError(f"the server answered {status}", where=place.uri)
+
+
+def _line(text: str) -> bytes:
+    return f"{len(text) + 4:04x}{text}".encode()
+
+
+def _unwrapped(content: bytes, place: Commit) -> bytes:
+    """Take the pack out of the lines that it comes in."""
+    at, pack, packing = 0, bytearray(), False
+    while at + 4 <= len(content):
+        try:
+            size = int(content[at : at + 4], 16)
+        except ValueError:
+            raise InputError("this is no git server of protocol version 2", where=place.uri) from None
+        line, at = content[at + 4 : at + size], at + max(size, 4)
+        if line.startswith(b"ERR ") or (packing and line[:1] == b"\3"):
+            said = line.decode(errors="replace").strip()[:200]
+            hint = "Look at the commit: it must be pushed, and be reachable from a branch or a tag."
+            raise InputError(f"the server does not give this commit: {said}", where=place.uri, hint=hint)
+        if packing and line[:1] == b"\1":
+            pack += line[1:]
+        packing = packing or line == b"packfile\n"
+    if pack[:4] != b"PACK" or hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
+        raise Passing("the objects arrived damaged or not at all")
+    return bytes(pack)
+
+
+def _objects(pack: bytes, place: Commit) -> dict[str, bytes]:
+    """Unpack all objects, each by the name that its content gives it."""
+    by_offset: dict[int, tuple[bytes, bytes]] = {}
+    by_name: dict[str, tuple[bytes, bytes]] = {}
+    at, total = 12, 0
+    for _ in range(int.from_bytes(pack[8:12], "big")):
+        start, kind, at = at, pack[at] >> 4 & 7, _after_varint(pack, at)
+        base: tuple[bytes, bytes] | None = None
+        if kind == _OFFSET_DELTA:
+            back, at = _offset(pack, at)
+            base = by_offset[start - back]
+        elif kind == _NAMED_DELTA:
+            base, at = by_name[pack[at : at + 20].hex()], at + 20
+        content, at = _inflated(pack, at)
+        found = (base[0], _patched(base[1], content)) if base else (_KINDS[kind], content)
+        total += len(found[1])
+        if total > MAX_BYTES:
+            raise InputError(f"the commit is larger than {MAX_BYTES:,} bytes", where=place.uri)
+        head = b"%s %d\0" % (found[0], len(found[1]))
+        name = hashlib.sha1(head + found[1], usedforsecurity=False).hexdigest()
+        by_offset[start] = by_name[name] = found
+    return {name: content for name, (_, content) in by_name.items()}
+
+
+def _after_varint(data: bytes, at: int) -> int:
+    while data[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte, at = data[at], at + 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, at
+        shift += 7
+
+
+def _offset(data: bytes, at: int) -> tuple[int, int]:
+    value, more = data[at] & 0x7F, data[at] & 0x80
+    while more:
+        at += 1
+        value, more = (value + 1) << 7 | data[at] & 0x7F, data[at] & 0x80
+    return value, at + 1
+
+
+def _inflated(data: bytes, at: int) -> tuple[bytes, int]:
+    stream, parts = zlib.decompressobj(), []
+    while not stream.eof:
+        piece = data[at : at + (1 << 14)]
+        parts.append(stream.decompress(piece))
+        at += len(piece) - len(stream.unused_data)
+    return b"".join(parts), at
+
+
+def _patched(base: bytes, delta: bytes) -> bytes:
+    """Apply a delta: copies out of the base, and bytes of its own."""
+    _, at = _varint(delta, 0)
+    _, at = _varint(delta, at)
+    parts = []
+    while at < len(delta):
+        order, at = delta[at], at + 1
+        if not order & 0x80:
+            parts.append(delta[at : at + order])
+            at += order
+            continue
+        place = size = 0
+        for bit in range(7):
+            if order >> bit & 1:
+                if bit < 4:  # noqa: PLR2004 - four bytes of the place, then three of the size
+                    place |= delta[at] << 8 * bit
+                else:
+                    size |= delta[at] << 8 * (bit - 4)
+                at += 1
+        size = size or 0x10000
+        parts.append(base[place : place + size])
+    return b"".join(parts)
