@@ -14,6 +14,7 @@ def evaluate(
     report: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
+    slices: dsl.Output[dsl.Metrics],
     curve: dsl.Output[dsl.ClassificationMetrics],
     baseline: dsl.Input[dsl.Dataset] = None,
     baseline_version: str = "",
@@ -28,7 +29,9 @@ def evaluate(
         verdict: ``verdict.json``: the decision, every rule with its number and limit, what was not judged.
         report: One self-contained page, written whatever the decision.
         summary: The rules, and what to do next.
-        metrics: Flat figures, such as ``auc`` and ``slice/origin/EWR/recall``.
+        metrics: The overall figures, such as ``auc`` and ``gain/auc``.
+        slices: Those of every slice and group, such as ``slice/origin/EWR/recall``, and the ends of the
+            overall figures' intervals, such as ``auc_low``.
         curve: Confusion matrix, and of two classes the ROC curve; empty for numbers and for text.
         baseline: What the model in production said of the same rows: a snapshot of the same form.
         baseline_version: Digest of its manifest; '' for no baseline.
@@ -39,6 +42,7 @@ def evaluate(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.evaluate.gate import Given, judge_predictions
     from trainwright.experiment import Evaluation
@@ -54,8 +58,7 @@ def evaluate(
             baseline=Given(baseline and Path(baseline.path), baseline_version, baseline_registered),
         )
         metrics.metadata.update(made.metrics)
-        if made.confusion:
-            curve.log_confusion_matrix(made.labels, made.confusion)
-        if made.roc:
-            curve.log_roc_curve(*made.roc)
+        slices.metadata.update(made.details)
+        describe(verdict)
+        made.draw(curve)
     return made.decision

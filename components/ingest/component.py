@@ -27,6 +27,7 @@ def ingest(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Data
     from trainwright.ingest.snapshot import ingest as take
@@ -34,4 +35,5 @@ def ingest(
     with reported("ingest"):
         section = Data.parse(data, "parameter data")
         made = take(source, source_version, section, Path(snapshot.path), Path(summary.path))
+        describe(snapshot)
     return made.digest

@@ -33,6 +33,7 @@ def join(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Features
 
@@ -50,4 +51,5 @@ def join(
             quarantine=Path(quarantine.path),
             quarantine_version=quarantine_version,
         )
+        describe(training_set)
     return made.digest

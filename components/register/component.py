@@ -14,7 +14,7 @@ def register(
     trial: dsl.Input[dsl.Artifact],
     registry: str,
     commit: str,
-    registration: dsl.Output[dsl.Artifact],
+    registration: dsl.Output[dsl.Model],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
     """Register a model in MLflow, once, with both verdicts and the way back to its source.
@@ -35,6 +35,7 @@ def register(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
     from trainwright.register.registration import register as enter
@@ -44,4 +45,5 @@ def register(
         judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
         places = Path(registration.path), Path(summary.path)
         made = enter(Path(model.path), model_version, *judged, section, commit, *places)
+        describe(registration)
     return made.version

@@ -34,6 +34,7 @@ def score(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Evaluation, Registry
     from trainwright.score.baseline import Asked, score_rows
@@ -43,4 +44,5 @@ def score(
         judged = Evaluation.parse(evaluation, "parameter evaluation")
         rows = Path(training_set.path), data_version, judged, asked
         made = score_rows(*rows, predictions=Path(predictions.path), summary=Path(summary.path))
+        describe(predictions, name="production predictions")
     return made.predictions_version

@@ -55,6 +55,7 @@ def train(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.train.submit import Request, submit
 
@@ -64,6 +65,6 @@ def train(
         )
         places = (Path(place.path) for place in (model, predictions, summary, report))
         made = submit(asked, *places)
-        for name, value in made.metrics.items():
-            metrics.log_metric(name, value)
+        metrics.metadata.update(made.metrics)
+        describe(model, predictions)
     return (made.model_version, made.predictions_version)

@@ -46,6 +46,7 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Validation
 
@@ -53,9 +54,13 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
         section = Validation.parse(validation, "parameter validation")
         from trainwright.validate.gate import Given, Places, judge_snapshot
 
-        given = Given(schema, baseline, baseline_version, newest_since, date)
-        places = Places(*(Path(made.path) for made in (verdict, quarantine, report, summary)))
-        outcome = judge_snapshot(Path(snapshot.path), data_version, section, given, places)
-        for name, value in outcome.metrics.items():
-            metrics.log_metric(name, value)
+        outcome = judge_snapshot(
+            Path(snapshot.path),
+            data_version,
+            section,
+            Given(schema, baseline, baseline_version, newest_since, date),
+            Places(*(Path(made.path) for made in (verdict, quarantine, report, summary))),
+        )
+        metrics.metadata.update(outcome.metrics)
+        describe(verdict, quarantine)
     return (outcome.decision, outcome.quarantine_version)

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from trainwright.artifacts import Column, Listing, Snapshot, SnapshotFile, SourceFile
+from trainwright.artifacts.facts import describe
 from trainwright.authoring.cache import Broken, Cache
+from trainwright.authoring.calls import _own_metadata
 from trainwright.authoring.content import Digests
 
 SHARDS = {"train-0.parquet": b"abc", "evaluate-0.parquet": b"defg"}
@@ -45,6 +48,21 @@ def test_a_snapshot_made_again_elsewhere_is_the_same_content(one: Path, tmp_path
     moved = replace(Snapshot.read(other), parents={"source": "there"}, quality={"rows.train": 1.0})
     moved.write(other)
     assert Digests().artifact(one) == Digests().artifact(other)
+
+
+def test_facts_that_repeat_an_artifacts_documents_are_no_part_of_a_steps_key(
+    one: Path, tmp_path: Path
+) -> None:
+    """They name the parents of a snapshot, so a source that moved would repeat everything after it."""
+    other = snapshot(tmp_path / "two" / "one")
+    replace(Snapshot.read(other), parents={"source": "there"}).write(other)
+    found = []
+    for folder in (one, other):
+        artifact = SimpleNamespace(path=str(folder), metadata={"owner": "another team"})
+        describe(artifact)
+        assert artifact.metadata["rows"] == 2
+        found.append(_own_metadata({"metadata": artifact.metadata}, folder))
+    assert found == [{"owner": "another team"}, {"owner": "another team"}]
 
 
 def _swap(folder: Path) -> None:

@@ -47,10 +47,12 @@ def test_a_gap_is_held_with_the_numbers_a_reader_can_check(written: Write) -> No
     step = written(rows_of(UNFAIR))
     judged = step.judge(slices=["origin"], max_recall_gap=0.1)
     assert judged.headline == "HOLD: recall gap over origin 0.400 > 0.100: EWR 0.500, LGA 0.900"
-    assert judged.metrics["slice/origin/EWR/recall"] == 200 / 400
-    assert judged.metrics["slice/origin/LGA/recall"] == 360 / 400
-    assert judged.metrics["slice/origin/JFK/rows"] == 100
+    assert judged.details["slice/origin/EWR/recall"] == 200 / 400
+    assert judged.details["slice/origin/LGA/recall"] == 360 / 400
+    assert judged.details["slice/origin/JFK/rows"] == 100
     assert judged.metrics["precision"] == 590 / 645
+    assert not [name for name in judged.metrics if "/" in name or name.endswith(("_low", "_high"))]
+    assert judged.details["precision_low"] < 590 / 645 < judged.details["precision_high"]
     assert judged.confusion == [[555, 55], [250, 590]]
     rule = next(rule for rule in Verdict.read(step.folder / "verdict").rules if "origin" in rule.name)
     assert (rule.value, rule.limit, rule.passed) == (pytest.approx(0.4), 0.1, False)
@@ -69,7 +71,7 @@ def test_a_single_judged_slice_is_refused_not_passed(written: Write) -> None:
 def test_without_slices_only_the_whole_is_judged(written: Write) -> None:
     judged = written(rows_of(UNFAIR)).judge(min_auc=0.7)
     assert judged.decision == "PASS"
-    assert not [name for name in judged.metrics if name.startswith("slice/")]
+    assert not [name for name in {**judged.metrics, **judged.details} if name.startswith("slice/")]
 
 
 def test_the_same_predictions_give_the_same_verdict_and_the_same_report(written: Write) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -21,7 +22,7 @@ from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.register import registration
-from trainwright.register.registration import Registration, register
+from trainwright.register.registration import Registration, _page, register
 from trainwright.register.versions import create_version, find_version, open_run, point_alias, settle
 from trainwright.registry.notes import read_note
 from trainwright.registry.place import audit_at
@@ -89,6 +90,15 @@ def test_a_passed_model_becomes_version_1_with_alias_tags_and_files(run: Run, re
     assert finished.data.metrics == {"train_loss": 0.3127, "evaluate.min_auc": 0.71}
 
 
+def test_links_lead_to_the_version_where_a_browser_reaches_mlflow(registry: Registry) -> None:
+    assert _page(registry, "3") == "", "a file has no page"
+    inside = registry.model_copy(update={"tracking_uri": "http://mlflow.kubeflow.svc:5000/"})
+    name = quote(registry.model, safe="")
+    assert _page(inside, "3") == f"http://mlflow.kubeflow.svc:5000/#/models/{name}/versions/3"
+    public = inside.model_copy(update={"page": "https://mlflow.example/ui/"})
+    assert _page(public, "3") == f"https://mlflow.example/ui/#/models/{name}/versions/3"
+
+
 def test_the_description_of_the_model_is_what_mlflow_reads(run: Run, registry: Registry) -> None:
     made = enter(run, registry)
     source = open_client(registry.tracking_uri).get_model_version("flight_late", made.version).source
@@ -153,9 +163,9 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     assert record.headline == "flight_late version 1, alias candidate, data PASS"
     assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate", "probe"]
     summary = (folder / "summary.md").read_text()
-    assert f"| source bytes | {SOURCE} |" in summary
+    assert f"| source bytes | {SOURCE[:12]} |" in summary, "64 digits overflow the card"
     for name, digest in {"feature_service": "5e" * 32, "view flights": "f1" * 32}.items():
-        assert f"| made from {name} | {digest} |" in summary.replace("\\_", "_")
+        assert f"| made from {name} | {digest[:12]} |" in summary.replace("\\_", "_")
     steps = [line.split(" | ")[0] for line in summary.partition("back to its source")[2].splitlines()[4:]]
     assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| probe"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import errors
+from trainwright.artifacts.facts import facts_of
 from trainwright.authoring.adapt import filled_in, whole
 from trainwright.authoring.bridge import Call, Container
 from trainwright.authoring.content import Digests
@@ -30,6 +31,16 @@ UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "_KFP_
 
 KEEP_WAITING = "trap : TERM INT HUP\n"
 """Lets the shell that kfp starts a step with wait for a step that is saving its state."""
+
+
+def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the metadata of an artifact without what its own documents say as well."""
+    metadata = dict(artifact.get("metadata", {}))
+    try:
+        repeated = facts_of(path) if path.is_dir() else {}
+    except errors.InputError:
+        repeated = {}
+    return {name: said for name, said in metadata.items() if name not in repeated or repeated[name] != said}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +84,8 @@ class Invocation:
     def input_digests(self, digests: Digests) -> dict[str, Any] | None:
         """Return type, metadata and content digest of each input artifact; None if one lies elsewhere.
 
-        An artifact without a file, such as metrics, is its metadata.
+        An artifact without a file, such as metrics, is its metadata. Facts that repeat the artifact's own
+        documents do not count: they name what it was made from, which the content leaves out on purpose.
         """
         found: dict[str, Any] = {}
         for name, group in self.data.get("inputs", {}).get("artifacts", {}).items():
@@ -83,7 +95,7 @@ class Invocation:
                 if not path.is_absolute():
                     return None
                 content = digests.artifact(path) if path.exists() else ""
-                rows.append([artifact.get("type", {}), artifact.get("metadata", {}), content])
+                rows.append([artifact.get("type", {}), _own_metadata(artifact, path), content])
         return found
 
     def require_short(self) -> None:

@@ -1,5 +1,7 @@
 """Settings of a pipeline's tasks: size, retries, time limit, caching, user, and access to object stores."""
 
+from typing import TypeAlias
+
 from kfp import dsl, kubernetes
 from kfp.dsl import pipeline_channel
 
@@ -27,7 +29,7 @@ KFP_STORE = "mlpipeline-minio-artifact"
 KFP_STORE_KEYS = {"accesskey": "MINIO_ACCESS_KEY", "secretkey": "MINIO_SECRET_KEY"}
 """For ``minio://`` only, as in KFP's own launcher: a step that reads ``s3://`` by its role keeps it."""
 
-Amount = str | pipeline_channel.PipelineParameterChannel
+Amount: TypeAlias = "str | pipeline_channel.PipelineParameterChannel"
 """An amount of cores or memory: a constant, or a parameter of the pipeline."""
 
 

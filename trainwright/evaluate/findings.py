@@ -3,6 +3,7 @@
 Nothing here computes a figure; every one is there, with its interval, when a page is drawn.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -31,6 +32,9 @@ __all__ = [
     "Sample",
     "Slice",
 ]
+
+_DETAIL = re.compile(r"(slice|fairness)/.*|.*_(low|high)")
+"""Names of figures that are not of the whole split, or that are ends of an interval."""
 
 Kind = Literal["binary", "multiclass", "regression", "language_model"]
 """What was predicted."""
@@ -245,6 +249,14 @@ class Findings:
     def flatten(self) -> dict[str, float]:
         """Name every defined figure flatly, as Kubeflow and MLflow take them; all are finite."""
         return dict(self._flat())
+
+    def overall_metrics(self) -> dict[str, float]:
+        """Return the figures of the whole split: few enough to compare runs by."""
+        return {name: value for name, value in self._flat() if not _DETAIL.fullmatch(name)}
+
+    def detailed_metrics(self) -> dict[str, float]:
+        """Return the figures of slices and groups, and the ends of the overall figures' intervals."""
+        return {name: value for name, value in self._flat() if _DETAIL.fullmatch(name)}
 
     def _flat(self) -> Iterator[tuple[str, float]]:
         for name, found in self.overall.items():

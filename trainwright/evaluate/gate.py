@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_text
@@ -47,7 +48,8 @@ class Judgement:
     Attributes:
         decision: PASS, HOLD, FAIL or INCONCLUSIVE.
         headline: Why, in one line.
-        metrics: Finite figures by flat name, such as ``slice/origin/EWR/recall``.
+        metrics: Finite overall figures by flat name, such as ``auc`` and ``gain/auc``.
+        details: Those of slices and groups, and the ends of intervals, such as ``slice/origin/EWR/recall``.
         labels: Names of the classes in order; empty where there are none.
         confusion: Rows by true class (first) and predicted class; empty where there are none.
         roc: The ROC curve, thinned: false positive rates, true positive rates, thresholds, all finite; None
@@ -57,9 +59,17 @@ class Judgement:
     decision: str
     headline: str
     metrics: dict[str, float]
+    details: dict[str, float]
     labels: list[str]
     confusion: list[list[int]]
     roc: tuple[list[float], list[float], list[float]] | None
+
+    def draw(self, curve: Any) -> None:
+        """Log the confusion matrix and the ROC curve, where there are any, to a ``ClassificationMetrics``."""
+        if self.confusion:
+            curve.log_confusion_matrix(self.labels, self.confusion)
+        if self.roc:
+            curve.log_roc_curve(*self.roc)
 
 
 def judge_predictions(
@@ -204,7 +214,8 @@ def _judgement(findings: Findings) -> Judgement:
     return Judgement(
         decision=findings.decision,
         headline=findings.headline,
-        metrics=findings.flatten(),
+        metrics=findings.overall_metrics(),
+        details=findings.detailed_metrics(),
         labels=list(findings.sample.classes),
         confusion=[list(row) for row in findings.confusion],
         roc=roc,

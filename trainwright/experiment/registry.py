@@ -30,6 +30,11 @@ class Registry(Section):
     tracking_uri: Name = Field(
         description="MLflow tracking and registry address; sqlite:///FILE works alone."
     )
+    page: str = Field(
+        "",
+        pattern=r"^(https?://\S+)?$",
+        description="MLflow's address as a browser reaches it, for links; '' where that is `tracking_uri`.",
+    )
     retry_s: int = Field(600, ge=0, description="Keep trying this long while that address does not answer.")
     audit: Name | None = Field(
         None,

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 
 from trainwright.documents import Document
 from trainwright.experiment import Registry
-from trainwright.lineage import HEADER, environment_locks, rows
+from trainwright.lineage import HEADER, SHOWN, environment_locks, rows
 from trainwright.register.candidate import Candidate, admit
 from trainwright.register.entry import description, lay_evidence, metrics, params, tags
 from trainwright.register.package import pack
@@ -58,6 +59,7 @@ class Registration(Document):
         trial: Digest of the trial.
         override: Who answers for a model that did not pass; empty where it did.
         key: What makes two registrations the same.
+        page: Address of the version's page for a browser; empty where MLflow has no address but a file.
     """
 
     FILE: ClassVar[str] = "registration.json"
@@ -77,6 +79,7 @@ class Registration(Document):
     trial: str
     override: str
     key: str
+    page: str = ""
 
 
 def register(
@@ -215,7 +218,16 @@ def _document(
         trial=candidate.trial.digest,
         override=candidate.override.approver if candidate.override else "",
         key=candidate.key(registry.model),
+        page=_page(registry, str(entry.version)),
     )
+
+
+def _page(registry: Registry, version: str) -> str:
+    """Return the address of a version's page in MLflow's UI."""
+    root = registry.page or registry.tracking_uri
+    if not root.startswith(("http://", "https://")):
+        return ""
+    return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
 
 
 def _note(candidate: Candidate, registry: Registry) -> Note:
@@ -247,18 +259,27 @@ def _headline(registration: Registration) -> str:
     return f"{name}, alias {ALIAS}, data {registration.data_decision}"
 
 
+def _place(registration: Registration) -> str:
+    """Link to the version where a browser can follow, else name the server."""
+    uri = escape(registration.tracking_uri)
+    return f"[MLflow]({registration.page})" if registration.page else uri
+
+
 def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:
     """Say in Markdown what was registered, and lead from it back to the source."""
     facts = [
         ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
-        ("model digest", registration.model_version),
-        ("trained on", registration.training_data),
-        ("data version", registration.data_version),
-        ("source bytes", registration.source_version or "not recorded"),
-        *((f"made from {name}", digest) for name, digest in sorted(candidate.model.parents.items())),
+        ("model digest", registration.model_version[:SHOWN]),
+        ("trained on", registration.training_data[:SHOWN]),
+        ("data version", registration.data_version[:SHOWN]),
+        ("source bytes", registration.source_version[:SHOWN] or "not recorded"),
+        *((f"made from {name}", made[:SHOWN]) for name, made in sorted(candidate.model.parents.items())),
         ("commit", registration.commit or "not given"),
         ("data verdict", registration.data_decision),
-        *((f"lock of {step}", lock or "unknown") for step, lock in registration.environment_locks.items()),
+        *(
+            (f"lock of {step}", lock[:SHOWN] or "unknown")
+            for step, lock in registration.environment_locks.items()
+        ),
     ]
     hold = ""
     if registration.data_decision != "PASS":
@@ -267,7 +288,7 @@ def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -
         )
     return "\n".join(
         [
-            f"**{escape(_headline(registration))}** in {escape(registration.tracking_uri)}\n",
+            f"**{escape(_headline(registration))}** in {_place(registration)}\n",
             hold,
             "" if noted else f"{_UNNOTED}\n",
             table(("what", "value"), facts),

@@ -1,0 +1,76 @@
+"""What artifacts say of themselves in Kubeflow's lists."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from trainwright.artifacts import Column, Model, ModelFile, Snapshot, SnapshotFile
+from trainwright.artifacts.facts import describe, facts_of
+from trainwright.tracking import Stopwatch
+
+DIGEST = "ab" * 32
+
+
+def snapshot(folder: Path) -> Snapshot:
+    made = Snapshot(
+        files=(
+            SnapshotFile(uri="a", rows=7, size=10, checksum=f"sha256:{DIGEST}", split="train"),
+            SnapshotFile(uri="b", rows=3, size=5, checksum=f"sha256:{DIGEST}", split="evaluate"),
+        ),
+        columns=(Column(name="id", type="int64"), Column(name="late", type="bool")),
+        parents={"source": DIGEST},
+    )
+    folder.mkdir()
+    made.write(folder)
+    return made
+
+
+def test_a_datasets_metadata_has_version_rows_columns_and_where_it_came_from(tmp_path: Path) -> None:
+    made = snapshot(tmp_path / "training_set")
+    Stopwatch().record(tmp_path / "training_set", "join", "10 rows", outputs={"training_set": made.digest})
+    artifact = SimpleNamespace(path=str(tmp_path / "training_set"), metadata={})
+    describe(artifact)
+    assert artifact.metadata == {
+        "display_name": f"training_set {made.digest[:12]}",
+        "version": made.digest,
+        "rows": 10,
+        "rows_train": 7,
+        "rows_evaluate": 3,
+        "columns": 2,
+        "files": 2,
+        "bytes": 15,
+        "from_source": DIGEST,
+        "step": "join",
+        "headline": "10 rows",
+    }
+
+
+def test_a_models_metadata_has_its_kind_version_data_and_figures(tmp_path: Path) -> None:
+    made = Model(
+        files=(ModelFile(path="weights", size=1, sha256=DIGEST),),
+        kind="mlp",
+        inputs=("carrier", "hour"),
+        label="late",
+        training_data=DIGEST,
+        config={},
+        metrics={"train_loss": 0.45},
+    )
+    (tmp_path / "model").mkdir()
+    made.write(tmp_path / "model")
+    found = facts_of(tmp_path / "model")
+    assert found["display_name"] == f"mlp model {made.digest[:12]}"
+    assert (found["version"], found["training_data"], found["inputs"]) == (made.digest, DIGEST, 2)
+    assert found["train_loss"] == 0.45
+
+
+def test_a_folder_with_a_record_only_has_its_decision_and_no_name(tmp_path: Path) -> None:
+    Stopwatch().record(tmp_path, "evaluate", "AUC 0.71", decision="PASS", outputs={"verdict": DIGEST})
+    assert facts_of(tmp_path) == {
+        "step": "evaluate",
+        "headline": "AUC 0.71",
+        "decision": "PASS",
+        "verdict": DIGEST,
+    }
+
+
+def test_a_folder_without_any_document_has_no_facts(tmp_path: Path) -> None:
+    assert facts_of(tmp_path) == {}
