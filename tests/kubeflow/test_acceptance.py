@@ -108,7 +108,7 @@ def test_a_lost_pod_is_replaced(kubeflow: Installation, findings: dict[str, dict
         return next((pod for pod in listed if pod.status.phase == "Running"), None)
 
     pod = kubeflow.until("a step's pod runs", running, kubeflow.wait_s / 2)
-    pods.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
+    pods.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace)
     check("exit code of the run whose pod was deleted", 0, kubeflow.run("status", run_id, "--wait").code)
     tried = {name for name, _ in kubeflow.tasks(run_id) if re.fullmatch(r"executor\([1-9]\)", name)}
     check("second attempts", {"executor(1)"}, tried)
