@@ -79,7 +79,7 @@ class CrashPoint:
     """Kills a process before its n-th operation on files of a home, once it is armed.
 
     Opening, making, linking, renaming and removing are seen by the interpreter's audit events; each write of
-    a tensor and each flush to the disk by a wrapper around torch's and the system's own function.
+    a tensor and each flush to the disk by a wrapper around the library's and the system's own function.
     """
 
     EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link"})
@@ -92,7 +92,7 @@ class CrashPoint:
         self._armed = armed
 
     def install(self) -> None:
-        from torch.distributed.checkpoint import filesystem
+        from trainwright.train.checkpoint import format as tensors
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             if event in self.EVENTS or (event == "open" and str(arguments[0]).startswith(self._home)):
@@ -100,7 +100,7 @@ class CrashPoint:
 
         sys.addaudithook(audit)
         os.fsync = self._counted(os.fsync)
-        filesystem._write_item = self._counted(filesystem._write_item)
+        tensors._bytes = self._counted(tensors._bytes)
 
     def passed(self) -> None:
         if self._armed:
