@@ -134,6 +134,8 @@ class Api:
             if match[3] != "main-logs" or match[2] not in self.archive:
                 raise Refused(404, "artifact not found: <nil>")
             return '{"data":"' + base64.b64encode(self.archive[match[2]].encode()).decode() + '"}'
+        if match := re.fullmatch(r"/apis/v1beta1/runs/([^/]+)", path):
+            return self.store.first.get(match[1], {"run": {"id": self.store.run(match[1]).run_id}})
         raise Refused(404, "Not Found")
 
     def _routes(self, query: dict[str, str], headers: Any, body: bytes) -> list[Route]:

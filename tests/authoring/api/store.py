@@ -62,6 +62,7 @@ class Store:
     recurring_runs: list[Any] = field(default_factory=list)
     script: list[Frame] = field(default_factory=lambda: [Frame("RUNNING")])
     frames: dict[str, list[Frame]] = field(default_factory=dict)
+    first: dict[str, Any] = field(default_factory=dict)  # answers of the first version of the API, by run
     start: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     _seconds: Any = field(default_factory=itertools.count)
 
@@ -163,6 +164,8 @@ class Store:
         run = parsed(json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes())), "V2beta1Run")
         self.runs.append(run)
         self.frames[run.run_id] = []
+        if (first := RECORDINGS / f"{name}.v1.json.gz").exists():
+            self.first[run.run_id] = json.loads(gzip.decompress(first.read_bytes()))
         return run
 
     def _details(self, run_id: str, frame: Frame) -> Any:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainwright.authoring.spec import Pipeline
-from trainwright.authoring.submission import progress, reasons, states
+from trainwright.authoring.submission import progress, reasons, states, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.progress import StepNow
 from trainwright.authoring.submission.troubles import FAILURES, Patience, Trouble, trouble
@@ -138,6 +138,8 @@ class _Follower:
                 late -= 1
                 self._pause(0.0)
                 continue
+            if run.state in states.ENDED:
+                run = workflow.completed(self._api, run)
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
             before = self._state
             self._tell(run, now)
@@ -231,8 +233,8 @@ class _Follower:
             return self._unjudged(ending, "its pipeline cannot be read")
         if not any(progress.gates(self._pipeline)):
             return ending
-        if not progress.tells_steps(run):
-            return self._unjudged(ending, "the API lists none of its steps")
+        if not workflow.is_complete(run):
+            return self._unjudged(ending, "the API does not list how its steps ended")
         held = progress.held(run, self._pipeline)
         if held is None:
             return ending

@@ -183,8 +183,3 @@ def held(run: Any, pipeline: Pipeline) -> Held | None:
             data = catalog.judged_by(gate.verb) == "data"
             return Held(step=gate.name, code=DataRefused.code if data else ModelRefused.code)
     return None
-
-
-def tells_steps(run: Any) -> bool:
-    """Say whether the API lists any step of a run; without, nothing is known of its gates."""
-    return bool(_details(run))
