@@ -158,12 +158,19 @@ class Installation:
             api.once(api.pipelines.pipeline_service_delete_pipeline, there.pipeline_id)
 
     def _clear_experiment(self, api: Connection, experiment_id: str) -> None:
+        # Deleting a schedule deletes the workflows of its runs, and KFP answers 500 when a run without one is
+        # terminated. So schedules are disabled first and deleted last.
         inside = {"experiment_id": experiment_id}
-        recurring = api.recurring.recurring_run_service_list_recurring_runs
-        for one in api.pages("listing schedules", recurring, "recurring_runs", **inside):
-            api.once(api.recurring.recurring_run_service_delete_recurring_run, one.recurring_run_id)
+        listed = api.recurring.recurring_run_service_list_recurring_runs
+        schedules = [
+            one.recurring_run_id for one in api.pages("listing schedules", listed, "recurring_runs", **inside)
+        ]
+        for schedule in schedules:
+            api.once(api.recurring.recurring_run_service_disable_recurring_run, schedule)
         for one in api.pages("listing runs", api.runs.run_service_list_runs, "runs", **inside):
             if one.state in {"PENDING", "RUNNING"}:
                 api.once(api.runs.run_service_terminate_run, one.run_id)
             api.once(api.runs.run_service_delete_run, one.run_id)
+        for schedule in schedules:
+            api.once(api.recurring.recurring_run_service_delete_recurring_run, schedule)
         api.once(api.experiments.experiment_service_delete_experiment, experiment_id)
