@@ -8,7 +8,7 @@ import pytest
 from tests.authoring.api.asking import QUICK, ROOT
 from tests.authoring.api.server import Api
 from trainwright.authoring import spec
-from trainwright.authoring.submission import following, progress
+from trainwright.authoring.submission import following, progress, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Pace, Told
 
@@ -77,3 +77,25 @@ def test_a_run_whose_tasks_are_out_of_date_is_not_known_to_have_been_held(
     ending = following.follow(api, run.run_id, pipeline, Told(), Pace(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code, ending.held_by) == ("unknown", 21, "")
     assert "does not list how its steps ended" in ending.error["what"]
+
+
+def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
+    server: Api, api: Connection
+) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    class Seen(Told):
+        def step(self, step: progress.StepNow) -> None:
+            told.append((step.name, step.state, str(run.state)))
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) > 2 * workflow.STILL:
+            run.state = "SUCCEEDED"
+
+    looks: list[int] = []
+    run = server.store.recorded("success-compressed")
+    run.state = "RUNNING"
+    following.follow(api, run.run_id, None, Seen(), Pace(outage=QUICK, sleep=sleep))
+    assert ("train", "RUNNING", "RUNNING") in told
+    assert ("register", "SUCCEEDED", "RUNNING") in told

@@ -127,19 +127,18 @@ class _Follower:
     ) -> None:
         self._api, self._run_id, self._pipeline, self._told, self._pace = api, run_id, pipeline, told, pace
         self._start, self._within_s = pace.outage.now(), within_s
+        self._listing = workflow.Listing(api=api)
         self._steps: dict[str, str] = {}
         self._state, self._answered = "", False
 
     def to_the_end(self, ended_at: datetime | None) -> Ending:
         late = SETTLING
         while True:
-            run = self._look()
+            run = self._listing.completed(self._look())
             if run.state in states.ENDED and ended_at and run.finished_at == ended_at and late:
                 late -= 1
                 self._pause(0.0)
                 continue
-            if run.state in states.ENDED:
-                run = workflow.completed(self._api, run)
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
             before = self._state
             self._tell(run, now)

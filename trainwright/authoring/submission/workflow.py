@@ -1,4 +1,4 @@
-"""The tasks of a run that has ended, from its Argo Workflow where the API lists them as they once were.
+"""The tasks of a run from its Argo Workflow, where the API lists them as they once were.
 
 Argo compresses the nodes of a workflow above 1 MB. KFP 2.17's API server stores the state of such a run and
 none of its tasks: what it lists is what it knew before the workflow grew that large, a step that runs for
@@ -9,7 +9,8 @@ ever or nothing. It keeps the compressed nodes, and gives them to whom may read 
 import base64
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -18,8 +19,11 @@ import kfp_server_api
 
 from trainwright.authoring.submission.answers import document
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.states import GOING_ON, WAITING
+from trainwright.authoring.submission.states import ENDED, GOING_ON, WAITING
 from trainwright.authoring.submission.troubles import FAILURES
+
+STILL = 6
+"""Looks at an unchanged list after which the workflow is asked for: half a minute at first."""
 
 _STATES = {
     "Pending": "PENDING",
@@ -35,22 +39,57 @@ _STATES = {
 
 def is_complete(run: Any) -> bool:
     """Say whether the list of tasks of a run that has ended is that of its end."""
-    details = (run.run_details.task_details if run.run_details else None) or []
-    named = [detail for detail in details if detail.display_name]
+    named = [detail for detail in _details(run) if detail.display_name]
     return bool(named) and not any(detail.state in GOING_ON | WAITING for detail in named)
 
 
-def completed(api: Connection, run: Any) -> Any:
-    """Return a run that has ended with the tasks of its end; as it is, if they cannot be read."""
-    if is_complete(run):
+@dataclass(kw_only=True)
+class Listing:
+    """Lists the tasks of one run, look after look.
+
+    Attributes:
+        api: Where the run is.
+    """
+
+    api: Connection
+    _same: int = 0
+    _last: Sequence[Any] = ()
+    _packed: bool = False
+    _tasks: Sequence[Any] = ()
+
+    def completed(self, run: Any) -> Any:
+        """Return a run with its tasks as they are now; as the API lists them, if they cannot be read.
+
+        The workflow is asked for at the end if the list is not that of the end, once in a while if the list
+        does not change, and at every look once its nodes were found compressed.
+        """
+        if not self._is_due(run):
+            return run
+        nodes, packed = _nodes(self.api, run.run_id)
+        self._packed = self._packed or packed
+        if packed or (nodes and run.state in ENDED):
+            self._tasks = list(_tasks(nodes))
+        if self._tasks:
+            run.run_details = kfp_server_api.V2beta1RunDetails(task_details=self._tasks)
         return run
-    if tasks := list(_tasks(_nodes(api, run.run_id))):
-        run.run_details = kfp_server_api.V2beta1RunDetails(task_details=tasks)
-    return run
+
+    def _is_due(self, run: Any) -> bool:
+        listed = [(detail.display_name, detail.state) for detail in _details(run)]
+        self._same = self._same + 1 if listed == self._last else 0
+        self._last = listed
+        if self._packed:
+            return True
+        if run.state in ENDED:
+            return not is_complete(run)
+        return self._same > 0 and self._same % STILL == 0
 
 
-def _nodes(api: Connection, run_id: str) -> Mapping[str, Any]:
-    """Return the nodes of a run's workflow; none if they cannot be read."""
+def _details(run: Any) -> list[Any]:
+    return (run.run_details.task_details if run.run_details else None) or []
+
+
+def _nodes(api: Connection, run_id: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the nodes of a run's workflow, and whether they are compressed; none if they cannot be read."""
     try:
         answer = api.client.call_api(
             f"/apis/v1beta1/runs/{quote(run_id, safe='')}",
@@ -62,10 +101,10 @@ def _nodes(api: Connection, run_id: str) -> Mapping[str, Any]:
         )
         status = document(document(answer.data)["pipeline_runtime"]["workflow_manifest"])["status"]
         if packed := status.get("compressedNodes"):
-            return dict(json.loads(gzip.decompress(base64.b64decode(packed))))
-        return dict(status.get("nodes") or {})
+            return dict(json.loads(gzip.decompress(base64.b64decode(packed)))), True
+        return dict(status.get("nodes") or {}), False
     except (*FAILURES, OSError, EOFError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+        return {}, False
 
 
 def _tasks(nodes: Mapping[str, Any]) -> Iterator[Any]:
