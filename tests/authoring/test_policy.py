@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from trainwright.authoring import catalog, credentials, images, pages, spec
+from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,12 +57,35 @@ def settings(platform: dict[str, Any], label: str) -> dict[str, Any]:
     return found
 
 
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(m|G|Gi)?")
+PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['pipelinechannel--(\w+)'\]\}\}")
+
+
+def amount(pipeline: dict[str, Any], label: str, name: str) -> float:
+    """Return cores or GB of an executor on the pipeline's defaults; 0 where it names none."""
+    text = pipeline["deploymentSpec"]["executors"][label]["container"].get("resources", {}).get(name, "0")
+    if parameter := PARAMETER.fullmatch(text):
+        text = pipeline["root"]["inputDefinitions"]["parameters"][parameter[1]]["defaultValue"]
+    number, unit = AMOUNT.fullmatch(text).groups()  # type: ignore[union-attr]
+    return float(number) / (1000 if unit == "m" else 1)
+
+
+def passes_amounts_on(pipeline: dict[str, Any], label: str) -> bool:
+    """Tell whether the amounts set on a step go to its job: deploy/base/limits.yaml sizes such a step."""
+    return any(
+        {"field": "RESOURCES"} in component.get("taskConfigPassthroughs", [])
+        for component in pipeline["components"].values()
+        if component.get("executorLabel") == label
+    )
+
+
 def bounded(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
     """Requests and limits, for cores and memory; a request is at most its limit."""
-    for label, executor in pipeline["deploymentSpec"]["executors"].items():
-        resources = executor["container"].get("resources", {})
-        for kind in ("cpu", "memory"):
-            request, limit = resources.get(f"{kind}Request", 0), resources.get(f"{kind}Limit", 0)
+    for label in pipeline["deploymentSpec"]["executors"]:
+        if passes_amounts_on(pipeline, label):
+            continue
+        for kind in ("Cpu", "Memory"):
+            request, limit = (amount(pipeline, label, f"resource{kind}{end}") for end in ("Request", "Limit"))
             if not 0 < request <= limit:
                 yield f"{label}: {kind} {request} of {limit}"
 
@@ -100,11 +124,12 @@ def still(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
 
 
 def discreet(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
-    """A secret is only ever a file that a Secret of the namespace holds, and never a variable."""
+    """A secret is a file that a Secret of the namespace holds; the keys of object stores are variables."""
     for name, _, label in tasks(pipeline):
         kinds = settings(platform, label)
-        if kinds.get("secretAsEnv"):
-            yield f"{name}: a secret in a variable"
+        for reference in kinds.get("secretAsEnv", []):
+            if reference["secretName"] not in {KFP_STORE, STORE}:
+                yield f"{name}: a variable from the Secret {reference['secretName']}"
         for volume in kinds.get("secretAsVolume", []):
             if not volume.get("mountPath", "").startswith("/var/run/secrets/"):
                 yield f"{name}: a secret in {volume.get('mountPath')}"
@@ -148,10 +173,10 @@ def first(pipeline: dict[str, Any]) -> dict[str, Any]:
 
 Break = Callable[[dict[str, Any], dict[str, Any]], object]
 BREAKS: list[tuple[Rule, Break]] = [
-    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("memoryRequest")),
-    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("memoryLimit")),
-    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("cpuLimit")),
-    (bounded, lambda pipeline, _: container(pipeline)["resources"].update(cpuRequest=99.0)),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("resourceMemoryRequest")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("resourceMemoryLimit")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].pop("resourceCpuLimit")),
+    (bounded, lambda pipeline, _: container(pipeline)["resources"].update(resourceCpuRequest="99")),
     (bounded, lambda pipeline, _: container(pipeline).pop("resources")),
     (retried, lambda _, platform: executor(platform).pop("activeDeadlineSeconds")),
     (retried, lambda _, platform: executor(platform).update(activeDeadlineSeconds="31536000")),
@@ -241,17 +266,17 @@ def test_a_step_is_given_what_its_component_says_it_needs(path: Path) -> None:
             for label, entry in pipeline["deploymentSpec"]["executors"].items()
             if entry["container"]["args"][-1] == verb
         )
-        given = pipeline["deploymentSpec"]["executors"][label]["container"]["resources"]
-        assert given["cpuLimit"] >= metadata.resources.cpu, verb
-        assert given["memoryLimit"] >= metadata.resources.memory_gib, verb
+        if not passes_amounts_on(pipeline, label):
+            assert amount(pipeline, label, "resourceCpuLimit") >= metadata.resources.cpu, verb
+            assert amount(pipeline, label, "resourceMemoryLimit") >= metadata.resources.memory_gib, verb
         if metadata.caching == "never":
             assert not step.cacheable, verb
 
 
-def test_only_the_step_that_makes_jobs_needs_the_kubernetes_api() -> None:
+def test_only_train_and_the_exit_handler_need_the_kubernetes_api() -> None:
     needs = {
         name
         for name in catalog.names()
         if pages.read(ROOT / "components" / name / "metadata.yaml").access.kubernetes
     }
-    assert needs == {"train"}
+    assert needs == {"train", "summarize"}
