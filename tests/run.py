@@ -33,6 +33,7 @@ ROOMS = {
     "report": "tabular",
     "tables": "tabular",
     "storage": "tabular",
+    "retries": "tabular",
     "sources": "ingest",
     "significance": "tabular",
     "launch": "launcher",
