@@ -165,3 +165,66 @@ def test_a_file_that_is_none_is_bad_input(tmp_path: Path, content: bytes, messag
     with pytest.raises(InputError) as refused:
         arguments.load(tmp_path / "experiment.yaml")
     assert message in str(refused.value)
+
+
+def overlay(experiment: Path, text: str) -> Path:
+    path = experiment.with_name("cluster.yaml")
+    path.write_text(text)
+    return path
+
+
+def test_an_overlay_changes_the_keys_it_names_and_no_other(write: Write) -> None:
+    below = write()
+    above = overlay(
+        below,
+        "base: experiment.yaml\ndata: {source: s3://team/flights.parquet}\nfeatures: {request: [carrier]}\n",
+    )
+    plain, laid_over = arguments.read(below), arguments.read(above)
+    data, features = json.loads(laid_over["data"]), json.loads(laid_over["features"])
+    assert laid_over["source"] == "s3://team/flights.parquet"
+    assert data == json.loads(plain["data"])
+    assert features == json.loads(plain["features"]) | {"request": ["carrier"]}
+    same = plain.keys() - {"source", "features"}
+    assert {name: laid_over[name] for name in same} == {name: plain[name] for name in same}
+
+
+def test_a_null_in_an_overlay_takes_a_section_away(write: Write) -> None:
+    below = write()
+    assert arguments.read_materialize(below)
+    assert arguments.read_materialize(overlay(below, "base: experiment.yaml\nmaterialize: null\n")) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["../experiment.yaml", "cluster.yaml", "/etc/experiment.yaml", "7", "[a]", "''"]
+)
+def test_a_base_that_is_not_another_file_of_the_folder_is_rejected(write: Write, name: str) -> None:
+    with pytest.raises(InputError, match="expected the name of another experiment file") as rejected:
+        arguments.read(overlay(write(), f"base: {name}\n"))
+    assert "cluster.yaml" in rejected.value.where
+
+
+def test_a_base_that_is_missing_or_has_a_base_itself_is_rejected(write: Write) -> None:
+    below = write()
+    with pytest.raises(InputError, match="cannot read the base of the experiment file"):
+        arguments.read(overlay(below, "base: nowhere.yaml\n"))
+    above = overlay(below, "base: experiment.yaml\n")
+    twice = above.with_name("twice.yaml")
+    twice.write_text("base: cluster.yaml\n")
+    with pytest.raises(InputError, match="base"):
+        arguments.read(twice)
+
+
+def test_a_wrong_key_of_an_overlay_is_an_error_that_names_both_files(write: Write) -> None:
+    with pytest.raises(InputError) as rejected:
+        arguments.read(overlay(write(), "base: experiment.yaml\ndata: {sauce: x}\n"))
+    assert "sauce" in str(rejected.value)
+    assert rejected.value.where.endswith("cluster.yaml, over experiment.yaml")
+
+
+def test_the_flights_on_a_cluster_name_no_path_of_this_machine(tmp_path: Path) -> None:
+    from trainwright.authoring.submission.order import here
+
+    given = arguments.read(FLIGHTS / "kubeflow.yaml")
+    pipeline = FLIGHTS.parents[1] / "compiled" / "pipelines" / "train_and_register.yaml"
+    taken = yaml.safe_load_all(pipeline.read_text()).__next__()["root"]["inputDefinitions"]["parameters"]
+    assert list(here({name: value for name, value in given.items() if name in taken})) == []

@@ -16,6 +16,9 @@ MAX_BYTES = 1_000_000
 """An experiment file is a page of text; anything larger is a mistake."""
 
 
+BASE = "base"
+"""The key of an experiment file that names the file it is laid over."""
+
 SQLITE = "sqlite:///"
 
 ELSEWHERE = "parameter source"
@@ -54,14 +57,41 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: Path) -> Experiment:
-    """Read and validate an experiment file.
+    """Read and validate an experiment file, laid over its ``base`` if it names one.
 
     Raises:
-        InputError: The file is missing, is not YAML, carries a secret, or holds wrong keys or values; all
-            are named.
+        InputError: The file or its base is missing, is not YAML, carries a secret, or holds wrong keys or
+            values; all are named.
     """
     hint = "examples/flights/flights.yaml is a complete one to start from."
-    return Experiment.check(plain(path, "the experiment file", hint), where=str(path))
+    data, where = plain(path, "the experiment file", hint), str(path)
+    if isinstance(data, dict) and BASE in data:
+        base = _base_of(path, data.pop(BASE))
+        data = _overlay(plain(base, "the base of the experiment file"), data)
+        where = f"{path}, over {base.name}"
+    return Experiment.check(data, where=where)
+
+
+def _base_of(path: Path, name: object) -> Path:
+    """Return the file that an experiment file is laid over.
+
+    Raises:
+        InputError: It is not the name of another file in the same folder.
+    """
+    if not isinstance(name, str) or name in {"", path.name} or name != Path(name).name:
+        raise InputError(
+            f"{BASE} is {name!r}; expected the name of another experiment file in the same folder",
+            where=str(path),
+            hint="Paths in both files are relative to this folder: move the file here.",
+        )
+    return path.with_name(name)
+
+
+def _overlay(below: Any, above: Any) -> Any:
+    """Return ``above`` laid over ``below``: mappings key by key, anything else (a list too) as a whole."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return below | {key: _overlay(below.get(key), value) for key, value in above.items()}
 
 
 def plain(path: Path, kind: str, hint: str = "") -> Any:
