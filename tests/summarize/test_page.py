@@ -171,6 +171,18 @@ def test_a_failed_step_is_named_with_its_reason_and_what_follows_is_not_run(tmp_
     assert (states["flagged:train"], states["register"]) == ("failed", "not run")
 
 
+def test_the_error_of_a_failed_step_is_written_in_sentences_that_say_each_thing_once(tmp_path: Path) -> None:
+    records = chain()
+    root = put(tmp_path / "run", records, "ingest")
+    where = "minio://team/gone.parquet"
+    error = {"what": f"no such file: {where}", "where": where, "hint": "Look there.", "log": f"{root}/log-0"}
+    tasks(root, records, ingest="done", validate=("failed", error))
+    failed = Ending("FAILED", "job", "exit-handler-1", 1, "")
+    summarize(str(root), failed, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
+    said = f"validate: no such file: {where}. Look there. Its log: {root}/log-0"
+    assert said in (tmp_path / "page.html").read_text()
+
+
 def test_on_a_cluster_the_reason_is_what_kubeflow_says(tmp_path: Path) -> None:
     root = put(tmp_path, chain(), "ingest")
     failed = Ending("FAILED", "job", "train", 9, "The DAG failed: OOMKilled")

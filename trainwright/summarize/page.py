@@ -200,9 +200,12 @@ def _stop(run: Run) -> list[Block]:
     blocks: list[Block] = []
     for step in run.steps:
         if step.state == "failed":
-            told = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
+            said = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
+            told = [
+                f"{part.rstrip('.')}." for index, part in enumerate(said) if part not in "".join(said[:index])
+            ]
             told += [f"Its log: {step.error['log']}"] if step.error.get("log") else []
-            blocks.append(Text(f"{step.name}: {'. '.join(told) or 'it left no reason; see its log'}"))
+            blocks.append(Text(f"{step.name}: {' '.join(told) or 'it left no reason; see its log'}"))
     if run.ending.state not in {"SUCCEEDED", ""}:
         code = f" (code {run.ending.error_code})" if run.ending.error_code else ""
         reason = run.ending.error or "no reason given"
