@@ -178,3 +178,12 @@ def test_an_elastic_job_that_runs_is_not_ended_for_a_pod_that_cannot_start(tmp_p
     elastic = seen(job(elasticPolicy={"minReplicas": 1}), pod("tw-master-0"), waits)
     found = [looks(Watchdog(limits(), tmp_path), observed, 0, 300)[1] for observed in (fixed, elastic)]
     assert [reached.kind if reached else None for reached in found] == ["IMAGE_PULL", None]
+
+
+def test_an_elastic_job_whose_first_pods_have_ended_well_is_not_ended_for_a_pod_that_cannot_start(
+    tmp_path: Path,
+) -> None:
+    done = pod("tw-master-0", state=ended(0, "Completed"))
+    observed = seen(job(elasticPolicy={"minReplicas": 1}), done, pod(state=WAITS))
+    assert standing(observed).phase == "ending"
+    assert looks(Watchdog(limits(), tmp_path), observed, 60, 300) == [None, None]

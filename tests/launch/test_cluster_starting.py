@@ -1,5 +1,6 @@
 """An API server that has just started rejects what its roles allow: that passes, a missing right does not."""
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from trainwright.errors import PermissionRefused, TransientError
 from trainwright.launch.cluster.answers import Passing
 from trainwright.launch.cluster.logs import LogFollower
 from trainwright.launch.cluster.patience import Outage, Patience
+from trainwright.launch.cluster.selection import Selection
 
 FORBIDDEN = Refused(403, "Forbidden", 'pytorchjobs.kubeflow.org is forbidden: User "runner" cannot create')
 
@@ -43,6 +45,38 @@ def test_a_server_that_is_not_ready_is_an_outage_however_long(there: Cluster) ->
     there.faults.error(503, resources=("",))  # /readyz
     there.faults.refuse(FORBIDDEN, resources=("pytorchjobs",))
     assert api(there).job("tw") is None
+
+
+def test_a_missing_right_is_reported_within_the_bound_although_other_calls_succeed(
+    there: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator closed ``/readyz``: the success of other calls must not begin the minute anew."""
+    monkeypatch.setattr("trainwright.launch.cluster.api._SETTLING_S", 0.3)
+    there.faults.refuse(FORBIDDEN, resources=("",), times=None)  # /readyz
+    there.faults.refuse(FORBIDDEN, resources=("pytorchjobs",), times=None)
+    access, began_s = api(there), time.monotonic()
+    jobs_, pods = Selection(kind="job"), Selection(kind="pods")
+
+    def list_jobs_until_refused() -> None:
+        while time.monotonic() - began_s < 5:
+            access.select(pods)
+            with contextlib.suppress(Passing):
+                access.select(jobs_)
+
+    with pytest.raises(PermissionRefused):
+        list_jobs_until_refused()
+    assert time.monotonic() - began_s >= 0.3
+    there.faults.clear()
+    access.select(jobs_)
+    there.faults.refuse(FORBIDDEN, times=2)
+    with pytest.raises(Passing):  # the next start of the server has its own minute
+        access.select(jobs_)
+
+
+def test_a_missing_right_is_reported_at_once_by_a_server_without_anonymous_requests(there: Cluster) -> None:
+    there.reject_anonymous()
+    with pytest.raises(PermissionRefused, match="not allowed to"):
+        api(there, token=there.account("runner", [])).select(Selection(kind="job"))
 
 
 def test_a_right_that_is_missing_is_said_at_once(there: Cluster, tmp_path: Path) -> None:

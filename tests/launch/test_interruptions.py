@@ -12,6 +12,7 @@ from tests.launch.test_diagnosis_recordings import told
 from trainwright.errors import InternalError, PreemptedUnsaved
 from trainwright.launch.cluster.losses import Losses
 from trainwright.launch.diagnosis import (
+    Loss,
     Observed,
     diagnose,
     incidents,
@@ -106,7 +107,7 @@ def test_preemption_of_all_pods_of_a_static_job_is_one_interruption() -> None:
     observed.see_job(job("Failed:tw failed", pytorchReplicaSpecs=replicas))
     failure = diagnose(observed)
     assert isinstance(failure, Failure)
-    assert spent_by_attempt(failure.budget, losses(incidents(observed))) == {"preemption": 1}
+    assert spent_by_attempt(failure, losses(incidents(observed))) == {"preemption": 1}
 
 
 def test_failed_attempt_counts_its_own_end_once_and_what_it_had_overcome_besides() -> None:
@@ -118,8 +119,19 @@ def test_failed_attempt_counts_its_own_end_once_and_what_it_had_overcome_besides
     observed.see_pod(failed)
     observed.see_job(elastic("Failed:tw failed"))
     lost = losses(incidents(observed))
-    assert spent_by_attempt("user", lost) == {"preemption": 1, "user": 1}
-    assert spent_by_attempt("infrastructure", ()) == {"infrastructure": 1}
+    assert spent_by_attempt(Failure.of("USER_EXCEPTION", "failed"), lost) == {"preemption": 1, "user": 1}
+    assert spent_by_attempt(Failure.of("STUCK", "no step"), ()) == {"infrastructure": 1}
+
+
+def test_attempt_that_hangs_after_it_recovered_from_a_loss_counts_both() -> None:
+    overcome = Loss(
+        key="a", budget="infrastructure", kind="NODE_GPU", what="Xid 79", began_s=10, at_s=50, back_s=90
+    )
+    stuck, same = Failure.of("STUCK", "no step for 600 s"), Failure.of("NODE_GPU", "its budget is used up")
+    assert spent_by_attempt(stuck, [overcome]) == {"infrastructure": 2}
+    assert spent_by_attempt(same, [overcome]) == {"infrastructure": 1}, "the launcher ended it for that loss"
+    other = Failure.of("NCCL_TIMEOUT", "the backoff limit is reached")
+    assert spent_by_attempt(other, [overcome], used_up=True) == {"infrastructure": 1}
 
 
 @pytest.mark.parametrize("kind", sorted(SUSPENDED))
@@ -153,7 +165,7 @@ def test_suspension_by_a_real_queue_costs_nothing_and_hides_no_error(tmp_path: P
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.code, failure.rank, failure.retryable) == ("USER_EXCEPTION", 70, 1, False)
     assert isinstance(failure.to_error(), InternalError)
-    assert spent_by_attempt(failure.budget, losses(incidents(observed))) == {"user": 1}
+    assert spent_by_attempt(failure, losses(incidents(observed))) == {"user": 1}
 
 
 @pytest.mark.parametrize(

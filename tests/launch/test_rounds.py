@@ -13,6 +13,7 @@ import pytest
 from tests.launch.programs import COMPLETE, SLEEP, agent, gone, job, pids
 from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
 from trainwright.launch import manifests
+from trainwright.launch.agent import Agent
 from trainwright.launch.attempt import ENDED
 from trainwright.launch.diagnosis import left_in
 from trainwright.launch.failure import Failure
@@ -20,6 +21,7 @@ from trainwright.launch.job import Completion
 from trainwright.launch.local import Local
 from trainwright.launch.pulse import Pulses
 from trainwright.launch.ranks import RankError, begin_round, first_error, rounds, upcoming_round
+from trainwright.launch.watch import Watch
 
 STEPS = """
 from trainwright.launch.pulse import Pulse
@@ -366,6 +368,18 @@ def test_agent_that_waits_for_a_round_is_not_blamed_while_that_round_goes_on(tmp
     assert first is not None
     assert first.rank == 1
     assert upcoming_round(tmp_path) == 1, "round 0 is over"
+
+
+def test_agent_that_waited_while_a_round_failed_keeps_the_cause_of_that_round(tmp_path: Path) -> None:
+    """torchrun closes the rendezvous when a rank fails for good: a waiting pod sees only that."""
+    assert begin_round(tmp_path) == 0
+    waiting = Agent(tmp_path, Watch(tmp_path, 1), 1)
+    RankError.of(ValueError("no such carrier: 'ZZ'"), 1).save(tmp_path)
+    assert waiting._apart(ConnectionError("the rendezvous is closed")) == 70
+    left = left_in(tmp_path)
+    assert left is not None
+    assert (left.failure.kind, left.failure.rank, left.failure.retryable) == ("USER_EXCEPTION", 1, False)
+    assert Failure.read(tmp_path).what == "ValueError: no such carrier: 'ZZ'"
 
 
 def test_machines_that_do_not_find_one_another_are_said_to(tmp_path: Path) -> None:

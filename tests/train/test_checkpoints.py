@@ -378,6 +378,17 @@ def test_index_that_leads_anywhere_else_is_refused(
         resumed(tmp_path, alone)
 
 
+def test_index_that_the_manifest_does_not_list_is_rejected(tmp_path: Path, alone: Group) -> None:
+    """No digest covers it: whoever may write there could exchange one tensor for another."""
+    begun(tmp_path, alone)
+    folder = folder_of(tmp_path, 6)
+    manifest = Manifest.read(folder)
+    listed = tuple(entry for entry in manifest.files if entry.path != "index.json")
+    replace(manifest, files=listed).write(folder)
+    with pytest.raises(PermissionRefused, match=r"index\.json is not in the manifest"):
+        resumed(tmp_path, alone)
+
+
 @pytest.mark.parametrize("path", ["../../secret", "/etc/passwd", "", "."])
 def test_a_manifest_that_leads_out_of_its_folder_is_refused(path: str, tmp_path: Path, alone: Group) -> None:
     begun(tmp_path, alone)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.errors import Diverged
+from trainwright.errors import Diverged, Preempted, PreemptedUnsaved, TrainwrightError
 from trainwright.experiment import Tracking
 from trainwright.launch.attempt import next_attempt
 from trainwright.launch.failure import Failure
@@ -72,6 +72,22 @@ def test_the_page_of_a_failed_training_is_kept_beside_its_artifacts_and_its_erro
     [kept] = (tmp_path / "store").iterdir()
     assert kept.read_text() == (folder / PAGE).read_text()
     assert error.hint == f"Lower the rate. Its curves are at {kept}"
+
+
+@pytest.mark.parametrize("error", [Preempted("step 7 is saved"), PreemptedUnsaved("no step is saved")])
+def test_preempted_training_draws_its_page_and_publishes_nothing(
+    error: TrainwrightError, tmp_path: Path
+) -> None:
+    """The grace period is for the checkpoint, and the next attempt resumes the training."""
+    folder = next_attempt(tmp_path / "home")
+    keep = str(tmp_path / "store" / "report-of-failed")
+    with (
+        pytest.raises(type(error)),
+        Curves(folder, tmp_path / "home", Tracking(), None, leads=True, keep=keep),
+    ):
+        raise error
+    assert (folder / PAGE).exists()
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_store_that_refuses_the_page_does_not_hide_the_error(

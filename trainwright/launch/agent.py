@@ -29,7 +29,14 @@ from trainwright.launch.attempt import ENDED
 from trainwright.launch.diagnosis import redaction
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, completed
-from trainwright.launch.ranks import RankError, errors_of, last_round, round_folder, upcoming_round
+from trainwright.launch.ranks import (
+    RankError,
+    errors_of,
+    first_error,
+    last_round,
+    round_folder,
+    upcoming_round,
+)
 from trainwright.launch.watch import Watch
 
 
@@ -143,11 +150,14 @@ class Agent:
         return self._alone(DependencyError(what, where=str(self._folder), hint=hint), kind="UNKNOWN")
 
     def _alone(self, error: TrainwrightError, kind: str = "") -> int:
-        """Tell an error that no process has, but this agent; return its exit code."""
+        """Record an error of this agent itself; return the exit code of the likeliest cause of its round.
+
+        An agent that waited while others ran the round may be the last to report: a rank's error comes first.
+        """
         number = self._upcoming if self._watch.round is None else self._watch.round
         entry = RankError.of(error, None, number=number, witnessed=True, kind=kind)
         entry.save(self._folder)
-        return self._tell(entry)
+        return self._tell(first_error(self._folder, number) or entry)
 
     def _tell(self, first: RankError) -> int:
         """Write why the round failed; return the exit code.

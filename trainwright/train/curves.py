@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from trainwright.artifacts import Progress
+from trainwright.errors import Preempted, PreemptedUnsaved
 from trainwright.experiment import Tracking
 from trainwright.launch.progress import line
 from trainwright.tracking.history import FILE, History, Spool
@@ -121,7 +122,8 @@ class Curves:
         if self._leads and error:
             with contextlib.suppress(Exception):  # the error that is on its way matters more
                 self.draw("Ended early", [], trouble=str(error))
-                if self._keep:
+                # A preempted training has little time left, and the next attempt resumes it: no page is due.
+                if self._keep and not isinstance(error, Preempted | PreemptedUnsaved):
                     publish_page(self._folder / PAGE, self._keep)
 
     def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:

@@ -81,6 +81,10 @@ class Cluster:
         settings.api_key = {"authorization": f"Bearer {token}"}
         return k8s.ApiClient(settings)
 
+    def reject_anonymous(self) -> None:
+        """Answer requests without a token with 401, as an API server with ``--anonymous-auth=false``."""
+        self._service.accounts.anonymous = False
+
     def account(self, user: str, rules: Sequence[Object] | None, namespace: str = "") -> str:
         """Let somebody in who may do what a Role's rules say; return the token.
 

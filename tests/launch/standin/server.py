@@ -140,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             _befall(fault)
             if path == "/readyz":
+                self.service.accounts.let_see_health(self.headers.get("Authorization", ""))
                 return Answer(200, "ok")
             account = self.service.accounts.of(self.headers.get("Authorization", ""))
             user = account.user

@@ -63,7 +63,7 @@ class Api:
     ) -> None:
         self.client, self.namespace, self.kind = client, namespace, kind
         self.patience, self.clock = patience or Patience(), clock or Clock()
-        self._refused_s: float | None = None
+        self._refused_s: dict[tuple[str, str], float] = {}
         place = f"namespaces/{namespace}"
         self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
         self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
@@ -301,26 +301,29 @@ class Api:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise of_transport(error) from error
         self.clock.hear(response.headers.get("Date"))
-        self._refused_s = None
+        self._refused_s.pop((call.verb, call.resource), None)
         return response
 
     def _refusal(self, error: k8s.ApiException, call: Call) -> Exception:
         """Return what an answer amounts to: a 401 or 403 of a server that is starting means nothing."""
         refusal = of_refusal(error, call)
-        if isinstance(refusal, PermissionRefused) and self._starting():
+        if isinstance(refusal, PermissionRefused) and self._starting(call):
             return Passing(TransientError(f"the Kubernetes API is starting: {refusal.what}"))
         return refusal
 
-    def _starting(self) -> bool:
+    def _starting(self, call: Call) -> bool:
         """Ask whether the API server has read its roles and accounts; until then it rejects what they allow.
 
-        ``/readyz`` is open to everybody by a role of Kubernetes' own. Where it is refused too, either the
-        server is starting or an administrator closed it: that is believed to be a start for a while.
+        A role of Kubernetes' own opens ``/readyz`` to every account; the token is sent because a server may
+        reject anonymous requests. Where ``/readyz`` is rejected too, either the server is starting or an
+        administrator closed it: that counts as a start for a while. The time is counted per verb and
+        resource, since the success of one call says nothing about the right to make another one.
         """
         try:
             self.client.call_api(
                 "/readyz",
                 "GET",
+                auth_settings=["BearerToken"],
                 _return_http_data_only=True,
                 _preload_content=False,
                 _request_timeout=(_CONNECT_S, _ANSWER_S),
@@ -333,8 +336,7 @@ class Api:
         else:
             return False
         now = time.monotonic()
-        self._refused_s = now if self._refused_s is None else self._refused_s
-        return now - self._refused_s < _SETTLING_S
+        return now - self._refused_s.setdefault((call.verb, call.resource), now) < _SETTLING_S
 
 
 def _pointer(annotation: str) -> str:

@@ -213,12 +213,12 @@ class ClusterLauncher:
         assert isinstance(failure, Failure)  # noqa: S101  # nosec B101
         assert held  # noqa: S101  # nosec B101
         require_mine(self._api, held.name, held.uid, self._holder)
-        past = ledger.Ledger.before(folder)
+        past, seen = ledger.Ledger.before(folder), followed.observed.job
         entry = ledger.Ended(
             job=job.digest,
             kind=failure.kind,
             what=failure.what,
-            counts=spent_by_attempt(failure.budget, followed.lost),
+            counts=spent_by_attempt(failure, followed.lost, used_up=seen is not None and seen.used_up),
             took_s=followed.took_s,
             lost_gpu_s=failure.lost_gpu_s,
             final=False,

@@ -42,7 +42,8 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str =
     Args:
         api: Access to the cluster.
         name: The job.
-        uid: Its identity; empty where the object is known to be gone.
+        uid: Its identity; empty where the object is known to be gone. The wait then also ends when another
+            launcher creates a job of that name: the pods may be those of the new one.
         gone_s: Longest time to wait, in seconds.
         attempt: Only the pods of this attempt count; empty: those of every attempt.
 
@@ -52,7 +53,9 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str =
     left = LeftBehind(api, name, min(_LATE_S, gone_s / 4))
 
     def gone() -> bool:
-        found = api.job(name) if uid else None
+        found = api.job(name)
+        if not uid and found is not None:
+            return True
         there = found is not None and found["metadata"].get("uid") == uid
         if not there and not live_pods(api, name, attempt):
             return True

@@ -93,7 +93,7 @@ class Watchdog:
     def _broken(self, observed: Observed, stands: Standing, now_s: float) -> Reached | None:
         held = stands.waiting
         # An elastic job goes on without the pod that cannot start: what runs is not ended for it.
-        if held is None or not held.broken or stands.phase == "running":
+        if held is None or not held.broken or stands.phase in {"running", "ending"}:
             self._broken_since = None
             return None
         self._broken_since = now_s if self._broken_since is None else self._broken_since

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainwright.launch.diagnosis.incident import Incident
+from trainwright.launch.failure import Failure
 
 _FELT_S = 600.0
 """Seconds after a loss, or after its pod is back, in which the others can still end because of it.
@@ -128,18 +129,25 @@ def spent(lost: Iterable[Loss]) -> dict[str, int]:
     return _counted(charged(lost))
 
 
-def spent_by_attempt(budget: str, lost: Iterable[Loss]) -> dict[str, int]:
+def spent_by_attempt(failure: Failure, lost: Iterable[Loss], *, used_up: bool = False) -> dict[str, int]:
     """Count the interruptions of an attempt that failed; its own failure is one, however many pods show it.
 
+    The failure is the last interruption if the job did not recover from that, or if it ended because of too
+    many of them. Otherwise, as when the job hangs hours after it recovered, the failure counts besides.
+
     Args:
-        budget: Whose restarts the failure counts against.
+        failure: How the attempt failed.
         lost: What the attempt lost.
+        used_up: Whether the operator ended the job at its backoff limit.
     """
     groups = interruptions(lost)
-    failed = bool(groups) and not groups[-1].recovered
-    counts = _counted([loss for group in (groups[:-1] if failed else groups) if (loss := group.charged)])
-    count = counts.get(budget, 0)
-    return {**counts, budget: count + 1 if failed else max(1, count)}
+    ended = bool(groups) and (used_up or not groups[-1].recovered)
+    paid = [loss for group in (groups[:-1] if ended else groups) if (loss := group.charged)]
+    # A launcher that ends a job whose budget is used up names the class of the loss that used it up.
+    last = next((loss for loss in reversed(paid) if loss.budget == failure.budget), None)
+    within = not ended and last is not None and last.kind == failure.kind
+    counts = _counted(paid)
+    return {**counts, failure.budget: counts.get(failure.budget, 0) + (0 if within else 1)}
 
 
 def _counted(found: Sequence[Loss]) -> dict[str, int]:

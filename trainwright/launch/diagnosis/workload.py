@@ -36,7 +36,6 @@ class Workload:
         uid: Its identity.
         name: Its name.
         active: Whether Kueue considers it at all; a deactivated one is never admitted.
-        reserved: Whether it has quota.
         reason: Why it has no quota, or why Kueue gave it up: one word.
         message: The same as a sentence.
         since_s: Since when.
@@ -47,7 +46,6 @@ class Workload:
     uid: str
     name: str
     active: bool = True
-    reserved: bool = False
     reason: str = ""
     message: str = ""
     since_s: float | None = None
@@ -97,7 +95,6 @@ def read(body: Object) -> Workload:
         uid=metadata["uid"],
         name=metadata["name"],
         active=bool(active),
-        reserved=reserved.get("status") == "True",
         reason=told.get("reason") or "",
         message=told.get("message") or "",
         since_s=seconds(told.get("lastTransitionTime")),

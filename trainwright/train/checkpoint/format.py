@@ -162,9 +162,11 @@ class TensorReader(StorageReader):
 
         Raises:
             InputError: It is no such index.
-            PermissionRefused: It leads out of the manifest's files.
+            PermissionRefused: The manifest does not list it, or it leads out of the manifest's files.
         """
         path = self._folder / Index.FILE
+        if Index.FILE not in self._sizes:
+            raise PermissionRefused(f"{Index.FILE} is not in the manifest", where=str(path))
         index, found = Index.read(path), {}
         for name, entry in index.tensors.items():
             dtype = getattr(torch, entry.dtype, None)

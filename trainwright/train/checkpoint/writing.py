@@ -69,7 +69,7 @@ class Writer:
         self._stager = _Stager(fast=device.type == "cuda")
 
     def begin(self, tensors: Mapping[str, Tensor], folder: Path) -> "Future[Any]":
-        """Copy the tensors, and begin to write the copies into a folder that must not exist yet."""
+        """Copy the tensors, and begin to write the copies into a folder, over what a failed save left."""
         response = async_save(
             {STATE: dict(tensors)},
             storage_writer=TensorWriter(folder),
