@@ -65,6 +65,14 @@ def test_facts_that_repeat_an_artifacts_documents_are_no_part_of_a_steps_key(
     assert found == [{"owner": "another team"}, {"owner": "another team"}]
 
 
+@pytest.mark.parametrize("text", ["not json", "[1]", "\udcff", '{"model_version": "3"}'])
+def test_a_registration_of_another_format_leaves_an_artifacts_metadata_as_it_is(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "registration.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert _own_metadata({"metadata": {"owner": "us"}}, tmp_path) == {"owner": "us"}
+
+
 def _swap(folder: Path) -> None:
     first, second = (folder / "data" / name for name in SHARDS)
     first.write_bytes(SHARDS["evaluate-0.parquet"])

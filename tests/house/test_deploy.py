@@ -121,6 +121,20 @@ def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None
     assert given["source"] == "postgresql://db.example:5432/flights"
 
 
+@pytest.mark.parametrize("name", ["steps", "jobs"])
+def test_steps_and_jobs_reach_the_port_of_the_store_of_kubeflow_and_of_its_pods(name: str) -> None:
+    policy = yaml.safe_load((DEPLOY / "network" / f"{name}.yaml").read_text())
+    space = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kubeflow"}}}
+    [rule] = [rule for rule in policy["spec"]["egress"] if space in rule["to"]]
+    assert {8333, 9000} <= {entry["port"] for entry in rule["ports"]}
+
+
+def test_the_store_file_declares_no_secret_and_no_endpoint() -> None:
+    [settings] = yaml.safe_load_all((DEPLOY / "store.yaml").read_text())
+    assert settings["kind"] == "ConfigMap", "a second apply would delete the keys of a Secret"
+    assert not any(key.endswith(("_ENDPOINT", "_S3")) for key in settings["data"])
+
+
 def test_every_file_is_explained() -> None:
     explained = set(re.findall(r"\]\(([^)]+)\)", (DEPLOY / "README.md").read_text()))
     files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}

@@ -16,6 +16,7 @@ from kubernetes import config
 from kubernetes.config.config_exception import ConfigException  # type: ignore[import-untyped]
 
 from tests.kubeflow import pipeline
+from trainwright.authoring.schedules.reconciling import existing
 from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Connection, Place
 
@@ -110,6 +111,15 @@ class Installation:
         run = self.api.read("reading the run", self.api.runs.run_service_get_run, run_id)
         details = (run.run_details.task_details if run.run_details else None) or []
         return [(str(one.display_name), str(one.state)) for one in details]
+
+    def fired(self) -> Any:
+        """Return the newest run that a schedule of this session started; None if there is none."""
+        api = self.api
+        ours = {schedule.id for schedule in existing(api, self.name)}
+        space = {"namespace": self.namespace} if self.namespace else {}
+        newest = {"sort_by": "created_at desc", "page_size": 100, **space}
+        listed = api.read("listing runs", api.runs.run_service_list_runs, **newest)
+        return next((run for run in listed.runs or [] if run.recurring_run_id in ours), None)
 
     def until(self, what: str, look: Callable[[], Any], within_s: float) -> Any:
         """Wait until a look finds something, and return it.

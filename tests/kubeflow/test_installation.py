@@ -49,6 +49,23 @@ def test_everything_the_suite_made_is_deleted_and_nothing_else(server: Api, suit
     assert (store.experiments, store.pipelines) == ([theirs], [other])
 
 
+def test_fired_returns_the_run_of_our_schedule_where_anothers_fired_later(
+    server: Api, suite: Installation, tmp_path: Path
+) -> None:
+    theirs = Installation(**{**vars(suite), "folder": tmp_path, "name": "theirs", "_package": None})
+    for one in (suite, theirs):
+        schedule = {"pipeline": str(one.package), "interval_s": 60, "experiment": one.name}
+        file = {"schema_version": 1, "owner": one.name, "schedules": {"often": schedule}}
+        (tmp_path / "schedules.yaml").write_text(yaml.safe_dump(file))
+        assert one.run("schedules", "apply", "schedules.yaml").code == 0
+    ours, others = (schedule.recurring_run_id for schedule in server.store.recurring_runs)
+    server.store.fire(others)
+    assert suite.fired() is None
+    expected = server.store.fire(ours)
+    server.store.fire(others)
+    assert suite.fired().run_id == expected.run_id
+
+
 def test_a_check_prints_what_was_expected_and_seen_and_fails_where_they_differ(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

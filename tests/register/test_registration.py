@@ -94,7 +94,12 @@ def test_links_lead_to_the_version_where_a_browser_reaches_mlflow(registry: Regi
     assert _page(registry, "3") == "", "a file has no page"
     inside = registry.model_copy(update={"tracking_uri": "http://mlflow.kubeflow.svc:5000/"})
     name = quote(registry.model, safe="")
-    assert _page(inside, "3") == f"http://mlflow.kubeflow.svc:5000/#/models/{name}/versions/3"
+    for host in ("mlflow.kubeflow.svc", "mlflow.kubeflow.svc.cluster.local", "mlflow"):
+        service = registry.model_copy(update={"tracking_uri": f"http://{host}:5000/"})
+        assert _page(service, "3") == "", "only pods resolve the name of a Service"
+    for host in ("mlflow.example", "localhost", "10.0.0.7", "[fd00::1]"):
+        reached = registry.model_copy(update={"tracking_uri": f"http://{host}:5000/"})
+        assert _page(reached, "3") == f"http://{host}:5000/#/models/{name}/versions/3"
     public = inside.model_copy(update={"page": "https://mlflow.example/ui/"})
     assert _page(public, "3") == f"https://mlflow.example/ui/#/models/{name}/versions/3"
 

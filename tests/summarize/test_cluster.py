@@ -8,7 +8,9 @@ import base64
 import gzip
 import html
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -225,9 +227,79 @@ def test_a_pods_own_account_gives_the_api_and_without_one_there_is_none(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    assert in_cluster(tmp_path) is None
+    assert in_cluster(tmp_path) == Cluster("https://[fd00::1]:443", "", "", str(tmp_path / "ca.crt"))
     (tmp_path / "token").write_text("t\n")
     (tmp_path / "namespace").write_text("team-a")
     found = in_cluster(tmp_path)
     assert found == Cluster("https://[fd00::1]:443", "team-a", "t", str(tmp_path / "ca.crt"))
     assert "'t'" not in repr(found)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert in_cluster(tmp_path) is None, "on a laptop"
+
+
+def test_a_pod_without_a_token_says_so_and_shows_this_runs_records(tmp_path: Path) -> None:
+    put(tmp_path, RUN, chain()["ingest"])
+    ending = Ending("COMPLETE", "train-and-register-x", "exit-handler-1")
+    run = read_run(str(tmp_path / RUN), ending, Cluster("https://127.0.0.1:1", "", ""))
+    assert "this pod has no token of a service account" in run.problems[0]
+    assert "automountServiceAccountToken" in run.problems[0]
+    assert [step.name for step in run.steps] == ["ingest"]
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        {"status": {}},
+        {"status": {"compressedNodes": "no base64"}},
+        {"status": {"compressedNodes": base64.b64encode(b"no gzip").decode()}},
+        {"status": {"compressedNodes": base64.b64encode(gzip.compress(b'{"a": {}}')[:-9]).decode()}},
+        {"status": {"compressedNodes": base64.b64encode(gzip.compress(b"no json")).decode()}},
+        {"status": {"nodes": {"a": {"no": "name"}}}},
+        {"status": "text"},
+    ],
+)
+def test_a_workflow_without_readable_tasks_is_a_problem_and_this_runs_records_are_shown(
+    tmp_path: Path, workflow: dict[str, Any]
+) -> None:
+    put(tmp_path, RUN, chain()["ingest"])
+    with api([(200, workflow)]) as (cluster, _):
+        run = read_run(str(tmp_path / RUN), Ending("COMPLETE", "train-and-register-x"), cluster)
+    assert "the run's tasks: the run's workflow" in run.problems[0]
+    assert [step.name for step in run.steps] == ["ingest"]
+
+
+def test_cached_tasks_of_one_verb_do_not_show_a_record_that_names_the_verb_alone(tmp_path: Path) -> None:
+    document = recorded("success-all-cached")
+    nodes = document["status"]["nodes"]
+    [ingest] = [node for node in nodes.values() if node["name"].endswith(".ingest-driver")]
+    nodes["second"] = ingest | {"name": ingest["name"].replace(".ingest-driver", ".ingest-2-driver")}
+    put(tmp_path, RUN, chain()["register"])
+    look(tmp_path, "success")
+    run = read(tmp_path, document, "COMPLETE")
+    shown = [step.record for step in run.steps if step.name.startswith("ingest")]
+    assert shown == [None, None], "the record is of one of them, and nothing says of which"
+    assert next(step.record for step in run.steps if step.name == "train") == chain()["train"]
+
+
+def test_a_store_that_does_not_answer_is_asked_once_and_the_page_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    for name, value in {"ENDPOINT": f"http://127.0.0.1:{port}", "ACCESS_KEY": "a", "SECRET_KEY": "b"}.items():
+        monkeypatch.setenv(f"MINIO_{name}", value)
+    monkeypatch.setattr("trainwright.summarize.run._PATIENCE_S", 1.0)
+    document = completed(recorded("training-diverged-exit-30"), Path("/mlpipeline/v2/artifacts"))
+    text = json.dumps(document).replace("/mlpipeline/v2", "minio://mlpipeline/v2")
+    page, begun = tmp_path / "page.html", time.monotonic()
+    with api([(200, json.loads(text))]) as (cluster, _):
+        ending = Ending("FAILED", "train-and-register-x", "exit-handler-1")
+        root = f"minio://mlpipeline/v2/artifacts/{RUN}"
+        summarize(root, ending, page, tmp_path / "s.md", tmp_path / "run", cluster)
+    assert time.monotonic() - begun < 20, "one call waits, not one call a task"
+    shown = html.unescape(page.read_text())
+    assert shown.count("The store was not asked again") == 1
+    assert {"train", "resolve-features"} <= {
+        row[0].removeprefix("flagged:") for row in Cells(shown).rows if row
+    }

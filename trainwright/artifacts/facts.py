@@ -12,6 +12,7 @@ from typing import Any
 from trainwright.artifacts.model import Model
 from trainwright.artifacts.record import Record
 from trainwright.artifacts.snapshot import Snapshot
+from trainwright.errors import InputError
 
 Facts = dict[str, str | float | int]
 
@@ -39,7 +40,7 @@ def facts_of(folder: Path, name: str = "") -> Facts:
         found |= _of_record(Record.read(folder), found)
     if version := str(found.get("version", "")):
         found[DISPLAY] = f"{found.get('kind', '')} {name or folder.name} {version[:SHOWN]}".strip()
-    if "model_version" in found:
+    if {"model", "model_version"} <= found.keys():
         found[DISPLAY] = f"{found['model']} version {version}"
     return found
 
@@ -71,7 +72,13 @@ def _of_model(folder: Path) -> Facts:
 
 
 def _of_registration(folder: Path) -> Facts:
-    entry = json.loads((folder / _REGISTRATION).read_text())
+    path = folder / _REGISTRATION
+    try:
+        entry = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"expected JSON, found none: {error}", where=str(path)) from None
+    if not isinstance(entry, dict):
+        raise InputError(f"expected a JSON object, found {type(entry).__name__}", where=str(path))
     names = ("model", "version", "model_version", "data_version", "commit", "data_decision", "page", "run")
     return {name: str(entry[name]) for name in names if entry.get(name)}
 

@@ -91,8 +91,11 @@ class Step:
 
     @property
     def explains(self) -> bool:
-        """Whether it only says why a gate held the run: where it is not reached, nothing is missing."""
-        return self.verb == _EXPLAINS
+        """It is this library's ``hold``, which says why a gate held the run: other runs do not reach it.
+
+        A user's own function may be called ``hold`` as well, so the image is compared too.
+        """
+        return self.verb == _EXPLAINS and bool(_IMAGE.fullmatch(self.image))
 
     @property
     def toolchain(self) -> str:

@@ -246,10 +246,6 @@ class Findings:
         more = f", and {len(decisive) - 1} more" if len(decisive) > 1 else ""
         return f"{self.decision}: {decisive[0]}{more}"
 
-    def flatten(self) -> dict[str, float]:
-        """Name every defined figure flatly, as Kubeflow and MLflow take them; all are finite."""
-        return dict(self._flat())
-
     def overall_metrics(self) -> dict[str, float]:
         """Return the figures of the whole split: few enough to compare runs by."""
         return {name: value for name, value in self._flat() if not _DETAIL.fullmatch(name)}

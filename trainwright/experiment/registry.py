@@ -33,7 +33,7 @@ class Registry(Section):
     page: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
-        description="MLflow's address as a browser reaches it, for links; '' where that is `tracking_uri`.",
+        description="MLflow's address as a browser reaches it, for links; '' where that is `tracking_uri`. A Service of a cluster gets no link.",
     )
     retry_s: int = Field(600, ge=0, description="Keep trying this long while that address does not answer.")
     audit: Name | None = Field(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from trainwright.documents import Document
 from trainwright.experiment import Registry
@@ -223,11 +223,19 @@ def _document(
 
 
 def _page(registry: Registry, version: str) -> str:
-    """Return the address of a version's page in MLflow's UI."""
+    """Return the address of a version's page in MLflow's UI; empty where no browser reaches it."""
     root = registry.page or registry.tracking_uri
-    if not root.startswith(("http://", "https://")):
+    if not root.startswith(("http://", "https://")) or (not registry.page and _in_cluster(root)):
         return ""
     return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
+
+
+def _in_cluster(address: str) -> bool:
+    """Return whether an address is that of a Kubernetes Service: only pods resolve such a name."""
+    host = urlsplit(address).hostname or ""
+    if host == "localhost" or ":" in host:  # this machine; an IPv6 address
+        return False
+    return "." not in host or host.endswith(".svc") or ".svc." in host
 
 
 def _note(candidate: Candidate, registry: Registry) -> Note:
@@ -260,9 +268,9 @@ def _headline(registration: Registration) -> str:
 
 
 def _place(registration: Registration) -> str:
-    """Link to the version where a browser can follow, else name the server."""
+    """Name the server, and link to the version where a browser can follow."""
     uri = escape(registration.tracking_uri)
-    return f"[MLflow]({registration.page})" if registration.page else uri
+    return f"[MLflow]({registration.page}), {uri}" if registration.page else uri
 
 
 def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:

@@ -3,15 +3,17 @@
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from trainwright.artifacts import Record
-from trainwright.errors import MARK, InputError, TrainwrightError
+from trainwright.errors import MARK, DependencyError, InputError, TrainwrightError, TransientError
 from trainwright.lineage import ancestors
-from trainwright.storage import find, open_file
+from trainwright.storage import Access, find, open_file
 from trainwright.summarize.workflow import Cluster, Task, read_tasks
 
 OWN = "summarize"
@@ -24,10 +26,14 @@ _LOG, _LOG_BYTES = "executor-logs", 1 << 20
 """KFP 2.17 keeps the log of each attempt of a step beside its artifacts, also of one that failed."""
 
 _ATTEMPTS = 6
+_PATIENCE_S = 30.0
+"""For a call of a store. The page is worth having without records, so it does not wait long for them."""
+
 _LAUNCHER_ERROR = "failed to execute component"
 _COUNTED = re.compile(r"-\d+$")
 """What KFP adds to the name of a component that a pipeline uses several times."""
 
+_T = TypeVar("_T")
 
 STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED", "RUNNING": ""}
 """What the 2.17 backend calls a state, and what kfp documents. A run that a gate has stopped is RUNNING."""
@@ -111,6 +117,67 @@ class Run:
         )
 
 
+class _Away(Exception):
+    """The store does not answer; the page says so already."""
+
+
+class _Store:
+    """Reads the files of a run; a store that once did not answer is not asked again.
+
+    Every call waits for an answer before it fails: with dozens of tasks, the page of a run whose store is
+    away would come hours later. Artifacts that a run reads may lie in another store, which may answer.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems, self._access = problems, Access(patience_s=_PATIENCE_S)
+        self._away = set[tuple[str, str]]()
+
+    def find(self, root: str, name: str) -> list[str]:
+        """List the files of one name below a folder.
+
+        Raises:
+            _Away: The store does not answer, or did not answer before.
+        """
+        return self._ask(root, lambda: list(find(root, name, self._access)))
+
+    def read(self, uri: str, last: int = 0) -> bytes:
+        """Read a file, or only its last bytes.
+
+        Raises:
+            _Away: The store does not answer, or did not answer before.
+        """
+
+        def whole() -> bytes:
+            with open_file(uri, access=self._access) as stream:
+                stream.seek(max(stream.seek(0, io.SEEK_END) - last, 0) if last else 0)
+                return stream.read()
+
+        return self._ask(uri, whole)
+
+    def record(self, uri: str) -> Record:
+        """Read a record.
+
+        Raises:
+            _Away: The store does not answer, or did not answer before.
+        """
+        record = Record.from_json(json.loads(self.read(uri)), uri)
+        span(record)
+        return record
+
+    def _ask(self, uri: str, call: Callable[[], _T]) -> _T:
+        place = urlsplit(uri)
+        store = (place.scheme, place.netloc)
+        if store in self._away:
+            raise _Away
+        try:
+            return call()
+        except (DependencyError, TransientError) as error:
+            self._away.add(store)
+            missing = "The store was not asked again: records and errors of steps are missing"
+            self._problems.append(f"the store: {_line(error)}. {missing}")
+            raise _Away from None
+
+
 def span(record: Record) -> tuple[datetime, datetime]:
     """Return when a step began and when it ended.
 
@@ -149,17 +216,20 @@ def read_run(root: str, ending: Ending, cluster: Cluster | None = None) -> Run:
     """
     problems: list[str] = []
     unread: list[str] = []
-    told = _told(root, unread)
-    steps = _cluster_steps(root, ending, cluster, problems) if cluster and not told else None
+    store = _Store(unread)
+    told = _told(root, store, unread)
+    steps = _cluster_steps(root, ending, cluster, store, problems) if cluster and not told else None
     if steps is None:
-        steps = _steps(told.get("tasks", []), _records(root, problems), problems)
+        steps = _steps(told.get("tasks", []), _records(root, store, problems), problems)
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(told.get("run", "")) or ending.job.rsplit("/", 1)[-1]
     return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems + unread)
 
 
-def _cluster_steps(root: str, ending: Ending, cluster: Cluster, problems: list[str]) -> list[Step] | None:
+def _cluster_steps(
+    root: str, ending: Ending, cluster: Cluster, store: _Store, problems: list[str]
+) -> list[Step] | None:
     """Return the steps of a run on a cluster; None if its tasks cannot be read."""
     try:
         tasks = [task for task in read_tasks(cluster, ending.job) if task.name != OWN]
@@ -168,59 +238,80 @@ def _cluster_steps(root: str, ending: Ending, cluster: Cluster, problems: list[s
         missing = "Steps that the cache served, or that failed, may be missing"
         problems.append(f"the run's tasks: {told}. {missing}")
         return None
-    made = {task.name: _record_of(task, problems) for task in tasks if task.state == "done"}
-    reused = dict(_reused(root, tasks))
-    kept = ancestors([*filter(None, made.values()), *(record for record, _ in reused.values())])
-    return [_cluster_step(task, made.get(task.name), reused, kept) for task in tasks]
+    made = {task.name: _record_of(task, store, problems) for task in tasks if task.state == "done"}
+    reused = dict(_reused(root, tasks, store))
+    embedded = _embedded(tasks, [*filter(None, made.values()), *(record for record, _ in reused.values())])
+    return [_cluster_step(task, made.get(task.name), reused, embedded, store) for task in tasks]
+
+
+def _embedded(tasks: Sequence[Task], records: Sequence[Record]) -> dict[str, Record]:
+    """Return, by task, the records that others carry as their parents.
+
+    A record names its verb, not its task: where several tasks have one verb, it may be of any of them.
+    """
+    verbs = {task.name: _COUNTED.sub("", task.name) for task in tasks}
+    count, carried = Counter(verbs.values()), ancestors(records)
+    found = {
+        name: next((record for record in carried if record.step == verb), None)
+        for name, verb in verbs.items()
+        if count[verb] == 1
+    }
+    return {name: record for name, record in found.items() if record}
 
 
 def _cluster_step(
-    task: Task, record: Record | None, reused: dict[str, tuple[Record, str]], kept: Sequence[Record]
+    task: Task,
+    record: Record | None,
+    reused: dict[str, tuple[Record, str]],
+    embedded: dict[str, Record],
+    store: _Store,
 ) -> Step:
     origin, error = "", {}
     if task.state == "cached":
-        verb = _COUNTED.sub("", task.name)
-        embedded = next((entry for entry in kept if entry.step == verb), None)
-        record, origin = reused.get(task.name, (embedded, ""))
+        record, origin = reused.get(task.name, (embedded.get(task.name), ""))
     elif task.state == "failed":
-        error = _failure(task)
+        error = _failure(task, store)
     return Step(task.shown, task.state, record, error, origin)
 
 
-def _record_of(task: Task, problems: list[str]) -> Record | None:
+def _record_of(task: Task, store: _Store, problems: list[str]) -> Record | None:
     """Read the record that a task left beside one of its artifacts."""
     folders = {uri.rpartition("/")[0] for uri in task.outputs}
     try:
-        uris = [uri for folder in folders for uri in find(folder, Record.FILE)]
+        uris = [uri for folder in folders for uri in store.find(folder, Record.FILE)]
         if uris:
-            return _read(uris[0])
+            return store.record(uris[0])
         problems.append(f"{task.shown} is done, but left no record")
+    except _Away:
+        return None
     except Exception as error:
         problems.append(f"the record of {task.shown} cannot be read: {_line(error)}")
     return None
 
 
-def _reused(root: str, tasks: Sequence[Task]) -> Iterator[tuple[str, tuple[Record, str]]]:
+def _reused(root: str, tasks: Sequence[Task], store: _Store) -> Iterator[tuple[str, tuple[Record, str]]]:
     """Yield what earlier runs made and this run's steps read: the task's name, its record, and the run."""
     uris = {uri for task in tasks for uri in task.inputs if not uri.startswith(f"{root}/")}
     for uri in sorted(uris):
         *_, run, name, _attempt, _artifact = ["", "", "", "", *uri.split("/")]
         try:
-            yield name, (_read(f"{uri}/{Record.FILE}"), run)
+            yield name, (store.record(f"{uri}/{Record.FILE}"), run)
+        except _Away:
+            return
         except Exception:  # noqa: S112  # nosec B112 - most artifacts have no record beside them
             continue
 
 
-def _failure(task: Task) -> dict[str, Any]:
+def _failure(task: Task, store: _Store) -> dict[str, Any]:
     """Return the error of a task that failed, from the log that Kubeflow Pipelines keeps of it."""
     told = {"what": task.message or "it left no reason"}
     for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
         for attempt in reversed(range(_ATTEMPTS)):
             log = f"{folder}/{_LOG}-{attempt}"
             try:
-                with open_file(log) as stream:
-                    stream.seek(max(stream.seek(0, io.SEEK_END) - _LOG_BYTES, 0))
-                    lines = stream.read().decode(errors="replace").splitlines()
+                lines = store.read(log, _LOG_BYTES).decode(errors="replace").splitlines()
+            except _Away:
+                return told
             except Exception:  # noqa: S112  # nosec B112 - there was no such attempt, or no log of it
                 continue
             return told | _marked(lines) | {"log": log}
@@ -240,25 +331,22 @@ def _marked(lines: Sequence[str]) -> dict[str, Any]:
     return {"what": reasons[-1].strip()[:600]} if reasons else {}
 
 
-def _read(uri: str) -> Record:
-    with open_file(uri) as stream:
-        record = Record.from_json(json.load(stream), uri)
-    span(record)
-    return record
-
-
-def _records(root: str, problems: list[str]) -> list[Record]:
+def _records(root: str, store: _Store, problems: list[str]) -> list[Record]:
     """Read every record once, in the order in which the steps began."""
     found: dict[str, Record] = {}
     try:
-        uris = list(find(root, Record.FILE))
+        uris = store.find(root, Record.FILE)
+    except _Away:
+        return []
     except Exception as error:
         problems.append(f"{root} cannot be listed: {_line(error)}")
         return []
     for uri in uris:
         try:
-            if (record := _read(uri)).step != OWN:
+            if (record := store.record(uri)).step != OWN:
                 found[record.digest] = record
+        except _Away:
+            break
         except Exception as error:
             problems.append(f"{uri} cannot be read: {_line(error)}")
     if not uris:
@@ -266,13 +354,12 @@ def _records(root: str, problems: list[str]) -> list[Record]:
     return sorted(found.values(), key=lambda record: record.started)
 
 
-def _told(root: str, problems: list[str]) -> dict[str, Any]:
+def _told(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
     """Read the local runner's own list: the run's name, and its tasks but for this one."""
     try:
-        with open_file(f"{root.rstrip('/')}/{TASKS}") as stream:
-            told = dict(json.load(stream))
+        told = dict(json.loads(store.read(f"{root.rstrip('/')}/{TASKS}")))
         told["tasks"] = [task for task in told["tasks"] if task["step"] != OWN and task["state"]]
-    except InputError:
+    except (InputError, _Away):
         return {}
     except Exception as error:
         problems.append(f"{TASKS} cannot be read: {_line(error)}")

@@ -13,13 +13,14 @@ import os
 import re
 import ssl
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainwright.errors import DependencyError, PermissionRefused
+from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token of a pod's service account."""
@@ -47,7 +48,7 @@ class Cluster:
     Attributes:
         address: ``https://HOST:PORT``.
         namespace: The pod's own.
-        token: Of its service account.
+        token: Of its service account; empty if the pod has none.
         authority: File with the certificates of the API's authority; empty for the system's.
     """
 
@@ -81,14 +82,18 @@ class Task:
 
 
 def in_cluster(account: Path = ACCOUNT) -> Cluster | None:
-    """Return the API of the cluster that this pod runs in; None outside a cluster, or without a token."""
+    """Return the API of the cluster that this pod runs in; None outside a cluster.
+
+    Kubernetes' own clients recognize a pod by the same variable. A pod without a token gets a cluster without
+    one, so that what needs the API says what it lacks.
+    """
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host:
+        return None
     try:
         token, namespace = ((account / name).read_text().strip() for name in ("token", "namespace"))
     except OSError:
-        return None
-    if not host:
-        return None
+        token, namespace = "", ""
     host = f"[{host}]" if ":" in host else host
     return Cluster(f"https://{host}:{port or 443}", namespace, token, str(account / "ca.crt"))
 
@@ -97,10 +102,25 @@ def read_tasks(cluster: Cluster, workflow: str) -> list[Task]:
     """Return the tasks of a workflow in the order in which they began; those never reached come last.
 
     Raises:
-        PermissionRefused: The service account may not read it.
+        PermissionRefused: The service account may not read it, or the pod has no token of one.
         DependencyError: The API does not answer, or has no such workflow.
+        InputError: The workflow lists no tasks, or is not in Argo's form.
     """
-    return tasks_of(_get(cluster, f"workflows/{workflow}"))
+    if not cluster.token:
+        raise PermissionRefused(
+            "the run's workflow could not be read: this pod has no token of a service account",
+            where=str(ACCOUNT),
+            hint="Set automountServiceAccountToken: true on the service account that steps run as.",
+        )
+    what = f"workflows/{workflow}"
+    try:
+        tasks = tasks_of(_get(cluster, what))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError, zlib.error) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise InputError(f"the run's workflow is not in Argo's form: {said}", where=what) from None
+    if not tasks:
+        raise InputError("the run's workflow lists no tasks", where=what)
+    return tasks
 
 
 def tasks_of(workflow: Mapping[str, Any]) -> list[Task]:

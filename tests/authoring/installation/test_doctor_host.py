@@ -341,7 +341,8 @@ def test_a_store_is_judged_with_its_keys(
     found = inspect(server, running)[finding]
     assert found.state == state, found
     if finding == "s3" and state != "ok":
-        assert "kubectl apply -n kubeflow -f deploy/store.yaml" in found.advice
+        assert "ut the keys into Secret trainwright-store: see deploy/store.yaml" in found.advice
+        assert ("workload identity" in found.advice) == (not keys), "an identity needs no keys"
 
 
 def test_a_namespace_that_is_none_ends_with_10_and_profiles_are_asked_in_their_own(

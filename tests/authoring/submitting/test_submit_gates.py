@@ -1,10 +1,13 @@
 """Which gate held a run of the main pipeline, from the states that the API of KFP 2.17 lists."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kfp import compiler, dsl
 
+from tests.authoring import steps
 from trainwright.authoring import spec
 from trainwright.authoring.submission.progress import Held, gates, held
 
@@ -55,3 +58,45 @@ def test_a_gate_held_where_the_group_that_goes_on_was_not_taken(
     assert len(others(pipeline)) == 2
     why = [*others(pipeline), "hold"] if expected else []
     assert held(run_of(*said, *why), pipeline) == expected
+
+
+@steps.red
+def evaluate() -> str:
+    return "PASS"
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def hold(gate: str) -> str:
+    return gate
+
+
+def compiled(path: Path, condition: str, *branch: Callable[[], object]) -> spec.Pipeline:
+    """Compile a pipeline with one branch behind its gate, beside the one that goes on."""
+
+    @dsl.pipeline(name="judged")
+    def judged() -> None:
+        decision = evaluate().output
+        with dsl.If(decision == "PASS", name="goes-on"):
+            steps.tell(number=1)
+        with dsl.If(decision != "PASS" if condition == "not passed" else decision == "PASS", name="branch"):
+            for step in branch:
+                step()
+
+    compiler.Compiler().compile(judged, str(path))
+    return spec.read(path)
+
+
+def test_a_branch_that_says_why_and_notifies_is_no_gate_of_a_run_that_passed(tmp_path: Path) -> None:
+    def why() -> object:
+        return steps.hold(gate="evaluate")
+
+    pipeline = compiled(tmp_path / "p.yaml", "not passed", why, lambda: steps.say(text="notify"))
+    [(group, _)] = gates(pipeline)
+    assert held(run_of("evaluate", group), pipeline) is None
+    assert held(run_of("evaluate"), pipeline) == Held(step="evaluate", code=12)
+
+
+def test_a_function_called_hold_in_an_image_of_a_users_own_leaves_the_gate_in_place(tmp_path: Path) -> None:
+    pipeline = compiled(tmp_path / "p.yaml", "passed", lambda: hold(gate="evaluate"))
+    assert len(list(gates(pipeline))) == 2
+    assert held(run_of("evaluate", "hold"), pipeline) == Held(step="evaluate", code=12)

@@ -184,7 +184,7 @@ def _keys(answer: Answer, place: Installation) -> Finding:
 
 def _own_keys(secret: Answer, settings: Answer, scheme: str, place: Installation) -> Finding:
     """Judge the optional objects that give steps an endpoint and keys for s3://."""
-    apply = f"kubectl apply -n {place.namespace} -f deploy/store.yaml"
+    advice = "Put the keys into Secret trainwright-store: see deploy/store.yaml."
     if "hidden" in {secret.state, settings.state}:
         return Finding("s3", "?", "the caller may not read Secret or ConfigMap trainwright-store")
     keys = sorted((secret.body.get("data") or {}).keys())
@@ -193,6 +193,7 @@ def _own_keys(secret: Answer, settings: Answer, scheme: str, place: Installation
         return Finding("s3", "ok", f"keys from Secret trainwright-store, {endpoint}")
     if secret.state == "found" and keys:
         text = f"Secret trainwright-store has {', '.join(keys)}, not both keys that S3 needs"
-        return Finding("s3", "miss", text, f"{apply}, which says how its keys are put in.")
+        return Finding("s3", "miss", text, advice)
     text = f"no keys in Secret trainwright-store: steps read s3:// by the role of {place.runner} alone"
-    return Finding("s3", "note" if scheme == "s3" else "ok", text, apply if scheme == "s3" else "")
+    identity = f"A role of {place.runner} (workload identity) needs nothing. With static keys: "
+    return Finding("s3", "note", text, identity + advice) if scheme == "s3" else Finding("s3", "ok", text)

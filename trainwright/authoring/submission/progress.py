@@ -156,7 +156,7 @@ def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
     for group, (parent, name) in pipeline.owners.items():
         task = pipeline.tasks(parent)[name]
         inputs = task.get("inputs", {}).get("parameters", {})
-        if _only_explains(pipeline, group):
+        if _explains(pipeline, group):
             continue
         for channel in channels(task.get("triggerPolicy", {}).get("condition", "")):
             for origin in pipeline.origins(parent, inputs.get(channel, {})):
@@ -165,10 +165,10 @@ def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
                     yield name, step
 
 
-def _only_explains(pipeline: Pipeline, group: str) -> bool:
-    """Say whether a group is the branch of a gate that held: all that it does is to say why."""
+def _explains(pipeline: Pipeline, group: str) -> bool:
+    """Return whether a group is the branch of a gate that held: it says why, and may notify somebody."""
     inside = {task["componentRef"]["name"].removeprefix(PREFIX) for task in pipeline.tasks(group).values()}
-    return inside <= {step.name for step in pipeline.steps if step.explains}
+    return bool(inside & {step.name for step in pipeline.steps if step.explains})
 
 
 def held(run: Any, pipeline: Pipeline) -> Held | None:
