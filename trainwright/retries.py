@@ -8,7 +8,10 @@ attempt, whatever its exit code (kubeflow/pipelines#13485).
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import tenacity
 
 OUTAGE_S = 600.0
 """How long a server may be away, unless a section of the experiment says otherwise."""
@@ -51,7 +54,8 @@ def retry(
         is_transient: Whether the next attempt may succeed after this failure, whose text is logged; any other
             failure is raised as it is.
         what: What is being done and where, for the log.
-        deadline_s: No attempt starts after so many seconds.
+        deadline_s: No attempt starts later than so many seconds after the first transient failure. How long
+            the first attempt worked before it failed does not count.
         wait_s: The least wait that the server asked for.
 
     Raises:
@@ -59,32 +63,12 @@ def retry(
     """
     import tenacity
 
-    started, failures = time.monotonic(), list[str]()
-    jitter = tenacity.wait_random_exponential(multiplier=FIRST_S, max=LONGEST_S)
-
-    def failure(state: tenacity.RetryCallState) -> Exception:
-        error = state.outcome.exception() if state.outcome else None
-        assert isinstance(error, Exception)  # noqa: S101 - asked only after a failure
-        return error
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        left = deadline_s - (time.monotonic() - started)  # the last attempt is at the deadline, not after it
-        return min(jitter(state), max(left, 0.0)) + wait_s(failure(state))
-
-    def stop(state: tenacity.RetryCallState) -> bool:
-        return time.monotonic() - started + wait_s(failure(state)) >= deadline_s
-
-    def log(state: tenacity.RetryCallState) -> None:
-        failures.append(_line(failure(state)))
-        if (pause := state.upcoming_sleep) >= LOUD_S:
-            count = state.attempt_number
-            _log.warning("%s: attempt %d failed, again in %.0f s: %s", what, count, pause, failures[-1])
-
+    outage = _Outage(is_transient, what, deadline_s, wait_s)
     policy = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and is_transient(error)),
-        wait=wait,
-        stop=stop,
-        before_sleep=log,
+        retry=tenacity.retry_if_exception(outage.is_transient),
+        wait=outage.next_wait,
+        stop=outage.is_over,
+        before_sleep=outage.log,
     )
     try:
         result = policy(call)
@@ -92,11 +76,68 @@ def retry(
         last = error.last_attempt
         found = last.exception()
         assert isinstance(found, Exception)  # noqa: S101 - a result is never retried
-        raise GaveUp(found, last.attempt_number, time.monotonic() - started) from found
-    if failures:
-        seconds = time.monotonic() - started
-        _log.warning("%s took %d tries, %.1f s: %s", what, len(failures) + 1, seconds, failures[-1])
+        raise GaveUp(found, last.attempt_number, outage.seconds) from found
+    if outage.failures:
+        tries, said = len(outage.failures) + 1, outage.failures[-1]
+        _log.warning("%s took %d tries, %.1f s: %s", what, tries, outage.seconds, said)
     return result
+
+
+class _Outage:
+    """The transient failures of one call, and the time since the first one."""
+
+    def __init__(
+        self,
+        passes: Callable[[Exception], bool],
+        what: str,
+        deadline_s: float,
+        wait_s: Callable[[Exception], float],
+    ) -> None:
+        import tenacity
+
+        self._passes, self._what, self._deadline_s, self._wait_s = passes, what, deadline_s, wait_s
+        self._jitter = tenacity.wait_random_exponential(multiplier=FIRST_S, max=LONGEST_S)
+        self._started, self._first_failure = time.monotonic(), 0.0
+        self.failures: list[str] = []
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first attempt started."""
+        return time.monotonic() - self._started
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Tell whether the call is retried after a failure; the first such failure starts the clock."""
+        transient = isinstance(error, Exception) and self._passes(error)
+        if transient and not self._first_failure:
+            self._first_failure = time.monotonic()
+        return transient
+
+    def next_wait(self, state: "tenacity.RetryCallState") -> float:
+        """Return how long to wait: the last attempt starts at the deadline, not after it."""
+        requested = self._wait_s(_failure(state))
+        return min(self._jitter(state), max(self._left_s() - requested, 0.0)) + requested
+
+    def is_over(self, state: "tenacity.RetryCallState") -> bool:
+        """Tell whether the next attempt could only start after the deadline."""
+        return self._wait_s(_failure(state)) >= self._left_s()
+
+    def log(self, state: "tenacity.RetryCallState") -> None:
+        """Note a failure, and log it before a long wait."""
+        self.failures.append(_line(_failure(state)))
+        if (pause := state.upcoming_sleep) >= LOUD_S:
+            count = state.attempt_number
+            _log.warning(
+                "%s: attempt %d failed, again in %.0f s: %s", self._what, count, pause, self.failures[-1]
+            )
+
+    def _left_s(self) -> float:
+        return self._deadline_s - (time.monotonic() - self._first_failure)
+
+
+def _failure(state: "tenacity.RetryCallState") -> Exception:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, Exception)  # noqa: S101 - asked only after a failure
+    return error
 
 
 def _line(error: Exception) -> str:

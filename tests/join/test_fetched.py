@@ -1,11 +1,13 @@
 """A repository in an object store: fetched by its URI, pinned by its digest, joined like a folder."""
 
+import runpy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from feast import FeatureStore
 
 from tests.featurestore.repository import PRICES, at, make_repository
 from tests.join.conftest import Joined, features_of, write_sales
@@ -140,6 +142,32 @@ def test_object_whose_name_leads_out_of_the_copy_is_never_written(
     with pytest.raises(PermissionRefused, match="leads out of the folder"), checked_out(uri, planted):
         pass
     assert not (tmp_path / "planted.txt").exists()
+
+
+def test_commit_of_git_with_a_registry_elsewhere_is_rejected(
+    repository: Path, tmp_path: Path, join: Callable[..., Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`feast apply` changes what a SQL registry holds, and neither the commit nor the cache key."""
+    settings = repository / "feature_store.yaml"
+    registry = f"sqlite:///{tmp_path}/registry.sqlite"
+    sql = f"registry: {{registry_type: sql, path: '{registry}'}}"
+    settings.write_text(settings.read_text().replace("registry: registry.db", sql))
+    monkeypatch.syspath_prepend(str(repository))
+    found = runpy.run_path(str(repository / "definitions.py"))
+    store = FeatureStore(repo_path=str(repository))
+    store.apply([found["product"], found["prices"], found["shop_v1"]])
+    (repository / "registry.db").unlink()
+    local = tmp_path / "git" / "team"
+    shutil.copytree(repository, local)
+    head = git_commit(local)
+    certificate, key = certificate_in(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with serving(tmp_path / "git", certificate, key) as address:
+        uri = f"git+{address}/team@{head}"
+        with pytest.raises(InputError, match="the commit does not hold sqlite:///") as caught:
+            join(uri, SALES, source=uri)
+    assert "relative registry.path" in caught.value.hint
 
 
 def test_repository_at_a_commit_of_git_joins_like_its_folder(

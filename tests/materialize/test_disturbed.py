@@ -112,7 +112,7 @@ def test_the_check_finds_a_store_that_holds_something_else(make_shop: Callable[.
         assert (found.wrong, found.example) == (2, "product=1: it is not there")
         with pytest.raises(DependencyError, match="2 of 2 compared keys of view 'stock'"):
             require_equal(found, view, "redis")
-        runs._by_us(opened, view, latest, Held())  # type: ignore[arg-type]
+        runs._by_us(opened, view, latest, Held(), lambda: None)  # type: ignore[arg-type]
         assert check(opened, view, rows, window).wrong == 0
     shop.add("a", [row(1, 0, 11), row(2, 1, 20)])
     with latest_rows(view, list_files(view.source), window) as latest:

@@ -1,7 +1,14 @@
 """A commit of a git repository, from git's own server: fetched, checked, refused where it is not there."""
 
+import hashlib
 import random
+import ssl
+import struct
+import threading
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,6 +17,8 @@ from tests.storage import servers
 from tests.storage.git_server import commit, git, serving
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.storage import fetch_commit, parse_commit, take_listing
+from trainwright.storage import git as git_client
+from trainwright.storage.git import Commit
 
 Fetch = Callable[..., Path]
 
@@ -37,11 +46,13 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fetched(
-    tls: tuple[Path, Path], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Fetch]:
+def trusted(tls: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tls[0]))
     monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def fetched(tls: tuple[Path, Path], trusted: None, repository: Path, tmp_path: Path) -> Iterator[Fetch]:
     answers: list[int] = []
     with serving(repository.parent, *tls, answers) as address:
 
@@ -134,3 +145,228 @@ def test_content_of_a_commit_is_its_name() -> None:
     one, other = (take_listing(f"git+https://host/team@{digit * 40}#subdirectory=x") for digit in "ab")
     assert one.content_digest != other.content_digest
     assert one.content_digest == take_listing(one.source).content_digest
+
+
+def test_annotated_tag_is_bad_input_and_the_hint_leads_to_its_commit(
+    fetched: Fetch, repository: Path
+) -> None:
+    git(repository, "tag", "--annotate", "v1", "--message", "a release")
+    with pytest.raises(InputError, match="this names a tag, not a commit") as caught:
+        fetched(f"team@{git(repository, 'rev-parse', 'v1')}")
+    assert "git rev-parse TAG^{commit}" in caught.value.hint
+    assert (fetched(f"team@{git(repository, 'rev-parse', 'v1^{commit}')}") / "README").exists()
+
+
+def test_commit_above_the_size_limit_is_bad_input(
+    fetched: Fetch, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "zeros").write_bytes(bytes(3_000_000))  # a small pack
+    head = commit(repository)
+    monkeypatch.setattr(git_client, "MAX_BYTES", 2_500_000)
+    with pytest.raises(InputError, match="the commit is larger than 2,500,000 bytes"):
+        fetched(f"team@{head}")
+
+
+def test_url_that_cannot_be_one_is_bad_input_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this is no URL"):
+        fetch_commit(Commit("https://host:port/team", "0" * 40, ""), tmp_path / "target", 60)
+
+
+def packed(kind: int, content: bytes, head: bytes = b"") -> bytes:
+    """Write an object as a pack holds it; ``head`` names the base of a delta."""
+    size = len(content)
+    first, size = kind << 4 | size & 15, size >> 4
+    numbers = bytearray()
+    while size:
+        numbers.append(first | 0x80)
+        first, size = size & 0x7F, size >> 7
+    return bytes(numbers) + bytes([first]) + head + zlib.compress(content)
+
+
+def name_of(kind: str, content: bytes) -> str:
+    head = f"{kind} {len(content)}\0".encode()
+    return hashlib.sha1(head + content, usedforsecurity=False).hexdigest()
+
+
+def entry(mode: str, name: str, digest: str) -> bytes:
+    return f"{mode} {name}\0".encode() + bytes.fromhex(digest)
+
+
+def commit_of(tree: str) -> bytes:
+    return f"tree {tree}\nauthor a <a> 0 +0000\n".encode()
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def answering(tls: tuple[Path, Path], *answers: Answer) -> Iterator[str]:
+    """Serve answers of our own over TLS, the last one again and again; give the address."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, fields, content = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status)
+            for name, value in fields.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*tls)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"https://localhost:{server.server_port}"
+        server.shutdown()
+
+
+def pack_of(*objects: bytes) -> Answer:
+    """Make the answer of a git server that sends these objects."""
+    pack = b"PACK" + struct.pack(">II", 2, len(objects)) + b"".join(objects)
+    pack += hashlib.sha1(pack, usedforsecurity=False).digest()
+    lines = [b"packfile\n", *(b"\1" + pack[at : at + 60_000] for at in range(0, len(pack), 60_000))]
+    return 200, {}, b"".join(b"%04x" % (len(line) + 4) + line for line in lines) + b"0000"
+
+
+def fetch_objects(tls: tuple[Path, Path], target: Path, commit: str, *objects: bytes) -> None:
+    with answering(tls, pack_of(*objects)) as address:
+        fetch_commit(Commit(f"{address}/team", commit, ""), target, 0)
+
+
+def fetch_tree(tls: tuple[Path, Path], target: Path, tree: bytes, *others: bytes) -> None:
+    head = commit_of(name_of("tree", tree))
+    fetch_objects(tls, target, name_of("commit", head), packed(1, head), packed(2, tree), *others)
+
+
+def test_pack_made_by_hand_is_fetched(tls: tuple[Path, Path], trusted: None, tmp_path: Path) -> None:
+    delta = b"\x03\x05\x90\x03\x02de"
+    tree = entry("100644", "x", name_of("blob", b"abcde"))
+    base = packed(3, b"abc")
+    fetch_tree(tls, tmp_path / "t", tree, base, packed(6, delta, bytes([len(base)])))
+    assert (tmp_path / "t" / "x").read_bytes() == b"abcde"
+
+
+@pytest.mark.parametrize("name", ["..", ".git", ".", "a/b", "/etc/planted"])
+def test_tree_whose_names_lead_out_of_the_folder_is_refused(
+    name: str, tls: tuple[Path, Path], trusted: None, tmp_path: Path
+) -> None:
+    tree = entry("100644", name, name_of("blob", b"planted"))
+    with pytest.raises(PermissionRefused, match="leads out of the repository"):
+        fetch_tree(tls, tmp_path / "t", tree, packed(3, b"planted"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"planted"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "back"),
+    [
+        (b"\x04\x05\x90\x03\x02de", 0),  # for another base
+        (b"\x03\x05\x90\x03\x01d", 0),  # shorter than it says
+        (b"\x03\x04\x90\x03\x02de", 0),  # longer than it says
+        (b"\x03\x05\x90\x05", 0),  # copies past the end of its base
+        (b"\x03\x05\x00", 0),  # a reserved order
+        (b"\x80" * 200_000, 0),  # a number without end
+        (b"\x03\x05\x90\x03\x02de", 1),  # no object begins there
+    ],
+)
+def test_delta_that_is_wrong_is_a_typed_error(
+    delta: bytes, back: int, tls: tuple[Path, Path], trusted: None, tmp_path: Path
+) -> None:
+    tree, base = entry("100644", "x", name_of("blob", b"abcde")), packed(3, b"abc")
+    with pytest.raises(TransientError, match="damaged objects"):
+        fetch_tree(tls, tmp_path / "t", tree, base, packed(6, delta, bytes([len(base) - back])))
+
+
+def test_objects_that_are_missing_cut_off_or_of_another_kind_are_typed_errors(
+    tls: tuple[Path, Path], trusted: None, tmp_path: Path
+) -> None:
+    blob = name_of("blob", b"abc")
+    with pytest.raises(TransientError, match="damaged objects: KeyError"):
+        fetch_tree(tls, tmp_path / "t", entry("100644", "x", blob))
+    with pytest.raises(TransientError, match="an object ends too early"):
+        fetch_objects(tls, tmp_path / "t", "0" * 40, b"\x33" + zlib.compress(bytes(5000), 0)[:100])
+    with pytest.raises(TransientError, match="expected a tree"):
+        fetch_tree(tls, tmp_path / "t", entry("40000", "x", blob), packed(3, b"abc"))
+    with pytest.raises(TransientError, match="damaged objects: error"):
+        fetch_objects(tls, tmp_path / "t", "0" * 40, b"\x33" + b"no zlib stream" * 3)
+
+
+def test_small_pack_of_a_huge_object_is_refused_before_it_is_unpacked(
+    tls: tuple[Path, Path], trusted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tracemalloc
+
+    monkeypatch.setattr(git_client, "MAX_BYTES", 1_000_000)
+    huge = packed(3, bytes(100_000_000))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        fetch_objects(tls, tmp_path / "t", "0" * 40, huge)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+    grows = b"\x03\x80\x80\x80\x10" + b"\x90\x03" * 100
+    base = packed(3, b"abc")
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        fetch_objects(tls, tmp_path / "t", "0" * 40, base, packed(6, grows, bytes([len(base)])))
+
+
+def test_folders_that_repeat_themselves_are_bounded(
+    tls: tuple[Path, Path], trusted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_client, "MAX_BYTES", 1_000_000)
+    tree = entry("100644", "x", name_of("blob", b"abc"))
+    others = [packed(3, b"abc")]
+    for _ in range(8):
+        others.append(packed(2, tree))
+        tree = b"".join(entry("40000", str(number), name_of("tree", tree)) for number in range(8))
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
+        fetch_tree(tls, tmp_path / "t", tree, *others)
+    assert len(list((tmp_path / "t").rglob("*"))) < 2000
+
+
+@pytest.mark.parametrize(
+    "there", ["http://elsewhere.example/team", "https://me:secret@elsewhere.example/team"]
+)
+def test_redirect_is_not_followed_and_the_hint_names_its_target(
+    there: str, tls: tuple[Path, Path], trusted: None, tmp_path: Path
+) -> None:
+    moved: Answer = (301, {"Location": f"{there}/git-upload-pack", "Content-Length": "0"}, b"")
+    with (
+        answering(tls, moved) as address,
+        pytest.raises(InputError, match="the repository has moved") as caught,
+    ):
+        fetch_commit(Commit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)
+    assert "elsewhere.example/team:" in caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_tls_connection_that_is_cut_off_is_retried_and_an_unknown_certificate_is_bad_input(
+    tls: tuple[Path, Path], trusted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def cut_off() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1 << 16)  # the client's hello; then the connection ends
+
+        threading.Thread(target=cut_off, daemon=True).start()
+        place = Commit(f"https://localhost:{listener.getsockname()[1]}/team", "0" * 40, "")
+        with pytest.raises((TransientError, DependencyError), match=r"fetching failed [2-9]\d* times"):
+            fetch_commit(place, tmp_path / "t", 1)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE")
+    with (
+        answering(tls, (200, {}, b"")) as address,
+        pytest.raises(InputError, match="certificate is not trusted"),
+    ):
+        fetch_commit(Commit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)

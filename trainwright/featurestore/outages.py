@@ -30,18 +30,23 @@ TRANSIENT = frozenset(
             "TransportError",
         ),  # Google
         *("NoHostAvailable", "OperationTimedOut", "Unavailable"),  # Cassandra
+        "SSLError",  # a TLS connection that was cut off; a certificate is final
     }
 )
 """Names of exceptions, of any library, after which the same call may succeed; their subclasses too."""
 
 FINAL = frozenset(
-    {"AuthenticationError", "AuthorizationError", "InvalidPassword", "InsufficientPrivilege", "DiskFull"}
+    {
+        *("AuthenticationError", "AuthorizationError", "InvalidPassword", "InsufficientPrivilege"),
+        *("DiskFull", "QueryCanceled", "LockNotAvailable"),  # a server's own time limit has passed already
+        "SSLCertVerificationError",
+    }
 )
 """Subclasses of those that stay as they are."""
 
 _FINAL_TEXT = re.compile(
     r"authentication|password|pg_hba|certificate|does not exist|no such|readonly|read-only|not a database"
-    r"|unable to open",
+    r"|unable to open|disk is full|no space left",
     re.IGNORECASE,
 )
 
@@ -49,7 +54,7 @@ _FINAL_TEXT = re.compile(
 def is_transient(error: BaseException | None) -> bool:
     """Tell whether a failure may pass, by it and by what it was raised from."""
     chain = list(_chain(error))
-    if any(isinstance(link, ssl.SSLError) or _FINAL_TEXT.search(str(link)) for link in chain):
+    if any(isinstance(link, ssl.SSLCertVerificationError) or _FINAL_TEXT.search(str(link)) for link in chain):
         return False
     names = [{kind.__name__ for kind in type(link).__mro__} for link in chain]
     return any(found & TRANSIENT and not found & FINAL for found in names)
@@ -61,7 +66,7 @@ def sit_out(call: Callable[[], _T], what: str, retry_s: float) -> _T:
     Args:
         call: One attempt; raises :class:`DependencyError` from what the store's library raised.
         what: What is being done, for the log.
-        retry_s: No attempt starts after so many seconds.
+        retry_s: No attempt starts later than so many seconds after the first failure.
 
     Raises:
         DependencyError: It failed for good, or was away all that time.

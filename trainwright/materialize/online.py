@@ -1,15 +1,15 @@
 """The online store of a run: each view's window written, checked, and only then marked as done."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import Document
+from trainwright.errors import TransientError
 from trainwright.experiment import Materialize
 from trainwright.featurestore import (
     Online,
@@ -163,23 +163,10 @@ def _run_view(
         window = _window(section, date, now, before)
         listing = take_listing(view.source)
         started = time.monotonic()
-        earlier = Earlier()
-        if not window.backfill:
-            earlier = sit_out(
-                partial(look_up_earlier, online, view, listing.files, window, section.since),
-                f"looking up earlier rows of {view.name}",
-                section.retry_s,
-            )
-        if earlier.emptied:
-            before, window = None, incremental(None, section.since, window.end, timedelta(0))
-        if before and before.reached_time and not is_ours(online, view):
-            window = window.up_to(min(before.reached_time, now))
-        done = sit_out(  # rows that are written twice are the same, and the lease is held meanwhile
-            partial(_write, online, view, listing.files, window, section, lease, before),
-            f"writing {view.name} to the online store",
-            section.retry_s,
-        )
-        mark = _mark(online, view, window, listing, lease, before, history.last(), done)
+        task = _Task(online, view, listing.files, section, lease, now, before, window, window)
+        # rows that are written twice are the same, and the lease is held meanwhile
+        done = sit_out(task.attempt, f"writing {view.name} to the online store", section.retry_s)
+        mark = _mark(online, view, task.window, listing, lease, task.before, history.last(), done)
         lease.require()
         history.add(mark)
     newest = done.latest.seen.newest
@@ -189,8 +176,8 @@ def _run_view(
         newest="" if newest is None else shown(datetime.fromtimestamp(newest / 1_000_000, UTC)),
         late=done.latest.seen.late,
         newer=done.newer,
-        asked=earlier.asked,
-        gone=earlier.gone,
+        asked=task.earlier.asked,
+        gone=task.earlier.gone,
         by_feast=done.by_feast,
         seconds=round(time.monotonic() - started, 3),
     )
@@ -250,31 +237,66 @@ class _Written:
     by_feast: tuple[str, ...]
 
 
-def _write(
-    online: Online,
-    view: OnlineView,
-    files: Sequence[SourceFile],
-    window: Window,
-    section: Materialize,
-    lease: Lease,
-    before: Watermark | None,
-) -> _Written:
-    """Write a window and check it."""
-    since = datetime.fromisoformat(before.at) if before and not window.backfill else None
-    with latest_rows(view, files, window, since) as latest:
-        if online.engine == LOCAL:
-            written, way, by_feast = _by_us(online, view, latest, lease)
-        else:
-            run_engine(online, view, window)
-            written, way, by_feast = latest.keys, f"{online.store}, by Feast's {online.engine}", ()
-        lease.require()
-        checked = check(online, view, latest.sample(section.check_keys), window)
-    require_equal(checked, view, online.store)
-    return _Written(latest, written, checked.keys, checked.newer, way, by_feast)
+@dataclass
+class _Task:
+    """The rows to write of one view. Its attempts look up earlier rows and write as one unit.
+
+    A store without persistence that restarts during a write is empty afterwards: an attempt that only wrote
+    its window again would leave out everything from before it, for good.
+    """
+
+    online: Online
+    view: OnlineView
+    files: Sequence[SourceFile]
+    section: Materialize
+    lease: Lease
+    now: datetime
+    before: Watermark | None
+    requested: Window
+    window: Window
+    earlier: Earlier = field(default_factory=Earlier)
+
+    def attempt(self) -> _Written:
+        """Look up earlier rows, widen the window if the store lost them, write the window and check it."""
+        # an emptied store that an attempt filled in part no longer looks emptied: it stays so for this run
+        if not self.requested.backfill and not self.earlier.emptied:
+            self.earlier = self._look_up()
+        if self.earlier.emptied:
+            self.before = None
+            self.window = incremental(None, self.section.since, self.requested.end, timedelta(0))
+        elif self.before and self.before.reached_time and not is_ours(self.online, self.view):
+            self.window = self.requested.up_to(min(self.before.reached_time, self.now))
+        return self._write()
+
+    def _write(self) -> _Written:
+        online, view, window = self.online, self.view, self.window
+        since = datetime.fromisoformat(self.before.at) if self.before and not window.backfill else None
+        with latest_rows(view, self.files, window, since) as latest:
+            if online.engine == LOCAL:
+                written, way, by_feast = _by_us(online, view, latest, self.lease, self._require_not_emptied)
+            else:
+                run_engine(online, view, window)
+                written, way, by_feast = latest.keys, f"{online.store}, by Feast's {online.engine}", ()
+            self.lease.require()
+            checked = check(online, view, latest.sample(self.section.check_keys), window)
+        require_equal(checked, view, online.store)
+        return _Written(latest, written, checked.keys, checked.newer, way, by_feast)
+
+    def _look_up(self) -> Earlier:
+        return look_up_earlier(self.online, self.view, self.files, self.requested, self.section.since)
+
+    def _require_not_emptied(self) -> None:
+        """Raise if the store was emptied after the look-up; from here on the writer's fence notices it."""
+        if not self.requested.backfill and not self.earlier.emptied and self._look_up().emptied:
+            raise TransientError(
+                "the store was emptied after its earlier rows were looked up",
+                where="the online store",
+                hint="Nothing is lost: run again, and everything is written again.",
+            )
 
 
 def _by_us(
-    online: Online, view: OnlineView, latest: Latest, lease: Lease
+    online: Online, view: OnlineView, latest: Latest, lease: Lease, require_not_emptied: Callable[[], None]
 ) -> tuple[int, str, tuple[str, ...]]:
     """Write all rows; return how many were written, by which way, and what Feast's converter did."""
     from trainwright.materialize.values import is_fast
@@ -282,6 +304,7 @@ def _by_us(
     writer, written = writer_for(online, view, lease.require), 0
     slow: dict[str, None] = {}
     try:
+        require_not_emptied()
         for batch in latest.batches():
             lease.require()
             slow |= {

@@ -8,19 +8,25 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
 
-from trainwright.errors import InputError, PermissionRefused
+from trainwright.errors import InputError, PermissionRefused, TransientError
 from trainwright.storage.retries import PASSING_STATUS, retrying, wait_asked
 from trainwright.storage.store import Passing
 from trainwright.storage.uris import redacted
+
+if TYPE_CHECKING:
+    import requests
 
 SCHEME = "git+https://"
 FORM = f"{SCHEME}HOST/REPOSITORY@COMMIT#subdirectory=FOLDER, with the 40 digits of the commit"
 MAX_BYTES = 256 << 20
 """A pack is held in memory; a repository of definitions is some kilobytes."""
+OBJECT_BYTES = 1024
+"""An object or a file counts for at least so much, however little it holds."""
 
 _URI = re.compile(
     r"git\+(?P<url>https://[^@#?]+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^#]+))?"
@@ -30,6 +36,10 @@ _OFFSET_DELTA, _NAMED_DELTA = 6, 7
 _TIMEOUT_S = (10, 120)
 _FOLDER, _LINK, _MODULE = b"40000", b"120000", b"160000"
 _FORBIDDEN, _ABSENT = (401, 403), 404
+_MOVED = range(300, 400)
+_LONGEST_NUMBER = 1 << 63
+_Objects = dict[str, tuple[bytes, bytes]]
+"""The kind and the content of each object, by its name."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +89,72 @@ def fetch_commit(place: Commit, target: Path, patience_s: float) -> None:
     Raises:
         InputError: There is no such repository, commit or folder; or it holds a link, or is too large.
         PermissionRefused: The server refuses.
-        TransientError: The server kept failing.
+        TransientError: The server kept failing, or what it sent is damaged.
         DependencyError: Nothing answers there.
     """
-    objects = _objects(retrying(lambda: _pack(place), "fetching", place.uri, patience_s), place)
+    pack = retrying(lambda: _pack(place), "fetching", place.uri, patience_s)
+    try:
+        objects = _objects(pack, place)
+        tree = _root(objects, place)
+        for name in filter(None, place.folder.split("/")):
+            entries = {entry: (mode, digest) for mode, entry, digest in _entries(objects, tree)}
+            mode, tree = entries.get(name, (b"", ""))
+            if mode != _FOLDER:
+                shown = ", ".join(sorted(entries)[:8]) or "nothing"
+                raise InputError(f"the commit has no folder {name!r}; it holds {shown}", where=place.uri)
+        _write(objects, tree, target, _Budget(place))
+    except (KeyError, IndexError, ValueError, zlib.error, RecursionError) as error:
+        raise TransientError(
+            f"the server sent damaged objects: {type(error).__name__}: {error}",
+            where=place.uri,
+            hint="Run the step again; if it stays, run `git fsck` on the server's repository.",
+        ) from error
+
+
+@dataclass
+class _Budget:
+    """How many bytes the objects or the files of a commit may still take."""
+
+    place: Commit
+    left: int = field(default_factory=lambda: MAX_BYTES)
+
+    def take(self, count: int) -> None:
+        """Count an object or a file of so many bytes.
+
+        Raises:
+            InputError: The commit is too large.
+        """
+        self.left -= max(count, OBJECT_BYTES)
+        if self.left < 0:
+            raise _too_large(self.place)
+
+
+def _too_large(place: Commit) -> InputError:
+    return InputError(
+        f"the commit is larger than {MAX_BYTES:,} bytes",
+        where=place.uri,
+        hint="Put the definitions into a repository of their own, and data into an object store.",
+    )
+
+
+def _root(objects: _Objects, place: Commit) -> str:
+    """Return the name of the commit's tree."""
     if place.commit not in objects:
         raise InputError("the server sent another commit", where=place.uri)
-    tree = objects[place.commit].partition(b"\n")[0].removeprefix(b"tree ").decode()
-    for name in filter(None, place.folder.split("/")):
-        entries = {entry: (mode, digest) for mode, entry, digest in _entries(objects[tree])}
-        mode, tree = entries.get(name, (b"", ""))
-        if mode != _FOLDER:
-            shown = ", ".join(sorted(entries)[:8]) or "nothing"
-            raise InputError(f"the commit has no folder {name!r}; it holds {shown}", where=place.uri)
-    _write(objects, tree, target, place)
+    kind, content = objects[place.commit]
+    if kind != b"commit":
+        raise InputError(
+            f"this names a {kind.decode()}, not a commit",
+            where=place.uri,
+            hint="Name the commit: `git rev-parse TAG^{commit}` prints that of a tag.",
+        )
+    return content.partition(b"\n")[0].removeprefix(b"tree ").decode()
 
 
-def _write(objects: dict[str, bytes], tree: str, target: Path, place: Commit) -> None:
+def _write(objects: _Objects, tree: str, target: Path, budget: _Budget) -> None:
+    place = budget.place
     target.mkdir(parents=True, exist_ok=True)
-    for mode, name, digest in _entries(objects[tree]):
+    for mode, name, digest in _entries(objects, tree):
         if name in {"", ".", "..", ".git"} or "/" in name:
             raise PermissionRefused(f"{name!r} leads out of the repository", where=place.uri)
         if mode == _LINK:
@@ -105,13 +162,23 @@ def _write(objects: dict[str, bytes], tree: str, target: Path, place: Commit) ->
                 f"{name!r} is a link, which is not followed", where=place.uri, hint="Copy the file."
             )
         if mode == _FOLDER:
-            _write(objects, digest, target / name, place)
+            budget.take(0)
+            _write(objects, digest, target / name, budget)
         elif mode != _MODULE:
-            (target / name).write_bytes(objects[digest])
+            content = _content(objects, digest, b"blob")
+            budget.take(len(content))
+            (target / name).write_bytes(content)
 
 
-def _entries(tree: bytes) -> Iterator[tuple[bytes, str, str]]:
-    at = 0
+def _content(objects: _Objects, name: str, kind: bytes) -> bytes:
+    found, content = objects[name]
+    if found != kind:
+        raise ValueError(f"{name} is a {found.decode()}, expected a {kind.decode()}")
+    return content
+
+
+def _entries(objects: _Objects, digest: str) -> Iterator[tuple[bytes, str, str]]:
+    tree, at = _content(objects, digest, b"tree"), 0
     while at < len(tree):
         end = tree.index(b"\0", at)
         mode, _, name = tree[at:end].partition(b" ")
@@ -134,15 +201,26 @@ def _pack(place: Commit) -> bytes:
     }
     where = f"{place.url}/git-upload-pack"
     try:
-        answer = requests.post(where, body + b"0000", headers=headers, timeout=_TIMEOUT_S, stream=True)
+        answer = requests.post(
+            where,
+            body + b"0000",
+            headers=headers,
+            timeout=_TIMEOUT_S,
+            stream=True,
+            allow_redirects=False,  # another host would get its own .netrc, and plain http would do
+        )
         with answer:
-            _require_answered(answer.status_code, answer.headers.get("Retry-After"), place)
+            _require_answered(answer, place)
             content = bytearray()
             for piece in answer.iter_content(1 << 16):
                 content += piece
                 if len(content) > MAX_BYTES:
-                    raise InputError(f"the commit is larger than {MAX_BYTES:,} bytes", where=place.uri)
+                    raise _too_large(place)
+    except (requests.exceptions.InvalidURL, UnicodeError) as error:
+        raise InputError(f"this is no URL: {redacted(str(error))}", where=place.uri) from None
     except requests.exceptions.SSLError as error:
+        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+            raise Passing(f"{type(error).__name__}: {error}") from None
         raise InputError(f"its certificate is not trusted: {redacted(str(error))}", where=place.uri) from None
     except requests.exceptions.RequestException as error:
         answered = not isinstance(error, requests.exceptions.ConnectionError)
@@ -150,9 +228,18 @@ def _pack(place: Commit) -> bytes:
     return _unwrapped(bytes(content), place)
 
 
-def _require_answered(status: int, after: str | None, place: Commit) -> None:
+def _require_answered(answer: "requests.Response", place: Commit) -> None:
+    status = answer.status_code
     if status in PASSING_STATUS:
-        raise Passing(f"the server answered {status}", wait_asked(after))
+        raise Passing(f"the server answered {status}", wait_asked(answer.headers.get("Retry-After")))
+    if status in _MOVED:
+        there = redacted(urljoin(answer.url, answer.headers.get("Location", "")))
+        there = there.removesuffix("/git-upload-pack")
+        raise InputError(
+            f"the repository has moved: the server answered {status}",
+            where=place.uri,
+            hint=f"It refers to {there}: if that is the repository, write that address instead.",
+        )
     if status in _FORBIDDEN:
         raise PermissionRefused(
             f"the server refused: {status}",
@@ -191,11 +278,11 @@ def _unwrapped(content: bytes, place: Commit) -> bytes:
     return bytes(pack)
 
 
-def _objects(pack: bytes, place: Commit) -> dict[str, bytes]:
+def _objects(pack: bytes, place: Commit) -> _Objects:
     """Unpack all objects, each by the name that its content gives it."""
     by_offset: dict[int, tuple[bytes, bytes]] = {}
-    by_name: dict[str, tuple[bytes, bytes]] = {}
-    at, total = 12, 0
+    by_name: _Objects = {}
+    at, budget = 12, _Budget(place)
     for _ in range(int.from_bytes(pack[8:12], "big")):
         start, kind, at = at, pack[at] >> 4 & 7, _after_varint(pack, at)
         base: tuple[bytes, bytes] | None = None
@@ -204,15 +291,13 @@ def _objects(pack: bytes, place: Commit) -> dict[str, bytes]:
             base = by_offset[start - back]
         elif kind == _NAMED_DELTA:
             base, at = by_name[pack[at : at + 20].hex()], at + 20
-        content, at = _inflated(pack, at)
-        found = (base[0], _patched(base[1], content)) if base else (_KINDS[kind], content)
-        total += len(found[1])
-        if total > MAX_BYTES:
-            raise InputError(f"the commit is larger than {MAX_BYTES:,} bytes", where=place.uri)
+        content, at = _inflated(pack, at, budget)
+        found = (base[0], _patched(base[1], content, budget)) if base else (_KINDS[kind], content)
+        budget.take(len(found[1]))
         head = b"%s %d\0" % (found[0], len(found[1]))
         name = hashlib.sha1(head + found[1], usedforsecurity=False).hexdigest()
         by_offset[start] = by_name[name] = found
-    return {name: content for name, (_, content) in by_name.items()}
+    return by_name
 
 
 def _after_varint(data: bytes, at: int) -> int:
@@ -229,44 +314,68 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, at
         shift += 7
+        if shift >= 64:  # noqa: PLR2004
+            raise ValueError("a number has more than 64 bits")
 
 
 def _offset(data: bytes, at: int) -> tuple[int, int]:
     value, more = data[at] & 0x7F, data[at] & 0x80
     while more:
+        if value > _LONGEST_NUMBER:
+            raise ValueError("a number has more than 64 bits")
         at += 1
         value, more = (value + 1) << 7 | data[at] & 0x7F, data[at] & 0x80
     return value, at + 1
 
 
-def _inflated(data: bytes, at: int) -> tuple[bytes, int]:
-    stream, parts = zlib.decompressobj(), []
+def _inflated(data: bytes, at: int, budget: _Budget) -> tuple[bytes, int]:
+    stream, parts, left = zlib.decompressobj(), [], budget.left
     while not stream.eof:
         piece = data[at : at + (1 << 14)]
-        parts.append(stream.decompress(piece))
-        at += len(piece) - len(stream.unused_data)
+        if not piece:
+            raise ValueError("an object ends too early")
+        parts.append(stream.decompress(piece, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_large(budget.place)
+        at += len(piece) - len(stream.unused_data) - len(stream.unconsumed_tail)
     return b"".join(parts), at
 
 
-def _patched(base: bytes, delta: bytes) -> bytes:
+def _patched(base: bytes, delta: bytes, budget: _Budget) -> bytes:
     """Apply a delta: copies out of the base, and bytes of its own."""
-    _, at = _varint(delta, 0)
-    _, at = _varint(delta, at)
-    parts = []
+    expected, at = _varint(delta, 0)
+    size, at = _varint(delta, at)
+    if size > budget.left:
+        raise _too_large(budget.place)
+    if expected != len(base):
+        raise ValueError(f"a delta is for {expected} bytes, and its base has {len(base)}")
+    parts, left = [], size
     while at < len(delta):
         order, at = delta[at], at + 1
-        if not order & 0x80:
-            parts.append(delta[at : at + order])
+        if order & 0x80:
+            first, count, at = _copied(delta, at, order)
+            source = base
+        else:
+            first, count, source = at, order, delta
             at += order
-            continue
-        place = size = 0
-        for bit in range(7):
-            if order >> bit & 1:
-                if bit < 4:  # noqa: PLR2004 - four bytes of the place, then three of the size
-                    place |= delta[at] << 8 * bit
-                else:
-                    size |= delta[at] << 8 * (bit - 4)
-                at += 1
-        size = size or 0x10000
-        parts.append(base[place : place + size])
+        left -= count
+        if not count or left < 0 or first + count > len(source):
+            raise ValueError(f"a delta does not make the {size} bytes that it names")
+        parts.append(source[first : first + count])
+    if left:
+        raise ValueError(f"a delta does not make the {size} bytes that it names")
     return b"".join(parts)
+
+
+def _copied(delta: bytes, at: int, order: int) -> tuple[int, int, int]:
+    """Return the place and the size of a copy, and where its order ends."""
+    place = size = 0
+    for bit in range(7):
+        if order >> bit & 1:
+            if bit < 4:  # noqa: PLR2004 - four bytes of the place, then three of the size
+                place |= delta[at] << 8 * bit
+            else:
+                size |= delta[at] << 8 * (bit - 4)
+            at += 1
+    return place, size or 0x10000, at

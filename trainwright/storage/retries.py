@@ -22,7 +22,7 @@ def retrying(call: Callable[[], _T], what: str, where: str, patience_s: float) -
         call: One try; raises :class:`Passing` if the next may succeed.
         what: What is being done, such as ``reading``; for messages.
         where: The URI.
-        patience_s: Seconds after which no further try starts.
+        patience_s: Seconds after the first failure, after which no further try starts.
 
     Raises:
         TransientError: The store answered, but kept failing until patience ended.
