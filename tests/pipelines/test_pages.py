@@ -18,7 +18,9 @@ LEFT = {
     r"make images\b.*": "an engine and minutes: tests/images builds with one where there is one",
     r"(docker|podman|debootstrap) .*": "an engine, or a package of Debian as root: not ours",
     r"kubectl apply .*": "a cluster: tests/launch/test_deployed_rules.py makes what would be applied",
-    r"kubectl create .*": "a cluster",
+    r"kubectl .*": "a cluster",
+    r"trainwright doctor --host .*": "a cluster: tests/authoring/installation/test_doctor_host.py",
+    r"trainwright submit .* --config examples/flights/kubeflow.yaml .*": "tests/kubeflow/test_acceptance.py",
     r"python tests/run.py tests/cluster .*": "a cluster: tests/launch/test_cluster_scenarios.py does without",
     r"python -m trainwright.launch.janitor .*": "another environment: tests/launch/test_janitor_started.py",
     r"trainwright run train_and_register .* --containers": (

@@ -45,7 +45,10 @@ def test_what_production_predicts_is_what_its_training_predicted(
     training_set: Path, trained: Outcome, tmp_path: Path
 ) -> None:
     scored = score(training_set, tmp_path, trained.model)
-    assert rows(tmp_path / "predictions") == rows(trained.predictions)
+    now, then = rows(tmp_path / "predictions"), rows(trained.predictions)
+    # The number of threads decides which kernel takes a row, and so the last bit of a float32 logit.
+    assert [row.pop("score") for row in now] == pytest.approx([row.pop("score") for row in then], abs=1e-7)
+    assert now == then
     written = Snapshot.open(tmp_path / "predictions", scored.predictions_version)
     assert written.roles == Snapshot.read(trained.predictions).roles
     assert written.parents["model"] == Model.read(trained.model).digest
