@@ -20,6 +20,7 @@ OUTPUTS = {
     "report": "system.HTML",
     "summary": "system.Markdown",
     "metrics": "system.Metrics",
+    "slices": "system.Metrics",
     "curve": "system.ClassificationMetrics",
 }
 
@@ -69,7 +70,8 @@ def test_it_returns_its_decision_and_leaves_every_artifact(written: Callable[...
     output = json.loads((step.folder / "output.json").read_text(), parse_constant=refuse_constant)
     assert output["parameterValues"]["Output"] == "HOLD"
     left = {name: entry["artifacts"][0]["metadata"] for name, entry in output["artifacts"].items()}
-    assert left["metrics"]["slice/origin/EWR/recall"] == 0.5
+    assert left["slices"]["slice/origin/EWR/recall"] == 0.5
+    assert "auc" in left["metrics"]
     assert left["curve"]["confusionMatrix"]["annotationSpecs"] == [
         {"displayName": "late = 0"},
         {"displayName": "late = 1"},

@@ -40,9 +40,9 @@ def test_a_model_that_is_fair_on_average_and_unfair_at_a_crossing_is_caught(writ
     judged = step.judge(fairness=fairness | {"intersections": True, "broken": "fail"})
     assert judged.decision == "FAIL"
     assert judged.headline.startswith("FAIL: selection rate ratio by race and sex 0.667 < 0.800: A, F 0.400")
-    assert judged.metrics["fairness/race/equal_opportunity"] == 0
-    assert judged.metrics["fairness/race*sex/equal_opportunity"] == pytest.approx(0.2)
-    assert judged.metrics["fairness/race*sex/selection_rate_ratio"] == pytest.approx(320 / 480)
+    assert judged.details["fairness/race/equal_opportunity"] == 0
+    assert judged.details["fairness/race*sex/equal_opportunity"] == pytest.approx(0.2)
+    assert judged.details["fairness/race*sex/selection_rate_ratio"] == pytest.approx(320 / 480)
     broken = {rule.name for rule in step.verdict.rules if not rule.passed}
     assert broken == {f"{name} by race and sex" for name in ("equal opportunity", "equalized odds",
                                                               "selection rate ratio")}  # fmt: skip
@@ -193,7 +193,8 @@ def test_rows_that_belong_together_count_once(written: Write) -> None:
             "customer": np.repeat(np.arange(300), 5),
         }
     )
-    alone, together = step.judge().metrics, step.judge(cluster="customer").metrics
+    judged = step.judge(), step.judge(cluster="customer")
+    alone, together = (one.metrics | one.details for one in judged)
     assert alone["auc"] == pytest.approx(together["auc"], abs=1e-12)
     for name in ("auc", "accuracy", "recall", "log_loss"):
         wide, narrow = (found[f"{name}_high"] - found[f"{name}_low"] for found in (together, alone))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.materialize.shop import TIMES, Shop, at, row, sqlite
-from trainwright.errors import InputError, TransientError
+from trainwright.errors import InputError, PermissionRefused, TransientError
 from trainwright.materialize.watermark import History
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +76,8 @@ def test_online_store_on_a_read_only_mount_is_rejected_with_the_option_that_moun
         pytest.skip("nothing can be mounted here: it takes the superuser's rights")
     command = [*own, sys.executable, "-c", READ_ONLY, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == InputError.code, done.stderr
-    assert f"{tmp_path}/store/online.db is read-only" in done.stderr
+    assert done.returncode == PermissionRefused.code, done.stderr
+    assert f"Read-only file system: {tmp_path}/store/online.db" in done.stderr
     assert f"--mount {tmp_path}/store:rw" in done.stderr
 
 
