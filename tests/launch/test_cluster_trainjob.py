@@ -228,5 +228,5 @@ def test_a_runtime_that_kills_pods_before_they_can_save_is_told_once(
         succeed(there, job.name)
     assert coming.result(0)
     said = capsys.readouterr().err
-    assert said.count("the pods are killed 20 s after they are told to stop, and may need 65 s to save") == 1
+    assert said.count("the pods are killed 20 s after SIGTERM, and may need 65 s to save") == 1
     assert f"logs of all its pods: kubectl logs -n team -l jobset.sigs.k8s.io/jobset-name={job.name} " in said

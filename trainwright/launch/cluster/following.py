@@ -187,7 +187,7 @@ class Follower:
         if short >= self._grace_s:
             return
         sys.stderr.write(
-            f"the pods are killed {short} s after they are told to stop, and may need {self._grace_s} s to "
+            f"the pods are killed {short} s after SIGTERM, and may need {self._grace_s} s to "
             "save: raise terminationGracePeriodSeconds in the runtime, or lower resources.grace_s\n"
         )
         self._grace_s = short  # said once
