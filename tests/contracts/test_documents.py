@@ -1,0 +1,48 @@
+"""Documents of an earlier version stay readable. Those of `join` and others are in their tests."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.frozen import DOCUMENTS, check
+from trainwright.artifacts.listing import Listing
+from trainwright.artifacts.model import Model, Trial
+from trainwright.artifacts.record import Record
+from trainwright.artifacts.snapshot import Snapshot
+from trainwright.documents import Document
+from trainwright.register.registration import Registration
+from trainwright.registry.entries import Entry, verify
+from trainwright.registry.notes import Note
+from trainwright.verdicts import Verdict
+
+KINDS: dict[str, type[Document]] = {
+    "audit-1": Entry,
+    "audit-2": Entry,
+    "data-verdict": Verdict,
+    "listing": Listing,
+    "model": Model,
+    "model-verdict": Verdict,
+    "predictions": Snapshot,
+    "quarantine": Snapshot,
+    "record": Record,
+    "registration": Registration,
+    "registration-note": Note,
+    "snapshot": Snapshot,
+    "training-set": Snapshot,
+    "trial": Trial,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_document_of_an_earlier_version_keeps_its_digest_and_fields(name: str, tmp_path: Path) -> None:
+    check(KINDS[name], name, tmp_path)
+
+
+def test_audit_of_an_earlier_version_is_a_valid_chain() -> None:
+    verify([Entry.read(DOCUMENTS / f"audit-{number}.json") for number in (1, 2)], "flight-delay")
+
+
+@pytest.mark.parametrize("name", ["data-verdict", "model-verdict"])
+def test_verdict_of_an_earlier_version_recomputes_to_its_decision(name: str) -> None:
+    verdict = Verdict.read(DOCUMENTS / f"{name}.json")
+    assert verdict.recomputed() == verdict.decision
