@@ -1,17 +1,89 @@
-"""The form of every document that crosses from one step to the next: versioned JSON with an identity."""
+"""Versioned JSON documents that steps exchange, and the one reader of JSON from outside this process."""
 
-import builtins
-import dataclasses
 import functools
 import hashlib
 import json
 import secrets
-import typing
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from trainwright.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Largest JSON that is read unless the caller sets another limit; a snapshot of a million files fits."""
+
+MAX_DEPTH = 160
+"""Deepest nesting that is read; the parser of pydantic stops at 200."""
+
+_SHOWN = 5
+
+
+def read_json(
+    source: Path | str | bytes,
+    *,
+    where: str = "",
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+) -> Any:
+    """Read JSON that may come from outside, within limits.
+
+    Args:
+        source: A file, or the JSON itself as text or as UTF-8.
+        where: Name of the source for errors; default: the file.
+        max_bytes: Largest size: bytes, of a text characters.
+        max_depth: Deepest nesting of lists and objects.
+
+    Raises:
+        InputError: The source is larger or deeper than allowed, is not JSON, has NaN or an infinite number, a
+            key twice in one object, or half of a surrogate pair.
+        OSError: The file cannot be read.
+    """
+    if isinstance(source, Path):
+        where = where or str(source)
+        with source.open("rb") as stream:
+            content: str | bytes = stream.read(max_bytes + 1)
+    else:
+        content = source
+    if len(content) > max_bytes:
+        raise InputError(f"the JSON has more than the {max_bytes:,} bytes allowed", where=where)
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
+        if text.count("[") + text.count("{") > max_depth:
+            _check_depth(data, max_depth)
+        json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # fails for 1e999 and "\\ud800"
+    except (ValueError, RecursionError) as error:
+        problem = f"nested deeper than {max_depth}" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"not JSON: {problem}", where=where) from None
+    return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # A person reads the first of two values, a program the last: a reviewed file would not say what it does.
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return found
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_depth(data: Any, limit: int) -> None:
+    level = [data]
+    for _ in range(limit):
+        parts = (entry.values() if isinstance(entry, dict) else entry for entry in level)
+        level = [value for part in parts for value in part if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def canonical(value: Any) -> str:
@@ -32,43 +104,73 @@ def digest_file(path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A JSON document with a version and an identity. Its subclasses are what steps exchange."""
+    """A JSON document with a version and an identity. Its subclasses are what steps exchange.
+
+    A subclass is a frozen dataclass; pydantic validates what is read: strictly, unknown fields rejected.
+    """
 
     SCHEMA_VERSION: ClassVar[int] = 1
     FILE: ClassVar[str] = "document.json"
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+        "strict": True,
+        "extra": "forbid",
+        "allow_inf_nan": False,
+    }
 
     @property
     def digest(self) -> str:
         """The SHA-256 of the canonical form: equal digests mean equal content.
 
-        It is taken of the document as a reader gets it, so 1 in a field of floats counts as 1.0.
+        It is computed from the document as a reader gets it, so 1 in a field of floats counts as 1.0.
         """
-        read = self.from_json(json.loads(canonical(self.to_json())))
-        return digest_text(canonical(read.to_json()))
+        return digest_text(canonical(self.from_json(self.to_json()).to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as plain JSON data, its version included."""
-        return {"schema_version": self.SCHEMA_VERSION} | dataclasses.asdict(self)
+        return {"schema_version": self.SCHEMA_VERSION} | asdict(self)
 
     @classmethod
     def from_json(cls, data: object, where: str = "") -> Self:
-        """Read plain JSON data.
+        """Validate plain JSON data.
 
         Raises:
-            InputError: The version is newer than this library, or a field is unknown, missing or of the
+            InputError: The version is not the one of this library, or a field is unknown, missing or of the
                 wrong type.
         """
+        from pydantic import ValidationError
+
         if not isinstance(data, dict):
-            raise InputError(f"{cls.__name__} is not a JSON object but {type(data).__name__}", where=where)
-        version = data.get("schema_version")
+            raise InputError(
+                f"{cls.__name__} is a JSON object; found {type(data).__name__} {data!r:.80}", where=where
+            )
+        body = dict(data)
+        version = body.pop("schema_version", None)
         if version != cls.SCHEMA_VERSION:
             raise InputError(
                 f"{cls.__name__} has schema_version {version!r}; this library reads {cls.SCHEMA_VERSION}",
                 where=where,
                 hint="Upgrade trainwright in the environment of this step.",
             )
-        body = {key: value for key, value in data.items() if key != "schema_version"}
-        return typing.cast(Self, _read(cls, body, where or cls.__name__))
+        try:
+            # In strict mode, pydantic reads a list as a tuple only from JSON text, not from Python data.
+            text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+            document: Self = _validator(cast("Hashable", cls)).validate_json(text)
+        except ValidationError as error:
+            raise InputError(
+                f"this is no valid {cls.__name__}\n" + "\n".join(f"  {line}" for line in _problems(error)),
+                where=where,
+            ) from None
+        return document
+
+    @classmethod
+    def parse(cls, source: Path | str | bytes, where: str = "") -> Self:
+        """Read the document from a file, or from its text.
+
+        Raises:
+            InputError: It is not JSON, or is not this document.
+            OSError: The file cannot be read.
+        """
+        return cls.from_json(read_json(source, where=where), where)
 
     def write(self, path: Path) -> Path:
         """Write the document whole, or not at all. ``path`` is a file, or a folder that gets ``FILE``."""
@@ -92,63 +194,39 @@ class Document:
         """Read the document from a file, or from ``FILE`` in a folder.
 
         Raises:
-            InputError: There is no such file, it is not JSON, or it is not this document.
+            InputError: The file is missing, is not JSON, or is not this document.
         """
         if path.is_dir():
             path = path / cls.FILE
         try:
-            data = json.loads(path.read_text())
+            return cls.parse(path, where=str(path))
         except FileNotFoundError:
             raise InputError(
                 f"no {cls.__name__} here: the file is missing",
                 where=str(path),
                 hint="The step that writes it did not finish, or its output is gone: run that step again.",
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{cls.__name__} is not JSON: {error}", where=str(path)) from None
-        return cls.from_json(data, where=str(path))
 
 
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """Read plain JSON data as ``kind``, one of the types that documents are made of."""
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(typing.cast(type, kind), value, where)
-    arguments = typing.get_args(kind)
-    match typing.get_origin(kind):
-        case builtins.tuple:
-            entries = _expect(list, value, where)
-            return tuple(
-                _read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries)
-            )
-        case builtins.dict:
-            entries = _expect(dict, value, where)
-            return {key: _read(arguments[1], entry, f"{where}.{key}") for key, entry in entries.items()}
-    if kind is float and type(value) is int:
-        return float(value)
-    return value if kind is Any else _expect(kind, value, where)
+@functools.cache
+def _validator(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter  # a command that reads no document starts without it
+
+    return TypeAdapter(kind)
 
 
-def _expect(kind: type, value: Any, where: str) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"expected {kind.__name__}, got {value!r:.80}", where=where)
-    return value
-
-
-_hints = functools.cache(typing.get_type_hints)
-"""An audit is thousands of documents of one kind."""
-
-
-def _read_dataclass(kind: type, value: Any, where: str) -> Any:
-    _expect(dict, value, where)
-    hints = _hints(kind)
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    required = {
-        name
-        for name, entry in fields.items()
-        if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-    }
-    if unknown := sorted(value.keys() - fields.keys()):
-        raise InputError(f"unknown fields {unknown}; known are {sorted(fields)}", where=where)
-    if missing := sorted(required - value.keys()):
-        raise InputError(f"missing fields {missing}", where=where)
-    return kind(**{name: _read(hints[name], entry, f"{where}.{name}") for name, entry in value.items()})
+def _problems(error: "ValidationError") -> Iterator[str]:
+    """Describe what is wrong, a line for each field."""
+    found = error.errors(include_url=False, include_context=False)
+    for problem in found[:_SHOWN]:
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])
+        match problem["type"]:
+            case "unexpected_keyword_argument":
+                says = "unknown field"
+            case "missing":
+                says = "missing"
+            case _:
+                says = f"{problem['msg']}; got {problem['input']!r:.80}"
+        yield f"{path.removeprefix('.')}: {says}"
+    if len(found) > _SHOWN:
+        yield f"and {len(found) - _SHOWN} more"

@@ -17,6 +17,7 @@ from trainwright.artifacts import (
     SnapshotFile,
     SourceFile,
 )
+from trainwright.documents import read_json
 from trainwright.errors import InputError, InternalError
 from trainwright.verdicts import Verdict
 
@@ -86,11 +87,11 @@ def test_rows_are_counted_by_split() -> None:
     ("change", "message"),
     [
         ({"schema_version": 2}, "schema_version 2; this library reads 1"),
-        ({"surprise": 1}, "unknown fields ['surprise']"),
-        ({"files": "no list"}, "expected list, got 'no list'"),
-        ({"files": [{"uri": "a"}]}, "missing fields ['checksum', 'rows', 'size', 'split']"),
-        ({"columns": [{"name": "x", "type": 3}]}, "expected str, got 3"),
-        ({"quality": {"rows": True}}, "expected float, got True"),
+        ({"surprise": 1}, "surprise: unknown field"),
+        ({"files": "no list"}, "files: Input should be a valid array; got 'no list'"),
+        ({"files": [{"uri": "a"}]}, "files[0].size: missing"),
+        ({"columns": [{"name": "x", "type": 3}]}, "columns[0].type: Input should be a valid string; got 3"),
+        ({"quality": {"rows": True}}, "quality.rows: Input should be a valid number; got True"),
     ],
 )
 def test_a_reader_refuses_what_it_does_not_know(
@@ -108,7 +109,7 @@ def test_a_missing_or_torn_document_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the file is missing"):
         Snapshot.read(tmp_path)
     (tmp_path / "manifest.json").write_text('{"files": [')
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="not JSON"):
         Snapshot.read(tmp_path)
 
 
@@ -169,3 +170,59 @@ def test_pods_that_write_the_same_document_at_once_do_not_disturb_one_another(tm
         list(pool.map(lambda _: SNAPSHOT.write(tmp_path), range(200)))
     assert Snapshot.read(tmp_path) == SNAPSHOT
     assert [path.name for path in tmp_path.iterdir()] == [Snapshot.FILE]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": [', "Expecting value"),
+        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": [-Infinity]}', "-Infinity is not a JSON number"),
+        ("[1e999]", "Out of range float"),
+        ('"\\ud800"', "surrogates not allowed"),
+        (b'"\xff"', "can't decode byte 0xff"),
+        ("[" * 11 + "]" * 11, "nested deeper than 10"),
+        ("[" * 100_000, "nested deeper than 10"),
+        ('{"a": ' * 11 + "1" + "}" * 11, "nested deeper than 10"),
+        ("1" * 1001, "more than the 1,000 bytes allowed"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_json_outside_the_limits_is_rejected_with_the_reason(
+    text: str | bytes, problem: str, tmp_path: Path
+) -> None:
+    limits = {"max_depth": 10, "max_bytes": 1000 if problem.startswith("more") else 1_000_000}
+    with pytest.raises(InputError) as rejected:
+        read_json(text, where="a file", **limits)
+    assert problem in str(rejected.value)
+    assert "a file" in str(rejected.value)
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError) as rejected:
+        read_json(path, **limits)
+    assert problem in str(rejected.value)
+    assert str(path) in str(rejected.value)
+
+
+def test_json_within_the_limits_is_read_as_it_is() -> None:
+    text = '{"a": [[[1, 2.5, null]]], "b": "{[{[", "c": "\\ud83d\\ude00"}'
+    assert read_json(text, max_depth=4) == json.loads(text)
+    assert read_json(text.encode(), max_bytes=len(text)) == json.loads(text)
+    assert read_json("[" * 160 + "]" * 160) == json.loads("[" * 160 + "]" * 160)
+
+
+def test_floats_survive_a_document_to_the_last_bit(tmp_path: Path) -> None:
+    values = {f"{number}": (number + 0.1) ** 7.3 / 3 for number in range(20_000)}
+    values |= {"small": 5e-324, "large": 1.7976931348623157e308, "zero": -0.0}
+    snapshot = replace(SNAPSHOT, quality=values)
+    assert Snapshot.read(snapshot.write(tmp_path)).quality == values
+
+
+def test_a_document_with_many_faults_names_the_first_five(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as rejected:
+        Snapshot.from_json(SNAPSHOT.to_json() | {f"odd{number}": 1 for number in range(7)})
+    assert [line.strip() for line in str(rejected.value).splitlines()[1:]] == [
+        *(f"odd{number}: unknown field" for number in range(5)),
+        "and 2 more",
+    ]

@@ -361,7 +361,7 @@ def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alon
         ({"start": -1}, InputError, "in bytes -1 to"),
         ({"shape": [-1]}, InputError, "state.model/0.bias in bytes"),
         ({"dtype": "load"}, InputError, "of the type 'load'"),
-        ({"more": 1}, InputError, r"unknown fields \['more'\]"),
+        ({"more": 1}, InputError, "more: unknown field"),
     ],
 )
 def test_index_that_leads_anywhere_else_is_refused(

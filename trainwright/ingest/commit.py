@@ -5,7 +5,6 @@ at the same request writes below one folder, named by the digest of the request,
 earlier attempt committed, and two attempts at once end with one manifest.
 """
 
-import json
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -214,7 +213,7 @@ class Store(Commit):
             content = storage.read_bytes(self._manifest, access=self._access)
         except InputError:
             return None
-        return Snapshot.from_json(json.loads(content), self._manifest)
+        return Snapshot.parse(content, self._manifest)
 
     def _objects(self) -> dict[str, SourceFile]:
         """List everything below the request's folder, by URI; nothing if nobody wrote there yet."""

@@ -1,12 +1,12 @@
 """What the rows must reach, judged all at once, and what the manifest says of them."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainwright import storage
 from trainwright.artifacts import Listing, Snapshot, SnapshotFile
+from trainwright.documents import read_json
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
 from trainwright.ingest.reports import Totals
@@ -135,10 +135,10 @@ def read_previous(data: Data, access: Access) -> Snapshot | None:
         return None
     uri = named if named.endswith(".json") else storage.join(named, Snapshot.FILE)
     try:
-        content = json.loads(storage.read_bytes(uri, access=access))
-    except (InputError, ValueError) as error:
+        content = read_json(storage.read_bytes(uri, access=access))
+    except InputError as error:
         raise InputError(
-            f"the previous snapshot cannot be read: {error.what if isinstance(error, InputError) else error}",
+            f"the previous snapshot cannot be read: {error.what}",
             where=uri,
             hint="Name its folder, its URI or its manifest in data.quality.previous, or leave it out.",
         ) from None

@@ -1,6 +1,5 @@
 """What a worker hands back of its shard: a small document, never rows."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -83,7 +82,7 @@ def unpacked(content: bytes, where: str) -> ShardReport:
     Raises:
         InputError: It is none, or of another version of this library.
     """
-    return ShardReport.from_json(json.loads(content), where)
+    return ShardReport.parse(content, where)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,10 +165,7 @@ def _in_use(place: str) -> Baseline | None:
             content = stream.read()
     except InputError:  # nothing is there: at a URI only reading tells
         return None
-    try:
-        return Baseline.from_json(json.loads(content), where=place)
-    except ValueError:
-        raise InputError("what lies there is no baseline", where=place) from None
+    return Baseline.parse(content, where=place)
 
 
 def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline | None) -> Accepted:

@@ -5,7 +5,6 @@ only when a person accepts it (:mod:`trainwright.validate.acceptance`), once the
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
@@ -138,7 +137,8 @@ def read_baseline(uri: str, version: str) -> Reference | None:
             where=uri,
             hint="Run again: `resolve` looks at it first.",
         )
-    document = Baseline.from_json(_json(uri), where=uri)
+    with open_file(uri) as stream:
+        document = Baseline.parse(stream.read(), where=uri)
     if not document.accepted:
         raise InputError(
             "this baseline was only calculated; nobody has accepted it",
@@ -146,15 +146,6 @@ def read_baseline(uri: str, version: str) -> Reference | None:
             hint="trainwright baseline accept RUN_FOLDER --to FILE makes it one to compare with.",
         )
     return _reference(document, _sibling(uri, document.statistics))
-
-
-def _json(uri: str) -> object:
-    with open_file(uri) as stream:
-        try:
-            data: object = json.loads(stream.read())
-        except (ValueError, UnicodeDecodeError) as error:
-            raise InputError(f"no baseline, and not even JSON: {error}", where=uri) from None
-    return data
 
 
 def _sibling(uri: str, name: str) -> str:

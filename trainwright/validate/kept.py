@@ -6,7 +6,6 @@ said, and the rows are looked at again. Nothing is ever written over.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -126,7 +125,7 @@ class Shelf:
             content = storage.read_bytes(place)
         except InputError:
             return None
-        found = Kept.from_json(json.loads(content), where=place)
+        found = Kept.parse(content, where=place)
         if canonical(found.of) != canonical(dict(of)):
             raise InputError("it is of other data", where=place)
         if found.content != _content(found.of, found.statistics_sha256, found.counts):
