@@ -55,7 +55,7 @@ def _held(judged: dsl.PipelineTask, gate: str) -> None:
     A second ``dsl.If`` does what ``dsl.Else`` would, without one more group around both.
     """
     held = hold(verdict=judged.outputs["verdict"], gate=gate).set_display_name(f"held-by-{gate}")
-    configure(held, cpu="500m", memory="1G", cached=False)
+    configure(held, cpu="500m", memory="1G", cached=False, store=False)
 
 
 def _registered(
@@ -71,7 +71,7 @@ def _registered(
     """Try the model as it will be served, and register it."""
     model, version = trained.outputs["model"], trained.outputs["model_version"]
     probed = probe(model=model, model_version=version)
-    configure(probed, cpu=cpu, memory=memory)
+    configure(probed, cpu=cpu, memory=memory, store=False)
     registered = register(
         model=model,
         model_version=version,
@@ -152,17 +152,23 @@ def train_and_register(
     """
     finish = configure(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish, name="train-and-register"):
-        # Only strings of these four are passed on: on a cluster, a step that took an artifact of a task that
+        # Only strings of these two are passed on: on a cluster, a step that took an artifact of a task that
         # is never cached would never be reused itself.
-        planned = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
-        source_now = _look(resolve(source=source, data=data, date=date, scheduled=planned))
-        _read_outside(source_now)
-        features_now = _look(resolve(source=feature_source).set_display_name("resolve-features"))
-        baseline_now = _look(resolve(source=baseline).set_display_name("resolve-baseline"))
+        resolved = _look(
+            resolve(
+                source=source,
+                data=data,
+                date=date,
+                scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+                feature_source=feature_source,
+                baseline=baseline,
+            )
+        )
+        _read_outside(resolved)
         production_now = _look(locate(registry=registry))
 
         ingested = ingest(
-            source=source_now.outputs["source"], source_version=source_now.outputs["version"], data=data
+            source=resolved.outputs["source"], source_version=resolved.outputs["version"], data=data
         )
         configure(ingested, cpu=ingest_cpu, memory=ingest_memory)
         _read_outside(ingested)
@@ -174,9 +180,9 @@ def train_and_register(
             data_version=data_version,
             schema=schema,
             validation=validation,
-            baseline=baseline_now.outputs["source"],
-            baseline_version=baseline_now.outputs["version"],
-            newest_since=source_now.outputs["newest_since"],
+            baseline=resolved.outputs["baseline"],
+            baseline_version=resolved.outputs["baseline_version"],
+            newest_since=resolved.outputs["newest_since"],
         )
         configure(validated, cpu=validate_cpu, memory=validate_memory)
 
@@ -185,7 +191,7 @@ def train_and_register(
                 entities=snapshot,
                 data_version=data_version,
                 features=features,
-                features_version=features_now.outputs["version"],
+                features_version=resolved.outputs["features_version"],
                 quarantine=validated.outputs["quarantine"],
                 quarantine_version=validated.outputs["quarantine_version"],
             )

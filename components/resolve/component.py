@@ -14,23 +14,38 @@ def resolve(
     data: str = "",
     date: str = "",
     scheduled: str = "",
-) -> NamedTuple("Resolved", [("version", str), ("source", str), ("newest_since", str)]):  # type: ignore[valid-type]
+    feature_source: str = "",
+    baseline: str = "",
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Resolved",
+    [
+        ("version", str),
+        ("source", str),
+        ("newest_since", str),
+        ("features_version", str),
+        ("baseline", str),
+        ("baseline_version", str),
+    ],
+):
     """List a source and digest its content, so that everything after it can be cached on the digest.
 
     Never cache this step itself: the cache key of Kubeflow knows nothing of content.
 
     Args:
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
-        listing: Every file with its size, checksum and version.
+        listing: Every file with its size, checksum and version; of each of the three sources.
         data: JSON: how the source is read, how fresh it must be (the section ``data``); '' for files.
         date: The run's date, as 2026-01-31; '' for the day for which the run was scheduled, in UTC.
         scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
+        feature_source: The offline files behind the features; '' for none.
+        baseline: The accepted ``baseline.json`` of the model in production; '' for none.
 
     Returns:
         version: The content digest, which any changed byte or file name changes, and nothing else; '' if
         there is no source. source: With its date filled in, and pinned to what was seen where a pin exists.
         newest_since: The time that the newest row must reach (ISO 8601), if ``data.quality``
-        asks for fresh rows; else ''.
+        asks for fresh rows; else ''. features_version: Content digest of ``feature_source``.
+        baseline: The baseline with its date filled in. baseline_version: Its content digest.
     """
     from pathlib import Path
 
@@ -38,5 +53,7 @@ def resolve(
     from trainwright.resolve.source import resolve as look
 
     with reported("resolve"):
-        found = look(source, Path(listing.path), data, date, scheduled)
-    return (found.version, found.source, found.newest_since)
+        folder = Path(listing.path)
+        found = look(source, folder, data, date, scheduled, features=feature_source, baseline=baseline)
+    versions = (found.features.version, found.baseline.source, found.baseline.version)
+    return (found.version, found.source, found.newest_since, *versions)

@@ -151,7 +151,7 @@ def test_the_check_writes_nothing_and_names_every_file_that_differs(repository: 
     assert make().returncode == 0
     assert make("--check").returncode == 0
     source = repository / "components" / "greet" / "component.py"
-    source.write_text(source.read_text().replace("How often", "How many times"))
+    source.write_text(source.read_text().replace("How often", "How many").replace("Hello", "Good day"))
     (repository / "compiled" / "components" / "gone.yaml").write_text("left over")
     done = make("--check")
     assert done.returncode == 10

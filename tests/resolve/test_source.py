@@ -102,3 +102,26 @@ def test_a_source_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> Non
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert readable_size(size) == text
+
+
+def test_features_and_baseline_are_digested_beside_the_source(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "a.parquet").write_text("first")
+    (tmp_path / "2026-01-31.json").write_text("{}")
+    features, baseline = str(tmp_path / "features" / "*.parquet"), str(tmp_path / "{date}.json")
+    found = resolve(str(source), tmp_path / "out", date="2026-01-31", features=features, baseline=baseline)
+    alone = resolve(features, tmp_path / "alone")
+    assert (found.features.version, found.features.source) == (alone.version, features)
+    assert found.baseline.source == str(tmp_path / "2026-01-31.json")
+    outputs = Record.read(tmp_path / "out").outputs
+    assert (outputs["features"], outputs["baseline"]) == (alone.version, found.baseline.version)
+    assert Listing.read(tmp_path / "out" / "features").content_digest == alone.version
+    (tmp_path / "features" / "a.parquet").write_text("other")
+    again = resolve(str(source), tmp_path / "again", features=features)
+    assert again.version == found.version != again.features.version
+    assert (again.baseline.version, again.baseline.source) == ("", "")
+
+
+def test_a_baseline_that_is_not_there_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.json"):
+        resolve(str(source), tmp_path / "out", baseline=str(tmp_path / "nothing.json"))

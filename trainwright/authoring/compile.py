@@ -4,6 +4,7 @@ What is made is committed, and the same byte for byte wherever it is made: ``--c
 """
 
 import argparse
+import ast
 import importlib
 import inspect
 import sys
@@ -133,9 +134,45 @@ def _compiled(root: Path) -> Iterator[tuple[str, str]]:
             path = Path(folder) / f"{name}.yaml"
             _compile(_found(module, name), path)
             text = path.read_text()
+            text = _without_prose(text) if kind == catalog.PIPELINES else text
             fixed = list(_constants(list(yaml.safe_load_all(text))))
             credentials.require_none(fixed, where=f"a constant of {name}", plain=True)
             yield f"{kind}/{name}.yaml", text
+
+
+def _without_prose(text: str) -> str:
+    """Leave descriptions of components and docstrings of their functions out of a compiled pipeline.
+
+    KFP writes every component up to ten times into the workflow of a run, and every function up to eight
+    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks.
+    The YAML of the components themselves keeps both.
+    """
+    comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+    documents = list(yaml.safe_load_all(text))
+    for component in documents[0].get("components", {}).values():
+        _drop_descriptions(component)
+    for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
+        container = executor.get("container", {})
+        if "--function_to_execute" in container.get("args", ()):
+            container["command"][-1] = _without_docstring(container["command"][-1])
+    return comments + yaml.dump_all(documents)
+
+
+def _drop_descriptions(component: dict[str, Any]) -> None:
+    component.pop("description", None)
+    for side in ("inputDefinitions", "outputDefinitions"):
+        for definitions in component.get(side, {}).values():
+            for definition in definitions.values():
+                definition.pop("description", None)
+
+
+def _without_docstring(source: str) -> str:
+    """Cut the docstring out of the one function that a lightweight component embeds."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
+            del lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
+    return "".join(lines)
 
 
 def _constants(compiled: Any) -> Iterator[Any]:

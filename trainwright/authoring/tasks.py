@@ -17,11 +17,14 @@ STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Keys of the Secret, each named after the variable that it becomes: for ``s3://``."""
 
 STORE_SETTINGS = {
-    "AWS_ENDPOINT_URL_S3": ("AWS_ENDPOINT_URL_S3",),
-    "AWS_REGION": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "MINIO_ENDPOINT": ("MINIO_ENDPOINT",),
+    "AWS_ENDPOINT_URL_S3": "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION": "AWS_DEFAULT_REGION",
+    "MINIO_ENDPOINT": "MINIO_ENDPOINT",
 }
-"""Keys of the ConfigMap and the variables they become; boto3 reads the region from the second name only."""
+"""Keys of the ConfigMap, each with its variable; boto3 and Arrow both read the region from this one.
+
+Every variable of every task lies eight times in the run's workflow, which has 1 MiB for all of them.
+"""
 
 KFP_STORE = "mlpipeline-minio-artifact"
 """The Secret that every installation of Kubeflow Pipelines keeps the keys of its own store in."""
@@ -34,7 +37,13 @@ Amount: TypeAlias = "str | pipeline_channel.PipelineParameterChannel"
 
 
 def configure(
-    task: dsl.PipelineTask, *, cpu: Amount = "", memory: Amount = "", hours: int = 1, cached: bool = True
+    task: dsl.PipelineTask,
+    *,
+    cpu: Amount = "",
+    memory: Amount = "",
+    hours: int = 1,
+    cached: bool = True,
+    store: bool = True,
 ) -> dsl.PipelineTask:
     """Set the size, retries, time limit, caching, user and store access of a task.
 
@@ -46,6 +55,7 @@ def configure(
         memory: Memory, as ``2G`` or a parameter of the pipeline; '' as above.
         hours: Time limit of one attempt.
         cached: Whether the task may be served from the cache.
+        store: Whether the task itself reads or writes an object store, beyond what KFP's launcher copies.
     """
     if cpu:
         task.set_cpu_request(cpu).set_cpu_limit(cpu)
@@ -59,7 +69,7 @@ def configure(
     task.set_caching_options(cached)
     kubernetes.set_timeout(task, hours * HOUR_S)
     kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
-    return grant_store(task)
+    return grant_store(task) if store else task
 
 
 def grant_store(task: dsl.PipelineTask) -> dsl.PipelineTask:
@@ -71,7 +81,5 @@ def grant_store(task: dsl.PipelineTask) -> dsl.PipelineTask:
     """
     kubernetes.use_secret_as_env(task, KFP_STORE, dict(KFP_STORE_KEYS), optional=True)
     kubernetes.use_secret_as_env(task, STORE, {key: key for key in STORE_KEYS}, optional=True)
-    for key, variables in STORE_SETTINGS.items():
-        for variable in variables:
-            kubernetes.use_config_map_as_env(task, STORE, {key: variable}, optional=True)
+    kubernetes.use_config_map_as_env(task, STORE, dict(STORE_SETTINGS), optional=True)
     return task

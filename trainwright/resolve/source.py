@@ -18,6 +18,19 @@ from trainwright.tracking import Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A source of plain files that a run reads beside its rows: offline features, or a baseline.
+
+    Attributes:
+        source: With its date filled in; empty if there is none.
+        version: Its content digest; empty if there is none.
+    """
+
+    source: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resolved:
     """What ``resolve`` found.
 
@@ -28,12 +41,16 @@ class Resolved:
         source: The source with its date filled in, and pinned to what was seen where a pin exists; with a
             store, what names its content wherever it lies.
         newest_since: The time that the newest row must reach, ISO 8601; empty if no limit is set.
+        features: The offline files behind the features.
+        baseline: What the model in production accepted.
     """
 
     listing: Listing
     version: str
     source: str
     newest_since: str = ""
+    features: Beside = Beside()
+    baseline: Beside = Beside()
 
 
 def resolve(
@@ -43,10 +60,12 @@ def resolve(
     date: str = "",
     scheduled: str = "",
     *,
+    features: str = "",
+    baseline: str = "",
     access: Access | None = None,
     now: datetime | None = None,
 ) -> Resolved:
-    """List a source and digest its content.
+    """List a source, and the files that a run reads beside it, and digest the content of each.
 
     Args:
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` stands for the
@@ -56,6 +75,8 @@ def resolve(
         date: The run's date, as 2026-01-31; empty for the day for which the run was scheduled.
         scheduled: When that was, as 2026-01-31T05:00:00Z; empty, or a placeholder that nothing was put in
             place of, for now.
+        features: Plain files behind the features; ``{date}`` as in the source, empty for none.
+        baseline: The same, of the accepted ``baseline.json``.
         access: What may be reached; the hosts of ``data`` if absent.
         now: The present, for the age of objects; the clock's if absent.
 
@@ -73,17 +94,30 @@ def resolve(
     version = listing.content_digest if source else ""
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
+    others = {
+        name: _beside(fill_in(place, day), folder / name, access)
+        for name, place in (("features", features), ("baseline", baseline))
+        if place
+    }
     watch.record(
         folder,
         "resolve",
         headline(listing, version),
         config={"source": source, "date": day.isoformat()} if "{date" in source else {"source": source},
-        outputs={"source": version, "listing": listing.digest},
+        outputs={"source": version, "listing": listing.digest}
+        | {name: found.version for name, found in others.items()},
     )
     name = listing.source
     if section is not None and source:
         name = note_place(listing, version, section, access or Access(hosts=section.hosts))
-    return Resolved(listing=listing, version=version, source=name, newest_since=since)
+    return Resolved(listing=listing, version=version, source=name, newest_since=since, **others)
+
+
+def _beside(source: str, folder: Path, access: Access | None) -> Beside:
+    listing = take_listing(source, access or Access())
+    folder.mkdir(exist_ok=True)
+    listing.write(folder)
+    return Beside(source=listing.source, version=listing.content_digest)
 
 
 def _look(

@@ -12,7 +12,7 @@ from trainwright.authoring import spec
 from trainwright.authoring.submission.progress import Held, gates, held
 
 PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
-TO_JOIN = ("resolve", "resolve-2", "resolve-3", "locate", "ingest", "validate")
+TO_JOIN = ("resolve", "locate", "ingest", "validate")
 TO_EVALUATE = (*TO_JOIN, "join", "train", "score", "evaluate")
 
 

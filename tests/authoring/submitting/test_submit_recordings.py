@@ -12,7 +12,7 @@ from trainwright.authoring.submission import following, progress, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Pace, Told
 
-AGAIN = {"resolve", "resolve-2", "resolve-3", "locate", "register", "summarize"}
+AGAIN = {"resolve", "locate", "register", "summarize"}
 ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
 
 CACHED = {
