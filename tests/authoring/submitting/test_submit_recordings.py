@@ -1,6 +1,8 @@
 """What KFP 2.17 answered on a real cluster is understood: recorded runs, served by the stand-in."""
 
+import io
 import json
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from tests.authoring.api.asking import QUICK, ROOT
 from tests.authoring.api.server import Api
 from trainwright.authoring import spec
-from trainwright.authoring.submission import following, progress, workflow
+from trainwright.authoring.submission import following, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Pace, Told
 
@@ -99,3 +101,105 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
     following.follow(api, run.run_id, None, Seen(), Pace(outage=QUICK, sleep=sleep))
     assert ("train", "RUNNING", "RUNNING") in told
     assert ("register", "SUCCEEDED", "RUNNING") in told
+
+
+class Blocked(Told):
+    """Notes what cannot start."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str]] = []
+
+    def blocked(self, step: str, message: str) -> None:
+        self.messages.append((step, message))
+
+
+def test_pods_that_cannot_start_are_reported_once_each_while_the_run_goes_on(
+    server: Api, api: Connection
+) -> None:
+    told, looks = Blocked(), []
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) > 5 * workflow.STILL:
+            run.state = "SUCCEEDED"
+
+    run = server.store.recorded("cannot-start")
+    following.follow(api, run.run_id, None, told, Pace(outage=QUICK, sleep=sleep))
+    assert {step: message.split(":")[0] for step, message in told.messages} == {
+        "wait": "ImagePullBackOff",
+        "wait-2": "Unschedulable",
+        "wait-3": "Unschedulable",
+        "wait-4": "CreateContainerConfigError",
+    }
+    assert len(told.messages) == 4
+    assert 'persistentvolumeclaim "nothere" not found' in dict(told.messages)["wait-3"]
+
+
+def test_the_screen_says_why_a_pod_cannot_start_and_what_to_do(server: Api, api: Connection) -> None:
+    run, lines = server.store.recorded("cannot-start"), io.StringIO()
+    shown = screen.Screen(lines, lines, None)
+    with pytest.raises(following.TimeUp):
+        following.follow(
+            api, run.run_id, None, shown, Pace(outage=QUICK, sleep=lambda _: time.sleep(0.05)), within_s=2
+        )
+    text = lines.getvalue()
+    assert (
+        '  cannot start: ImagePullBackOff: Back-off pulling image "docker.io/trainwright/nothere:0"' in text
+    )
+    assert "    next  Look at the image's name, at --registry, and at the pull secrets" in text
+
+
+def test_a_pod_that_never_started_fails_for_that_reason_and_not_for_its_time_limit(
+    server: Api, api: Connection
+) -> None:
+    """Argo then keeps ``Step exceeded its deadline``, as the recorded run did when it was stopped."""
+    run = server.store.recorded("cannot-start")
+    first = server.store.first[run.run_id]["pipeline_runtime"]
+    body = json.loads(first["workflow_manifest"])
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) == 5 * workflow.STILL:
+            run.state = "FAILED"
+            for node in body["status"]["nodes"].values():
+                if node.get("message"):
+                    failed = "Step exceeded its deadline" if "wait(0)" in node["name"] else ""
+                    node |= {"phase": "Failed", "message": failed, "finishedAt": "2026-11-22T19:36:55Z"}
+            first["workflow_manifest"] = json.dumps(body)
+
+    looks: list[int] = []
+    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=sleep))
+    assert (ending.failed_step, ending.exit_code) == ("wait", 21)
+    assert ending.error["what"].startswith("the image cannot be pulled: ImagePullBackOff: ")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "says"),
+    [
+        (None, 21, "Argo could not save or load what belongs to the step: wait: Error (exit code 64)"),
+        ("main: OOMKilled (exit code 137)", 10, "the step ran out of memory"),
+        ("pod deleted", 20, "lost with its node"),
+        ("The node was low on resource: ephemeral-storage.", 20, "lost with its node"),
+        ("Pod was active on the node longer than the specified deadline", 31, "exceeded its time limit"),
+        ("wait: Error (exit code 64): failed to put file: Access Denied.", 50, "rejects Argo's keys"),
+        ('pods "a" is forbidden: exceeded quota: compute, requested: cpu=1', 21, "quota is used up"),
+        ('pods "a" is forbidden: maximum cpu usage per Container is 100m', 10, "does not allow the pod"),
+        ("main: Error (exit code 1)", 70, "does not say why"),
+        ("something that nobody has seen yet", 70, "does not say why"),
+    ],
+)
+def test_an_error_around_the_step_has_the_code_that_argos_message_stands_for(
+    server: Api, api: Connection, message: str | None, code: int, says: str
+) -> None:
+    """The first message is that of the recorded driver, whose store refused the connection."""
+    run = server.store.recorded("store-unreachable-then-terminated")
+    run.state_history = run.state_history[:1]  # as if nobody had stopped it
+    if message:
+        first = server.store.first[run.run_id]["pipeline_runtime"]
+        body = json.loads(first["workflow_manifest"])
+        for node in body["status"]["nodes"].values():
+            node["message"] = message if node["type"] == "Pod" else ""
+        first["workflow_manifest"] = json.dumps(body)
+    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    assert ending.exit_code == code
+    assert says in ending.error["what"]

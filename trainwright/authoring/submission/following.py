@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainwright.authoring.spec import Pipeline
-from trainwright.authoring.submission import progress, reasons, states, workflow
+from trainwright.authoring.submission import pod_errors, progress, reasons, states, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.progress import StepNow
 from trainwright.authoring.submission.troubles import FAILURES, Patience, Trouble, trouble
@@ -59,6 +59,9 @@ class Told:
 
     def state(self, state: str) -> None:
         """The run has changed its state, and goes on."""
+
+    def blocked(self, step: str, message: str) -> None:
+        """The pod of a step cannot start: Kubernetes' own message."""
 
     def warned(self, text: str) -> None:
         """Something is not as it should be, and the run is followed on."""
@@ -129,6 +132,7 @@ class _Follower:
         self._start, self._within_s = pace.outage.now(), within_s
         self._listing = workflow.Listing(api=api)
         self._steps: dict[str, str] = {}
+        self._blocked: dict[str, str] = {}
         self._state, self._answered = "", False
 
     def to_the_end(self, ended_at: datetime | None) -> Ending:
@@ -196,6 +200,7 @@ class _Follower:
             if self._steps.get(step.name) != step.state:
                 self._steps[step.name] = step.state
                 self._told.step(step)
+        self._tell_blocked()
         state = run.state or states.UNTOLD
         if state != self._state:
             self._state = state
@@ -203,6 +208,20 @@ class _Follower:
                 self._told.warned(f"the API says {state!r}, which is new to us; following on")
             elif state not in states.ENDED:
                 self._told.state(state)
+
+    def _tell_blocked(self) -> None:
+        """Report each reason once: ErrImagePull and ImagePullBackOff alternate."""
+        for task, message in self._listing.blocked.items():
+            cause = pod_errors.explained(message)
+            reason = type(cause).__name__ + cause.hint if cause else message
+            if self._blocked.get(task) != reason:
+                self._blocked[task] = reason
+                self._told.blocked(self._name(task), message)
+
+    def _name(self, task: str) -> str:
+        """Return the name of a task's step on the screen."""
+        step = progress.names(self._pipeline).get(task) if self._pipeline else None
+        return step.name if step else task
 
     def _ending(self, run: Any, now: list[StepNow], outcome: str) -> Ending:
         ending = Ending(
@@ -218,13 +237,27 @@ class _Follower:
             stopped = PreemptedUnsaved("the run was stopped from outside", where=self._run_id)
             return dataclasses.replace(ending, error=as_record(stopped, "run"))
         step = progress.failed(run, now, self._pipeline)
-        error = reasons.reason(self._api, run) or _unknown(run, step)
+        name, error = self._reason(run, step.name if step else "")
         return dataclasses.replace(
             ending,
-            failed_step=step.name if step else "",
+            failed_step=name,
             error=error,
             exit_code=int(error["code"]) or states.CODES["FAILED"],
         )
+
+    def _reason(self, run: Any, step: str) -> tuple[str, dict[str, Any]]:
+        """Return the step that failed, and why.
+
+        The step's own line tells most. Argo's message comes before what KFP's launcher printed, which of a
+        program that was killed knows only the signal.
+        """
+        found = reasons.reason(self._api, run)
+        if "error" in found and found.get("component") != reasons.PLATFORM:
+            return step, found
+        if cause := self._listing.failure(run):
+            name = self._name(cause[0])
+            return name, as_record(cause[1], name)
+        return step, found or _unknown(run, step)
 
     def _judged(self, run: Any, ending: Ending) -> Ending:
         """Look whether a gate stopped a run that for the API has succeeded. Not to know is no pass."""
@@ -249,10 +282,10 @@ class _Follower:
         return dataclasses.replace(ending, state="unknown", exit_code=unknown.code, error=error)
 
 
-def _unknown(run: Any, step: StepNow | None) -> dict[str, Any]:
+def _unknown(run: Any, step: str) -> dict[str, Any]:
     """Say of a failure what the API says, which is little."""
     said = (run.error.message if run.error else "") or "the API does not say why"
-    where = step.name if step else "the run"
+    where = step or "the run"
     return {
         "error": "Unknown",
         "code": states.CODES["FAILED"],

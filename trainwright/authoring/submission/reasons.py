@@ -25,6 +25,9 @@ TAIL_BYTES = 65_536
 MOST_BYTES = 64 * 1024 * 1024
 """Of a log, at most so much is read; a step that printed more has no line that we know of."""
 
+PLATFORM = "kubeflow"
+"""The component of an error that Kubeflow's launcher or driver printed, not the step."""
+
 _NODE = re.compile(r"(.+)-(\d+)")
 _TEMPLATES = ("retry-system-container-impl", "system-container-impl")
 """What KFP 2.17 calls the templates of the pods that run a step, with a retry policy and without."""
@@ -149,7 +152,7 @@ def _platform(log: str) -> dict[str, Any]:
     found = [match for line in log.splitlines() if (match := _PLATFORM.match(line))]
     if not found:
         return {}
-    return as_record(_translated(found[-1][1], found[-1][2].strip()), "kubeflow")
+    return as_record(_translated(found[-1][1], found[-1][2].strip()), PLATFORM)
 
 
 def _translated(who: str, said: str) -> TrainwrightError:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from trainwright.authoring.screen import duration, message
 from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.submission import pod_errors
 from trainwright.authoring.submission.following import Ending, Told
 from trainwright.authoring.submission.progress import StepNow
 from trainwright.authoring.submission.states import GOING_ON, TRIABLE, WAITING, word
@@ -76,6 +77,12 @@ class Screen(Told):
         columns = f"  {step.name:<{self._names}}  {step.environment:<{self._environments}}  {when:>9}"
         self._line(f"{columns}   {'cached' if step.cached else word(step.state)}{limit}".rstrip())
 
+    def blocked(self, step: str, message: str) -> None:
+        """Write why the pod of a step cannot start, and what to do about it."""
+        self._line(f"  {step:<{self._names}}  cannot start: {message}")
+        if cause := pod_errors.explained(message):
+            self._line(f"    next  {cause.hint}")
+
     def state(self, state: str) -> None:
         """Write that the run waits, or is being stopped; that it runs is seen of its steps."""
         if state not in GOING_ON:
@@ -133,6 +140,10 @@ class Lines(Screen):
     def step(self, step: StepNow) -> None:
         """Write the state of a step."""
         self.event("step_changed", **dataclasses.asdict(step))
+
+    def blocked(self, step: str, message: str) -> None:
+        """Write why the pod of a step cannot start."""
+        self.event("step_blocked", step=step, message=message)
 
     def state(self, state: str) -> None:
         """Write the state of the run."""

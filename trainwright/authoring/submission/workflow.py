@@ -10,20 +10,22 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import kfp_server_api
 
+from trainwright.authoring.submission import pod_errors
 from trainwright.authoring.submission.answers import document
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.states import ENDED, GOING_ON, WAITING
 from trainwright.authoring.submission.troubles import FAILURES
+from trainwright.errors import TrainwrightError
 
-STILL = 6
-"""Looks at an unchanged list after which the workflow is asked for: half a minute at first."""
+STILL = 2
+"""Looks at an unchanged list after which the workflow is asked for: ten seconds at first."""
 
 _STATES = {
     "Pending": "PENDING",
@@ -49,9 +51,11 @@ class Listing:
 
     Attributes:
         api: Where the run is.
+        blocked: What Kubernetes says of pods that cannot start, by task; also of earlier looks.
     """
 
     api: Connection
+    blocked: dict[str, str] = field(default_factory=dict)
     _same: int = 0
     _last: Sequence[Any] = ()
     _packed: bool = False
@@ -67,11 +71,17 @@ class Listing:
             return run
         nodes, packed = _nodes(self.api, run.run_id)
         self._packed = self._packed or packed
+        self.blocked |= pod_errors.blocked(nodes)
         if packed or (nodes and run.state in ENDED):
             self._tasks = list(_tasks(nodes))
         if self._tasks:
             run.run_details = kfp_server_api.V2beta1RunDetails(task_details=self._tasks)
         return run
+
+    def failure(self, run: Any) -> tuple[str, TrainwrightError] | None:
+        """Return the task of a run that failed for a reason that Argo knows, with the error."""
+        nodes, _ = _nodes(self.api, run.run_id)
+        return pod_errors.failure(nodes, self.blocked)
 
     def _is_due(self, run: Any) -> bool:
         listed = [(detail.display_name, detail.state) for detail in _details(run)]
