@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kubeflow.installation import Installation
+from tests.kubeflow.installation import Installation, Outcome
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kubeflow-token-file", default="", help="File of the token.")
     named = "Experiment file for train_and_register, and the code it should end with (0)."
     group.addoption("--kubeflow-config", action="append", default=[], metavar="FILE[=CODE]", help=named)
+    group.addoption(
+        "--kubeflow-mlflow", default="", help="MLflow as pods reach it; absent: what doctor finds."
+    )
     group.addoption("--kubeflow-wait-s", type=int, default=1800, help="Longest time to wait for a run.")
 
 
@@ -38,3 +42,15 @@ def kubeflow(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
         yield made
     finally:
         made.clear()
+
+
+@pytest.fixture(scope="session")
+def findings(kubeflow: Installation) -> dict[str, dict[str, Any]]:
+    """What ``doctor`` says, by name."""
+    return {one["name"]: one for one in kubeflow.run("doctor", wait_s=120).events if "name" in one}
+
+
+@pytest.fixture(scope="session")
+def first(kubeflow: Installation) -> Outcome:
+    """The first run of the small pipeline: the later ones find its results in the cache."""
+    return kubeflow.submit("first")

@@ -1,7 +1,10 @@
 """An installation as a person uses it: through the command line, and by deleting a pod now and then."""
 
+import base64
+import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +26,11 @@ from trainwright.authoring.submission.connection import Connection, Place
 ROOT = Path(__file__).resolve().parents[2]
 START = "from trainwright.authoring.cli import main; main()"
 POLL_S = 2.0
+LABEL = "acceptance"
+"""Label of the training jobs of this suite."""
+
+JOBS = {"pytorchjob": ("kubeflow.org", "v1"), "trainjob": ("trainer.kubeflow.org", "v1alpha1")}
+"""API group and version of each kind of job."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,8 @@ class Installation:
         token_file: File of the token; empty for none.
         wait_s: Longest time to wait for a run.
         folder: For files of this session.
-        name: Of the pipeline and the experiment: nobody else's.
+        name: Of the pipeline, the experiment and the registered model: nobody else's.
+        mlflow: Address of the MLflow where a model was registered; empty if none was.
     """
 
     host: str
@@ -65,6 +74,7 @@ class Installation:
     wait_s: int
     folder: Path
     name: str = field(default_factory=lambda: f"trainwright-acceptance-{uuid.uuid4().hex[:8]}")
+    mlflow: str = ""
     _package: Path | None = None
 
     @property
@@ -112,6 +122,36 @@ class Installation:
         details = (run.run_details.task_details if run.run_details else None) or []
         return [(str(one.display_name), str(one.state)) for one in details]
 
+    def drivers(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the inputs of each task of a run, as its driver read them from the metadata store.
+
+        KFP 2.17 lists neither parameters nor artifacts of a task; they are in the workflow, which the older
+        version of its API gives to whom may read the run.
+        """
+        read = self.api.client.call_api
+        options = {"auth_settings": ["Bearer"], "_preload_content": False, "_return_http_data_only": True}
+        answer = self.api.read("reading the workflow", read, f"/apis/v1beta1/runs/{run_id}", "GET", **options)
+        status = json.loads(json.loads(answer.data)["pipeline_runtime"]["workflow_manifest"])["status"]
+        packed = status.get("compressedNodes")
+        nodes = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status["nodes"]
+        found = {}
+        for node in nodes.values():
+            given = {
+                one["name"]: one.get("value") for one in (node.get("outputs") or {}).get("parameters", [])
+            }
+            if (task := re.fullmatch(r".*\.(.+)-driver", node["name"])) and given.get("pod-spec-patch"):
+                command = json.loads(given["pod-spec-patch"])["containers"][0]["command"]
+                found[task[1]] = json.loads(command[command.index("--executor_input") + 1])["inputs"]
+        return found
+
+    def metadata(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the metadata that Kubeflow has of each artifact that a task of a run read, by TASK.INPUT."""
+        return {
+            f"{task}.{name}": entry["artifacts"][0].get("metadata") or {}
+            for task, inputs in self.drivers(run_id).items()
+            for name, entry in (inputs.get("artifacts") or {}).items()
+        }
+
     def fired(self) -> Any:
         """Return the newest run that a schedule of this session started; None if there is none."""
         api = self.api
@@ -142,6 +182,32 @@ class Installation:
             return None
         return k8s.CoreV1Api()
 
+    def job(self, kind: str, label: str) -> dict[str, Any] | None:
+        """Return the training job with a label; None if there is none.
+
+        Args:
+            kind: ``pytorchjob`` or ``trainjob``.
+            label: Value of its label ``acceptance``.
+        """
+        group, version = JOBS[kind]
+        space, chosen = self.namespace or "kubeflow", f"{LABEL}={label}"
+        found = k8s.CustomObjectsApi().list_namespaced_custom_object(
+            group, version, space, f"{kind}s", label_selector=chosen
+        )
+        return next(iter(found["items"]), None)
+
+    def admitted(self, uid: str) -> bool:
+        """Say whether Kueue has admitted the workload of a job."""
+        found = k8s.CustomObjectsApi().list_namespaced_custom_object(
+            "kueue.x-k8s.io", "v1beta2", self.namespace or "kubeflow", "workloads"
+        )
+        return any(
+            condition["type"] == "Admitted" and condition["status"] == "True"
+            for one in found["items"]
+            if uid in {owner["uid"] for owner in one["metadata"].get("ownerReferences") or []}
+            for condition in (one.get("status") or {}).get("conditions") or []
+        )
+
     def executors(self, pods: k8s.CoreV1Api, run_id: str) -> list[Any]:
         """Return the pods of a run that run steps: drivers have another template."""
         found = pods.list_namespaced_pod(
@@ -150,8 +216,10 @@ class Installation:
         return [pod for pod in found.items if "system-container-impl" in pod.metadata.name]
 
     def clear(self) -> None:
-        """Delete the runs, recurring runs, pipelines and the experiment of this session."""
+        """Delete the registered model, runs, recurring runs, pipelines and the experiment of this session."""
         api = self.api
+        if self.mlflow:
+            self._forget_model()
         named = json.dumps({"predicates": [
             {"operation": "EQUALS", "key": "display_name", "string_value": self.name}]})  # fmt: skip
         space = {"namespace": self.namespace} if self.namespace else {}
@@ -159,13 +227,22 @@ class Installation:
         for found in api.pages("listing experiments", listed, "experiments", filter=named, **space):
             self._clear_experiment(api, found.experiment_id)
         look = api.pipelines.pipeline_service_get_pipeline_by_name
-        if there := api.read_if_there("looking for the pipeline", look, self.name, **space):
+        for name in (self.name, f"{self.name}-cleanup"):
+            there = api.read_if_there("looking for the pipeline", look, name, **space)
+            if there is None:
+                continue
             versions = api.pipelines.pipeline_service_list_pipeline_versions
             kept = {"pipeline_id": there.pipeline_id}
             for one in api.pages("listing versions", versions, "pipeline_versions", **kept):
                 drop = api.pipelines.pipeline_service_delete_pipeline_version
                 api.once(drop, there.pipeline_id, one.pipeline_version_id)
             api.once(api.pipelines.pipeline_service_delete_pipeline, there.pipeline_id)
+
+    def _forget_model(self) -> None:
+        package = pipeline.write_cleanup(self.folder, f"{self.name}-cleanup", self.registry)
+        named = ("--param", f"tracking_uri={self.mlflow}", "--param", f"model={self.name}")
+        done = self.submit("cleanup", *named, package=str(package))
+        check(f"exit code of deleting the registered model {done.errors}", 0, done.code)
 
     def _clear_experiment(self, api: Connection, experiment_id: str) -> None:
         # Deleting a schedule deletes the workflows of its runs, and KFP answers 500 when a run without one is
