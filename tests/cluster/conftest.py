@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cluster-claim", default="trainwright-shared", help="Claim of the shared volume.")
     group.addoption("--cluster-mount", default="/shared", help="Where pods and this machine see the volume.")
     group.addoption("--cluster-kind", default="pytorchjob", choices=["pytorchjob", "trainjob"])
+    group.addoption("--cluster-queue", default="", help="Kueue's LocalQueue of the jobs; absent: none.")
     group.addoption("--cluster-service-account", default="", help="Identity of the pods.")
     group.addoption("--cluster-wait-s", type=float, default=600, help="Longest time to wait for anything.")
 
@@ -51,6 +52,7 @@ def place(pytestconfig: pytest.Config) -> Iterator[Place]:
         folder=str(folder),
         wait_s=float(_told(pytestconfig, "wait-s")),
         service_account=_told(pytestconfig, "service-account"),
+        queue=_told(pytestconfig, "queue"),
     )
     try:
         yield made

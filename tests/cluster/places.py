@@ -43,6 +43,7 @@ class Place:
         wait_s: Longest time that something is waited for: images have to be pulled.
         memory_gib: Memory of a pod.
         service_account: Identity of the pods.
+        queue: Kueue's LocalQueue that admits the jobs; empty: none.
         nodes: Pods of a job whose scenario needs two processes, wherever they run.
     """
 
@@ -59,6 +60,7 @@ class Place:
     wait_s: float = 600.0
     memory_gib: float = 1.0
     service_account: str = ""
+    queue: str = ""
     nodes: int = 2
 
     @property
@@ -99,7 +101,9 @@ class Place:
             "claim": self.claim,
             "mount": self.mount,
             "budget": Budget(preemption=2, infrastructure=1),
-            "placement": Placement(service_account=self.service_account, labels={"team": TEAM}),
+            "placement": Placement(
+                service_account=self.service_account, queue=self.queue, labels={"team": TEAM}
+            ),
         }
         return Job(**settings | changes)
 
