@@ -14,7 +14,7 @@ Findings = dict[str, dict[str, Any]]
 
 JOBS = ("pytorchjob", "trainjob", "pytorchjob in a queue", "trainjob in a queue")
 CACHED = {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
-DONE = CACHED | {"resolve", "resolve-features", "resolve-baseline", "locate", "register", "summarize"}
+DONE = CACHED | {"resolve", "locate", "register", "summarize"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

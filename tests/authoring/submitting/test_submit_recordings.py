@@ -173,6 +173,17 @@ def test_a_pod_that_never_started_fails_for_that_reason_and_not_for_its_time_lim
     assert ending.error["what"].startswith("the image cannot be pulled: ImagePullBackOff: ")
 
 
+def test_a_pod_deleted_with_its_grace_period_that_argo_saw_end_is_a_run_stopped_from_outside(
+    server: Api, api: Connection
+) -> None:
+    """Argo says ``main: Error (exit code 143)``: the step failed, and ``OnError`` does not retry it."""
+    run = server.store.recorded("pod-deleted-gracefully")
+    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    assert (ending.failed_step, ending.exit_code) == ("sample", 41)
+    assert ending.error["what"].startswith("the pod was stopped from outside")
+    assert ending.error["retryable"] is True
+
+
 @pytest.mark.parametrize(
     ("message", "code", "says"),
     [

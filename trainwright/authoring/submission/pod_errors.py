@@ -13,6 +13,7 @@ from trainwright.errors import (
     Hang,
     InputError,
     PermissionRefused,
+    PreemptedUnsaved,
     TrainwrightError,
     TransientError,
 )
@@ -21,8 +22,8 @@ STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
 """Messages of a pod that starts as every pod does."""
 
 _NODE = re.compile(r"(?P<task>.+?)(-driver)?(\(\d+\))?")
-_PLAIN = re.compile(r"main: Error \(exit code \d+\)")
-"""What Argo says of every program that failed: the reason is in the step's log."""
+_PLAIN = re.compile(r"main: Error \(exit code (?!143\))\d+\)")
+"""What Argo says of every program that failed: the reason is in the step's log. With 143 it was stopped."""
 
 _CAUSES: tuple[tuple[str, type[TrainwrightError], str, str], ...] = (
     (
@@ -60,6 +61,12 @@ _CAUSES: tuple[tuple[str, type[TrainwrightError], str, str], ...] = (
         InputError,
         "the step ran out of memory",
         "Give it more: steps.STEP.memory of the experiment file.",
+    ),
+    (
+        r"exit code 143",
+        PreemptedUnsaved,
+        "the pod was stopped from outside, as when it is deleted or its node drained",
+        "Run again: trainwright retry. Argo counts this as a failure, which OnError does not retry.",
     ),
     (
         r"exceeded quota",
