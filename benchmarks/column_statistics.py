@@ -82,7 +82,8 @@ with tf.io.TFRecordWriter(folder + "/rows.tfrecord") as writer:
 START = """
 import json, resource, sys, time
 from pathlib import Path
-from trainwright.validate.statistics import QUANTILES, VALUES_KEPT, by_column
+from trainwright.validate.columns import by_column
+from trainwright.validate.statistics import QUANTILES, VALUES_KEPT
 from trainwright.validate.tfdv import schema_pb2, tfdv
 folder, forked = Path(sys.argv[1]), False
 options = tfdv.StatsOptions(
@@ -108,7 +109,7 @@ print(json.dumps([seconds, [worker if forked else own, own], found.datasets[0].n
 OURS = """
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
-from trainwright.validate.looking import Lookout
+from trainwright.validate.profile import Lookout
 from trainwright.validate.profile import own_cuts
 snapshot, forked = Snapshot.read(folder / "snapshot"), int(sys.argv[2]) > 1
 start = time.perf_counter()
@@ -124,7 +125,7 @@ SHARE = """
 import pyarrow.parquet as pq, pyarrow as pa
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
-from trainwright.validate.looking import Lookout
+from trainwright.validate.profile import Lookout
 from trainwright.tables import write_snapshot
 table = pq.read_table(folder / f"{sys.argv[2]}.parquet")
 snapshot = write_snapshot(folder / "same" / sys.argv[2], {"train": [table]}, parents={}, roles={})

@@ -68,7 +68,7 @@ STEPS = (
         "ingest",
         "ingest",
         "import pyarrow.dataset\nfrom trainwright.experiment import Data\n"
-        "from trainwright.ingest.snapshot import ingest",
+        "from trainwright.ingest.ingest import ingest",
         "made = ingest(given['source'], given['resolve'][0], Data.parse(given['data'], 'data'), "
         "here['snapshot'], here['ingest.md']).digest",
     ),
@@ -76,7 +76,7 @@ STEPS = (
         "validate",
         "tfdv",
         "from trainwright.experiment import Validation\n"
-        "from trainwright.validate.gate import Given, Places, judge_snapshot",
+        "from trainwright.validate.validate import Given, Places, judge_snapshot",
         "made = judge_snapshot(here['snapshot'], given['ingest'], "
         "Validation.parse(given['validation'], 'validation'), "
         "Given(given['schema'], given['baseline'], given['resolve'][2]), Places(here['data_verdict'], "

@@ -55,7 +55,7 @@ OURS = """
 import json, sys, time
 from pathlib import Path
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
 source, out, section = sys.argv[1], Path(sys.argv[2]), Data.parse(sys.argv[3], "benchmark")

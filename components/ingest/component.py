@@ -30,7 +30,7 @@ def ingest(
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Data
-    from trainwright.ingest.snapshot import ingest as take
+    from trainwright.ingest.ingest import ingest as take
 
     with reported("ingest"):
         section = Data.parse(data, "parameter data")

@@ -52,7 +52,7 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
 
     with reported("validate"):
         section = Validation.parse(validation, "parameter validation")
-        from trainwright.validate.gate import Given, Places, judge_snapshot
+        from trainwright.validate.validate import Given, Places, judge_snapshot
 
         outcome = judge_snapshot(
             Path(snapshot.path),

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
 

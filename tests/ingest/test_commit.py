@@ -9,8 +9,8 @@ from tests.ingest.taking import data, flights, put, take, version_of, whole
 from trainwright.artifacts import Listing, Record, Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
+from trainwright.ingest.ingest import ingest
 from trainwright.ingest.request import Request
-from trainwright.ingest.snapshot import ingest
 from trainwright.storage import Access
 
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
@@ -138,7 +138,7 @@ import os, signal, sys
 from pathlib import Path
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 import trainwright.sources.files
 
 root, source, version, section = sys.argv[1:]

@@ -11,8 +11,7 @@ import pytest
 
 from tests.ingest.taking import START, data, flights, put, take, version_of
 from trainwright.errors import DataRefused, InputError
-from trainwright.ingest.keys import EXAMINED, repeated
-from trainwright.ingest.spills import OpenRun, SpillWriter
+from trainwright.ingest.keys import EXAMINED, OpenRun, SpillWriter, repeated
 from trainwright.tables import fingerprints
 
 
@@ -133,7 +132,7 @@ MEASURED = r"""
 import re, sys
 from pathlib import Path
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 
 source, version, section, folder = sys.argv[1:]
 ingest(source, version, Data.parse(section, "test"), Path(folder) / "snapshot", Path(folder) / "summary.md")

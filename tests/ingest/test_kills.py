@@ -13,12 +13,12 @@ from tests.storage.stores import Bucket
 from tests.tables.kills import kill_everywhere
 from trainwright import storage
 from trainwright.artifacts import Snapshot
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 
 BEFORE = """
 import shutil
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 import trainwright.sources.files
 
 def run(folder, source, version, section):
@@ -101,7 +101,7 @@ import os, signal, sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 import trainwright.sources.files, trainwright.storage.gs
 
 root, store, source, version, section = sys.argv[1:]

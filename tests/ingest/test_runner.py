@@ -1,23 +1,12 @@
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.ingest import workers
 from tests.ingest.taking import data, flights, put, take, version_of, whole
-from trainwright.artifacts import Listing
 from trainwright.errors import DependencyError, InputError, TransientError
-from trainwright.experiment import Data
-from trainwright.ingest.places import Place
-from trainwright.ingest.processes import run_in_processes
-from trainwright.ingest.shards import Plan, Shard
-from trainwright.ingest.snapshot import ingest
-from trainwright.sources import open_source
-from trainwright.storage import Access
+from trainwright.ingest.ingest import ingest
 
 
 @pytest.fixture
@@ -29,27 +18,6 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def plan(source: Path, section: Data, folder: Path) -> Plan:
-    listing = Listing(source=str(source), files=())
-    put(folder / "one.parquet", flights(3))
-    opened = Listing.read(_listed(folder / "one.parquet", folder))
-    place = Place(files="", named="", spills="", reports="", shared=False)
-    return Plan(
-        sources=open_source(opened, section, Access()),
-        listing=listing,
-        data=section,
-        place=place,
-        access=Access(),
-    )
-
-
-def _listed(path: Path, folder: Path) -> Path:
-    from trainwright.sources import list_source
-
-    return list_source(str(path), data(), Access()).write(folder / "listing.json")
-
-
-SHARDS = [Shard(index=index, parts=()) for index in range(8)]
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
 
 
@@ -94,58 +62,6 @@ def test_the_first_bad_shard_is_the_error_however_many_workers_there_are(
         take(source, tmp_path / "out", data(shard_rows=500, runner=runner))
     assert caught.value.where == str(source / "b.parquet")
     assert not list((tmp_path / "out" / "snapshot").iterdir())
-
-
-def test_a_worker_that_dies_is_named_with_its_shard_and_what_to_do(tmp_path: Path) -> None:
-    work = plan(tmp_path, data(runner={"workers": 2}), tmp_path)
-    with pytest.raises(TransientError) as caught:
-        list(run_in_processes(work, SHARDS, workers.die_at_three))
-    assert caught.value.what == "a worker process was killed by SIGKILL while it made shard 3"
-    assert "use fewer workers" in caught.value.hint
-    assert (caught.value.code, caught.value.retryable) == (20, True)
-
-
-def test_after_a_failure_no_shard_is_begun_and_the_first_failure_is_known(tmp_path: Path) -> None:
-    work = plan(tmp_path, data(runner={"workers": 2}), tmp_path)
-    outcomes = list(run_in_processes(work, SHARDS, workers.fail_from_two))
-    assert {outcome.shard for outcome in outcomes} == {0, 1, 2, 3}
-    assert sorted(outcome.shard for outcome in outcomes if outcome.failure) == [2, 3]
-
-
-PARENT = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2].split(":")
-from tests.ingest import test_runner, workers
-from tests.ingest.taking import data
-from trainwright.ingest.processes import run_in_processes
-
-folder = Path(sys.argv[1])
-work = test_runner.plan(folder, data(source=str(folder / "pids"), runner={"workers": 2}), folder)
-list(run_in_processes(work, test_runner.SHARDS * 20, workers.write_pid))
-"""
-
-
-def test_workers_do_not_outlive_the_process_that_started_them(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    pids.mkdir()
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path, ":".join(filter(None, sys.path))])
-    _until(lambda: len(list(pids.iterdir())) == 2)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    started = [int(path.name) for path in pids.iterdir()]
-    _until(lambda: not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in started))
-
-
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def _until(holds: object, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_other_machines_need_a_store(tmp_path: Path, source: Path) -> None:

@@ -10,7 +10,7 @@ from tests.ingest.taking import START, data, flights, put, take, version_of
 from trainwright import tables
 from trainwright.artifacts import Listing, Record
 from trainwright.errors import InputError
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 
 
 def test_rows_fall_into_the_windows_and_the_rest_is_kept_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.storage.stores import Bucket
 from trainwright import storage
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
-from trainwright.ingest.snapshot import ingest
+from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
 

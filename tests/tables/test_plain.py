@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from trainwright.tables.plain import named_type
+from trainwright.tables.columns import named_type
 
 KINDS = [
     *(pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(), pa.null()),

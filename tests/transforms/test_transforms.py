@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainwright.errors import InputError
 from trainwright.transforms import MISSING_TIME, Categories, Category, Fit, Scaling, Transforms, Values
-from trainwright.transforms.distribution import MOST, STEPS, Distribution
+from trainwright.transforms.fitting import MOST, STEPS, Distribution
 
 RANDOM = np.random.default_rng(7)
 

@@ -14,7 +14,7 @@ from tests.report.browser import browser
 from trainwright.artifacts import Record
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
-from trainwright.validate.gate import Given, Outcome, Places, judge_snapshot
+from trainwright.validate.validate import Given, Outcome, Places, judge_snapshot
 from trainwright.verdicts import Verdict
 
 __all__ = ["browser"]

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.validate.comparison import Comparison, Measured, decide
-from trainwright.validate.distribution import Pair
-from trainwright.validate.drift import measure, measure_missing, measure_unseen
-from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.validate.comparison import (
+    Comparison,
+    Measured,
+    Pair,
+    decide,
+    measure,
+    measure_missing,
+    measure_unseen,
+)
+from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.tfdv import schema_pb2, statistics_pb2
 

@@ -14,8 +14,7 @@ from trainwright.documents import digest_file
 from trainwright.errors import DataRefused, InputError
 from trainwright.storage import take_listing
 from trainwright.tracking import environment
-from trainwright.validate.acceptance import accept
-from trainwright.validate.baseline import Baseline, read_baseline
+from trainwright.validate.baseline import Baseline, accept, read_baseline
 from trainwright.verdicts import Verdict
 
 Table = Callable[..., pa.Table]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.validate.bins import count, cut_points, edges, with_bins
-from trainwright.validate.statistics import by_column, describe
+from trainwright.validate.columns import by_column, count, cut_points, edges, with_bins
+from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
 
 NUMBERS = st.lists(

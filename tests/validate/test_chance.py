@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainwright.validate.chance import (
+from trainwright.validate.null_distribution import (
     Still,
     of_bins,
     of_divergence,

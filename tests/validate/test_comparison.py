@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.significance import holm
-from trainwright.validate.chance import Still
 from trainwright.validate.comparison import Measured, decide
+from trainwright.validate.null_distribution import Still
 
 
 @dataclass(frozen=True)

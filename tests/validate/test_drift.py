@@ -8,10 +8,16 @@ import pyarrow as pa
 import pytest
 
 from trainwright.tables import write_snapshot
-from trainwright.validate.comparison import Comparison, decide
-from trainwright.validate.distribution import Pair
-from trainwright.validate.drift import Drift, measure, measure_missing, measure_unseen
-from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.validate.comparison import (
+    Comparison,
+    Drift,
+    Pair,
+    decide,
+    measure,
+    measure_missing,
+    measure_unseen,
+)
+from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
 from trainwright.validate.profile import own_cuts, profile_splits
 from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.statistics import describe

@@ -290,7 +290,7 @@ def test_a_snapshot_that_changed_since_it_was_made_is_not_judged(
     judge: Judge, clean: dict[str, pa.Table], tmp_path: Path
 ) -> None:
     from trainwright.experiment import Validation
-    from trainwright.validate.gate import Given, Places, judge_snapshot
+    from trainwright.validate.validate import Given, Places, judge_snapshot
 
     again = tmp_path / "again"
     places = Places(*(again / name for name in ("verdict", "quarantine", "report", "summary")))

@@ -13,9 +13,7 @@ import pytest
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
 from trainwright.tables import write_snapshot
-from trainwright.validate.kept import Kept, packed
-from trainwright.validate.looking import Lookout
-from trainwright.validate.profile import own_cuts, profile_splits
+from trainwright.validate.profile import Kept, Lookout, own_cuts, packed, profile_splits
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.tfdv import schema_pb2
 
@@ -63,7 +61,7 @@ def test_what_is_kept_is_never_computed_again(
     def scanned(*_: Any) -> None:
         raise AssertionError("the rows were looked at again")
 
-    monkeypatch.setattr("trainwright.validate.looking.scan", scanned)
+    monkeypatch.setattr("trainwright.validate.profile.scan", scanned)
     statistics = look().statistics("train")
     assert packed(statistics) == seen[0]
     counts = look().counts("train", own_cuts(statistics, ["x"]))

@@ -4,7 +4,7 @@ import pytest
 
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
-from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, Limit, plan
+from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit, plan
 from trainwright.validate.schema import parse_schema
 
 SCHEMA = parse_schema(

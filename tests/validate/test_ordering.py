@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trainwright.validate.ordering import ascending
+from trainwright.validate.columns import ascending
 
 KINDS = [np.dtype(name) for name in ("int8", "int16", "int64", "uint8", "uint64", "float32", "float64")]
 

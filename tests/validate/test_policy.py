@@ -11,8 +11,7 @@ import pytest
 
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
-from trainwright.validate.findings import Finding
-from trainwright.validate.policy import moment_of, policy
+from trainwright.validate.policy import Finding, moment_of, policy
 
 Table = Callable[..., pa.Table]
 Judge = Callable[..., Any]

@@ -9,6 +9,7 @@ import pytest
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
 from trainwright.tables import write_snapshot
+from trainwright.validate.columns import by_column
 from trainwright.validate.profile import (
     Profile,
     count_split,
@@ -17,7 +18,7 @@ from trainwright.validate.profile import (
     profile_splits,
 )
 from trainwright.validate.schema import parse_schema
-from trainwright.validate.statistics import VALUES_KEPT, by_column, describe
+from trainwright.validate.statistics import VALUES_KEPT, describe
 from trainwright.validate.tfdv import schema_pb2
 
 SCHEMA = 'feature { name: "x" type: FLOAT } feature { name: "w" type: BYTES }'

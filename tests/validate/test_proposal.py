@@ -14,8 +14,8 @@ import pytest
 from trainwright.errors import MARK
 from trainwright.tables import write_snapshot
 from trainwright.validate.__main__ import main
-from trainwright.validate.proposal import propose
 from trainwright.validate.schema import expected, parse_schema
+from trainwright.validate.schema_changes import propose
 
 ROOT = Path(__file__).resolve().parents[2]
 Table = Callable[..., pa.Table]

@@ -11,7 +11,7 @@ import pytest
 from trainwright.errors import MARK, InputError
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
-from trainwright.validate.limits import plan
+from trainwright.validate.policy import plan
 from trainwright.validate.schema import expected, kind, optional, parse_schema
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,14 +19,13 @@ from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
 from trainwright.tables import write_snapshot
-from trainwright.validate.forms import listed, numbers, prepared
-from trainwright.validate.looking import Lookout
+from trainwright.validate.columns import by_column, listed, numbers, prepared
+from trainwright.validate.profile import Lookout
 from trainwright.validate.statistics import (
     QUANTILES,
     SKETCH_ERROR,
     VALUES_KEPT,
     Statistics,
-    by_column,
     describe,
     readable,
     unreadable,

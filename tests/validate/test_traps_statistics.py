@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 
 from trainwright.tables import write_snapshot
-from trainwright.validate.looking import Lookout
-from trainwright.validate.profile import Profile
-from trainwright.validate.statistics import by_column, describe
+from trainwright.validate.columns import by_column
+from trainwright.validate.profile import Lookout, Profile
+from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
 
 NONE = schema_pb2.Schema()

@@ -11,8 +11,7 @@ from trainwright import storage
 from trainwright.artifacts import Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.ingest.figures import Figures
-from trainwright.ingest.reports import ShardReport, Span
+from trainwright.ingest.reports import Figures, ShardReport, Span
 from trainwright.ingest.roles import TIME
 from trainwright.ingest.splits import written
 from trainwright.sources import Part

@@ -1,12 +1,159 @@
-"""What a worker hands back of its shard: a small document, never rows."""
+"""Figures of columns, and the report of a shard, which crosses between processes and machines."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from trainwright.artifacts import SnapshotFile, SourceFile
 from trainwright.documents import Document, canonical
-from trainwright.ingest.figures import Figures, merged
+
+SAMPLE = 65_536
+"""Rows of a shard whose texts are counted: enough for what is frequent, at a fraction of the cost."""
+
+_KEPT = 200
+_LONGEST = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What some rows of a column hold.
+
+    Attributes:
+        nulls: Rows without a value; -1 where nobody counted.
+        nans: Rows with a float that is no number.
+        count: Finite numbers among the rows; 0 for a column of other kinds.
+        least: The least of them.
+        most: The largest.
+        mean: Their mean.
+        spread: The sum of their squared distances from the mean.
+        sampled: Rows whose texts were counted.
+        top: The most frequent texts among those, cut to 40 characters, and how often each is there.
+    """
+
+    nulls: int = 0
+    nans: int = 0
+    count: int = 0
+    least: float = 0.0
+    most: float = 0.0
+    mean: float = 0.0
+    spread: float = 0.0
+    sampled: int = 0
+    top: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the numbers."""
+        return float(np.sqrt(self.spread / self.count)) if self.count else 0.0
+
+
+def measure(column: pa.ChunkedArray, sample: int) -> Figures:
+    """Measure one batch of a column.
+
+    Args:
+        column: Its values.
+        sample: How many of its first rows to count texts of, at most.
+    """
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _of_numbers(column)
+    nulls = column.null_count
+    if sample > 0 and (pa.types.is_string(kind) or pa.types.is_boolean(kind)):
+        return Figures(nulls=nulls, sampled=min(sample, len(column)), top=_frequent(column.slice(0, sample)))
+    return Figures(nulls=nulls)
+
+
+def _of_numbers(column: pa.ChunkedArray) -> Figures:
+    present: NDArray[np.float64] = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
+    nans = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isfinite(present.sum()):
+            nans = int(np.isnan(present).sum())
+            present = present[np.isfinite(present)]
+        if not len(present):
+            return Figures(nulls=column.null_count, nans=nans)
+        mean = _bounded(present.mean())
+        spread = _bounded(np.square(present - mean).sum())
+    return Figures(
+        nulls=column.null_count,
+        nans=nans,
+        count=len(present),
+        least=float(present.min()),
+        most=float(present.max()),
+        mean=mean,
+        spread=spread,
+    )
+
+
+def _bounded(number: float) -> float:
+    """Return a number as it can be written in JSON: one beyond the largest float becomes that."""
+    return float(np.nan_to_num(number))
+
+
+def _frequent(column: pa.ChunkedArray) -> dict[str, int]:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.string())
+    found = pc.value_counts(column.drop_null().combine_chunks())
+    counts: NDArray[np.int64] = found.field("counts").to_numpy()
+    order = np.argsort(-counts, kind="stable")[:_KEPT]
+    values = found.field("values").take(pa.array(order)).to_pylist()
+    return _most(Counter(dict(_cut(zip(values, counts[order].tolist(), strict=True)))))
+
+
+def _cut(pairs: Iterable[tuple[Any, int]]) -> Iterator[tuple[str, int]]:
+    """Shorten long texts; of several that become one, the first, which is the most frequent, counts."""
+    seen = set()
+    for value, count in pairs:
+        text = value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+        if text not in seen:
+            seen.add(text)
+            yield text, count
+
+
+def _most(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KEPT])
+
+
+def merged(figures: Iterable[Figures]) -> Figures:
+    """Add up the figures of several sets of rows of one column, in this order."""
+    return reduce(_merge, figures, Figures())
+
+
+def _merge(one: Figures, other: Figures) -> Figures:
+    """Add two sets up; means and spreads as Chan, Golub and LeVeque (1979) do, which loses no digits."""
+    numbers = (
+        _merge_numbers(one, other) if one.count and other.count else _numbers_of(one if one.count else other)
+    )
+    return Figures(
+        nulls=-1 if -1 in {one.nulls, other.nulls} else one.nulls + other.nulls,
+        nans=one.nans + other.nans,
+        sampled=one.sampled + other.sampled,
+        top=_most(Counter(one.top) + Counter(other.top)) if other.top else one.top,
+        **numbers,
+    )
+
+
+def _numbers_of(figures: Figures) -> dict[str, Any]:
+    return {name: getattr(figures, name) for name in ("count", "least", "most", "mean", "spread")}
+
+
+def _merge_numbers(one: Figures, other: Figures) -> dict[str, Any]:
+    count, apart = one.count + other.count, other.mean - one.mean
+    with np.errstate(over="ignore"):
+        between = np.square(apart) * one.count / count * other.count
+        return {
+            "count": count,
+            "least": min(one.least, other.least),
+            "most": max(one.most, other.most),
+            "mean": _bounded(one.mean + apart / count * other.count),
+            "spread": _bounded(one.spread + other.spread + between),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,104 +1,163 @@
-"""On what shards are made: in this process, in several processes of this machine, or by Apache Beam.
+"""Make shards in this process, in worker processes, or by Apache Beam; the result is the same."""
 
-All of them call the same function with the same plan and the same shards, so one setting decides how many
-machines work, and nothing else of the result.
-"""
-
-import json
+import os
+import secrets
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
-from trainwright.errors import InternalError, TrainwrightError, in_our_words
-from trainwright.ingest.reports import ShardReport, packed, unpacked
+from trainwright import storage
+from trainwright.documents import canonical, read_json
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    InternalError,
+    TrainwrightError,
+    TransientError,
+    in_our_words,
+)
+from trainwright.ingest.reports import ShardReport, packed
 from trainwright.ingest.shards import Plan, Shard, make_shard
+from trainwright.tables.workers import Pool
+
+_HERE = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+"""Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
+
+_LOCAL = {"", "DirectRunner", "direct", "FnApiRunner", _HERE}
+_AT_A_TIME = 16
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one shard, as plain data that crosses between processes.
-
-    Attributes:
-        shard: Its place.
-        report: Its report as JSON; None if it failed.
-        failure: Of a failure: the class of the error, what, where, and what next.
-    """
-
-    shard: int
-    report: str | None
-    failure: tuple[str, str, str, str] | None = None
-
-    def to_json(self) -> str:
-        """Write it as JSON."""
-        return json.dumps([self.shard, self.report, self.failure])
-
-    @classmethod
-    def from_json(cls, text: str) -> "Outcome":
-        """Read it again."""
-        shard, report, failure = json.loads(text)
-        return cls(shard, report, tuple(failure) if failure else None)
-
-
-def attempt(plan: Plan, shard: Shard) -> Outcome:
-    """Make one shard, and turn an error into data: not every exception survives a pickle."""
-    try:
-        return Outcome(shard.index, packed(make_shard(plan, shard)).decode())
-    except Exception as error:
-        told = in_our_words(error)
-        if isinstance(told, TrainwrightError):
-            return Outcome(shard.index, None, (type(told).__name__, told.what, told.where, told.hint))
-        traceback.print_exc(file=sys.stderr)
-        what = f"shard {shard.index} failed: {type(error).__name__}: {error}"
-        return Outcome(shard.index, None, (InternalError.__name__, what, "", "The traceback is in the log."))
-
-
-def make(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
+def make_shards(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
     """Make shards with the runner that the plan names.
 
     Args:
-        plan: What every worker is given.
-        shards: Those that are not there yet.
+        plan: What every worker needs; can be pickled.
+        shards: Those that are still to be made.
 
     Returns:
         Their reports, in the order of the shards.
 
     Raises:
-        TrainwrightError: Of the shards that failed, the first one's error; it does not depend on how many
-            workers there are.
-        TransientError: A worker died.
+        TrainwrightError: The error of the first shard that failed, however many workers there are.
+        InputError: Other machines are to work, but the shards would go to a folder of this one.
+        DependencyError: Beam is not installed.
+        TransientError: A worker died, Beam's own pipeline failed, or a shard was lost.
     """
-    outcomes = sorted(_outcomes(plan, shards), key=lambda outcome: outcome.shard)
-    for outcome in outcomes:
-        if outcome.failure:
-            raise _error(*outcome.failure)
-    return [unpacked(outcome.report.encode(), "shard") for outcome in outcomes if outcome.report is not None]
+    if plan.data.runner.engine == "beam":
+        return _with_beam(plan, shards)
+    processes = min(plan.data.runner.workers, len(shards))
+    pool = Pool(
+        partial(make_shard, plan),
+        processes,
+        describe=lambda shard: f"shard {shard.index}",
+        died=TransientError,
+        threads=max(1, (os.cpu_count() or 1) // max(1, processes)),
+        ahead=1,
+        # Threads of storage clients hold locks across a fork: a fork server has none.
+        preload=["trainwright.ingest.runner"],
+    )
+    return list(pool.run(shards))
 
 
-def _outcomes(plan: Plan, shards: Sequence[Shard]) -> Iterator[Outcome]:
-    runner = plan.data.runner
-    if runner.engine == "beam":
-        from trainwright.ingest.beam import run_with_beam
+def _with_beam(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
+    """Make shards by Beam. Each result is written beside the reports, and read from there."""
+    mark = "--runner="
+    options = plan.data.runner.options
+    runner = next((x.removeprefix(mark) for x in reversed(options) if x.startswith(mark)), "")
+    if runner not in _LOCAL and plan.data.store is None:
+        raise InputError(
+            f"--runner={runner} works on other machines, which cannot write into this step's folder",
+            where="data.runner",
+            hint="Name a bucket in data.store.",
+        )
+    folder = storage.join(plan.place.spills, f"outcomes-{secrets.token_hex(4)}")
+    others = [option for option in options if not option.startswith(mark)]
+    flags = [f"{mark}{_HERE if runner in _LOCAL else runner}", *others]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Beam about packages that it could also use, and about itself
+        state = _run_pipeline(flags, partial(write_result, plan, folder), shards)
+    if state != "DONE":
+        raise _lost(f"it ended as {state}")
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        results = list(threads.map(partial(_read_result, plan, folder), shards))
+    for result in results:
+        if isinstance(result, TrainwrightError):
+            raise result
+    return [result for result in results if isinstance(result, ShardReport)]
 
-        yield from run_with_beam(plan, shards)
-    elif min(runner.workers, len(shards)) > 1:
-        from trainwright.ingest.processes import run_in_processes
 
-        yield from run_in_processes(plan, shards, attempt)
-    else:
-        for shard in shards:
-            outcome = attempt(plan, shard)
-            yield outcome
-            if outcome.failure:
-                return
+def _run_pipeline(options: Sequence[str], work: Callable[[Shard], None], shards: Sequence[Shard]) -> str:
+    try:
+        import apache_beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise DependencyError(
+            f"Apache Beam is not installed here: {error}",
+            where="data.runner",
+            hint="Install apache-beam, or set data.runner.engine to processes.",
+        ) from None
+    beam: Any = apache_beam  # its functions have no types
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+        # Reshuffled, so that Beam does not fuse shards into one unit of work.
+        _ = pipeline | beam.Create(list(shards)) | beam.Reshuffle() | beam.Map(work)
+        return str(pipeline.run().wait_until_finish())
+    except Exception as error:
+        raise _lost(f"{type(error).__name__}: {error}") from error
 
 
-def _error(name: str, what: str, where: str, hint: str) -> TrainwrightError:
-    kinds = {kind.__name__: kind for kind in _below(TrainwrightError)}
+def write_result(plan: Plan, folder: str, shard: Shard) -> None:
+    """Make one shard and write its report, or its error; the first result counts, as Beam may try twice."""
+    try:
+        content = packed(make_shard(plan, shard))
+    except Exception as error:
+        known = in_our_words(error)
+        if not isinstance(known, TrainwrightError):
+            traceback.print_exc(file=sys.stderr)
+            known = InternalError(
+                f"shard {shard.index} failed: {type(error).__name__}: {error}",
+                hint="The traceback is in the log.",
+            )
+        failure = [type(known).__name__, known.what, known.where, known.hint]
+        content = canonical({"failure": failure}).encode()
+    try:
+        storage.create(_result(folder, shard), content, plan.access)
+    except storage.AlreadyThere:
+        return
+
+
+def _read_result(plan: Plan, folder: str, shard: Shard) -> ShardReport | TrainwrightError:
+    uri = _result(folder, shard)
+    try:
+        content = storage.read_bytes(uri, access=plan.access)
+    except InputError:
+        raise _lost(f"shard {shard.index} was not made") from None
+    storage.remove([uri], plan.access)
+    data = read_json(content, where=uri)
+    if "failure" not in data:
+        return ShardReport.from_json(data, uri)
+    name, what, where, hint = data["failure"]
+    kinds = {kind.__name__: kind for kind in _subclasses(TrainwrightError)}
     return kinds[name](what, where=where, hint=hint)
 
 
-def _below(kind: type[TrainwrightError]) -> Iterator[type[TrainwrightError]]:
+def _subclasses(kind: type[TrainwrightError]) -> Iterator[type[TrainwrightError]]:
     yield kind
     for child in kind.__subclasses__():
-        yield from _below(child)
+        yield from _subclasses(child)
+
+
+def _result(folder: str, shard: Shard) -> str:
+    return storage.join(folder, f"{shard.index:05d}.outcome")
+
+
+def _lost(what: str) -> TransientError:
+    return TransientError(
+        f"Beam did not make all shards: {what:.500}",
+        where="data.runner",
+        hint="See Beam's own log. What was committed before is used again by the next run.",
+    )

@@ -1,29 +1,178 @@
 """One shard of a source: read, checked, divided, written, reported. The same on every machine.
 
-Which rows make up a shard is decided from the source alone, before any worker starts; a worker is given a
-:class:`Plan` once and then one :class:`Shard` after another, and hands back small documents. So how many
-workers there are, and where, changes nothing of the result.
+Which rows make up a shard is decided from the source alone, before any worker starts; a worker gets a
+:class:`Plan` once and then one :class:`Shard` after another, and returns small documents. So the number and
+place of workers change nothing of the result.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import TracebackType
+from typing import BinaryIO, Self
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import storage
-from trainwright.artifacts import Listing, SourceFile
+from trainwright.artifacts import UNASSIGNED, Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.ingest.figures import Figures, merged
-from trainwright.ingest.places import Outbox, Place, scratch_for
+from trainwright.ingest.commit import Outbox, Place, scratch_for
+from trainwright.ingest.keys import SpillWriter
 from trainwright.ingest.reference import columns_read, footer_figures, read_referenced
-from trainwright.ingest.reports import ShardReport, packed, unpacked
+from trainwright.ingest.reports import (
+    SAMPLE,
+    Figures,
+    Run,
+    ShardReport,
+    Span,
+    measure,
+    merged,
+    packed,
+    unpacked,
+)
 from trainwright.ingest.roles import prepare_label, prepare_time, require_names
-from trainwright.ingest.tally import Tally
-from trainwright.ingest.writing import ShardFiles
+from trainwright.ingest.splits import division
 from trainwright.sources import Part, Sources
 from trainwright.storage import Access, AlreadyThere, Moved
+from trainwright.tables import FileWriter, fingerprints
+
+
+class ShardFiles:
+    """Writes the rows of a shard, split by split, as they come.
+
+    A file is ended after the batch that brings it to ``most_rows``, so a stream that is one long shard
+    becomes many files.
+
+    Args:
+        outbox: Where the files go.
+        most_rows: Rows a file.
+    """
+
+    def __init__(self, outbox: Outbox, most_rows: int) -> None:
+        self._outbox, self._most_rows = outbox, most_rows
+        self._open: dict[str, FileWriter] = {}
+        self._done: list[SnapshotFile] = []
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what was not finished."""
+        for writer in self._open.values():
+            writer.abandon()
+
+    def append(self, split: str, rows: pa.Table) -> None:
+        """Add rows to a split."""
+        writer = self._open.get(split)
+        if writer is not None and writer.rows >= self._most_rows:
+            self._end(split)
+            writer = None
+        if writer is None:
+            writer = self._open[split] = FileWriter(self._outbox.data_path(split, self._pieces(split)))
+        writer.append(rows)
+
+    def finish(self) -> tuple[SnapshotFile, ...]:
+        """End every file, send it to its place, and say what the manifest says of it."""
+        for split in tuple(self._open):
+            self._end(split)
+        return tuple(self._done)
+
+    def _end(self, split: str) -> None:
+        piece = self._pieces(split)
+        self._done.append(self._outbox.send_data(split, piece, self._open[split].finish()))
+        del self._open[split]
+
+    def _pieces(self, split: str) -> int:
+        return sum(entry.split == split for entry in self._done)
+
+
+class Tally:
+    """Divides the rows of a shard into splits, and counts and fingerprints them on the way.
+
+    Args:
+        data: Roles of columns, splits, columns that must be disjoint.
+        spill: Where the fingerprints go.
+    """
+
+    def __init__(self, data: Data, spill: BinaryIO) -> None:
+        self._data = data
+        self._division = division(data)
+        self._spill = SpillWriter(spill)
+        self._columns: dict[str, Figures] = {}
+        self._left_to_sample = SAMPLE
+        self._spans: dict[tuple[str, str], Span] = {}
+        self._labels: defaultdict[str, int] = defaultdict(int)
+        self._positives: defaultdict[str, int] = defaultdict(int)
+
+    def divide(self, rows: pa.Table, uri: str) -> Iterator[tuple[str, pa.Table]]:
+        """Give the rows of each split, counted.
+
+        Args:
+            rows: Some rows, their roles prepared.
+            uri: The file that they are from.
+        """
+        self._measure(rows)
+        if not rows.num_rows:
+            return
+        self._spill.add(self._data.key, "", fingerprints(rows[self._data.key]))
+        for split, part in self._division.divide(rows, self._division.places(rows)):
+            self._count(split, part, uri)
+            if split != UNASSIGNED:
+                self._keep_apart(split, part)
+            yield split, part
+
+    def finish(self) -> tuple[Run, ...]:
+        """End the spill."""
+        return self._spill.finish()
+
+    def report(
+        self, shard: int, *, files: tuple[SnapshotFile, ...], spill: SourceFile, runs: tuple[Run, ...]
+    ) -> ShardReport:
+        """Say what was counted."""
+        return ShardReport(
+            shard=shard,
+            files=files,
+            spans=tuple(self._spans.values()),
+            labels=dict(self._labels),
+            positives=dict(self._positives),
+            columns=self._columns,
+            spill=spill,
+            runs=runs,
+        )
+
+    def _measure(self, rows: pa.Table) -> None:
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            found = measure(column, self._left_to_sample)
+            self._columns[name] = merged((self._columns.get(name, Figures()), found))
+        self._left_to_sample = max(0, self._left_to_sample - rows.num_rows)
+
+    def _count(self, split: str, rows: pa.Table, uri: str) -> None:
+        label = rows[self._data.label]
+        self._labels[split] += len(label) - label.null_count
+        self._positives[split] += pc.sum(label).as_py() or 0
+        ends = pc.min_max(rows[self._data.time].cast(pa.int64())).as_py()
+        here = Span(uri=uri, split=split, rows=rows.num_rows, oldest=ends["min"], newest=ends["max"])
+        before = self._spans.get((uri, split), replace(here, rows=0))
+        self._spans[uri, split] = replace(
+            here,
+            rows=before.rows + here.rows,
+            oldest=min(before.oldest, here.oldest),
+            newest=max(before.newest, here.newest),
+        )
+
+    def _keep_apart(self, split: str, rows: pa.Table) -> None:
+        for name in self._data.disjoint:
+            present = rows[name].drop_null()
+            if pa.types.is_floating(present.type):
+                present = present.filter(pc.invert(pc.is_nan(present)))
+            self._spill.add(name, split, fingerprints(present))
+
 
 _BYTES_A_ROW = 100
 """What a row of a text file is taken to need, for cutting only: its rows are known after reading it."""

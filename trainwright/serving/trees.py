@@ -13,7 +13,7 @@ from trainwright.artifacts import Model
 from trainwright.errors import InputError
 from trainwright.serving.columns import to_table, to_values
 from trainwright.serving.matrix import Layout
-from trainwright.transforms import Transforms, plain
+from trainwright.transforms import Transforms, encoding
 
 FILE = "model.ubj"
 """The trees in a model's folder: XGBoost's own format, universal binary JSON."""
@@ -72,7 +72,7 @@ class TreesPredictor:
                 number of rows than the others.
         """
         raw = self.transforms.raw(to_values(to_table(rows), self.transforms.inputs))
-        encoded = plain.encode(self.transforms, raw)
+        encoded = encoding.encode(self.transforms, raw)
         return self._forest.score(encoded.numeric, encoded.categories)
 
 

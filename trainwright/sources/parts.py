@@ -35,7 +35,7 @@ class Sources(ABC):
 
     Attributes:
         schema: The columns and types that every batch has, in the one plain form of
-            :func:`trainwright.tables.plain`; columns from the names of folders are the last ones.
+            :func:`trainwright.tables.columns`; columns from the names of folders are the last ones.
     """
 
     schema: pa.Schema

@@ -7,14 +7,18 @@ manifest may name files anywhere: beside it, elsewhere on a disk, or in a store,
 Works with pyarrow 10 (the newest that TFDV takes) and later.
 """
 
-from trainwright.tables.columns import require_columns, require_distinct, schema_difference
-from trainwright.tables.files import ROW_GROUP, FileWriter, WrittenFile, write_file
+from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
 from trainwright.tables.fingerprint import fingerprints
-from trainwright.tables.pieces import Piece, pieces, read_piece
-from trainwright.tables.plain import plain
-from trainwright.tables.reading import iter_batches, read_split
-from trainwright.tables.streams import STREAM_BUFFER, open_parquet, stream_batches
-from trainwright.tables.writing import SnapshotWriter, write_snapshot
+from trainwright.tables.pinned import STREAM_BUFFER, open_parquet, stream_batches
+from trainwright.tables.reading import Piece, iter_batches, pieces, read_piece, read_split
+from trainwright.tables.writing import (
+    ROW_GROUP,
+    FileWriter,
+    SnapshotWriter,
+    WrittenFile,
+    write_file,
+    write_snapshot,
+)
 
 __all__ = [
     "ROW_GROUP",

@@ -1,12 +1,13 @@
-"""Columns: are they there, are their names good, and how do two sets of them differ."""
+"""Check the columns of a table, and bring them into the types that a snapshot stores."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import RUN_AGAIN, Column, Snapshot
 from trainwright.errors import InputError
 
 
@@ -69,3 +70,148 @@ def schema_difference(first: pa.Schema, second: pa.Schema) -> str:
     ]
     parts = [f"no column {name!r}" for name in gone] + [f"new column {name!r}" for name in new] + retyped
     return "; ".join(parts) or f"the order of columns is {second.names}, was {first.names}"
+
+
+def plain(table: pa.Table, where: str = "") -> pa.Table:
+    """Bring a table into the one form of its types that every supported pyarrow reads.
+
+    Args:
+        table: Any table.
+        where: What it is, for the error.
+
+    Raises:
+        InputError: A column has values that this form cannot hold, such as a time in the year 300,000.
+    """
+    schema = pa.schema([pa.field(field.name, _plain_type(field.type)) for field in table.schema])
+    if table.schema.equals(schema, check_metadata=True):
+        return table
+    columns = [
+        column if column.type == field.type else _cast(column, field, where)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    """Cut off what is finer than a microsecond; whatever else would be lost is an error."""
+    try:
+        return column.cast(field.type, safe="timestamp[ns" not in str(column.type))
+    except pa.ArrowException as error:
+        raise InputError(
+            f"column {field.name!r} is {column.type}, and cannot be stored as {field.type}: {error}",
+            where=where,
+        ) from None
+
+
+_PLAIN = {
+    "large_string": pa.string(),
+    "string_view": pa.string(),
+    "large_binary": pa.binary(),
+    "binary_view": pa.binary(),
+    "halffloat": pa.float32(),
+    "date64[ms]": pa.date32(),
+    "time32[s]": pa.time32("ms"),
+}
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if is_nested(kind):
+        return _plain_nested(kind)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if str(kind).startswith(("decimal32", "decimal64")):
+        return pa.decimal128(kind.precision, kind.scale)
+    return _PLAIN.get(str(kind), kind)
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Tell whether values of a type hold other values; an older pyarrow forgets lists of a fixed size."""
+    return bool(pa.types.is_nested(kind)) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def _plain_nested(kind: pa.DataType) -> pa.DataType:
+    """Name the entries of a list in the one way; Parquet and Arrow have names of their own for them."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pa.types.is_union(kind):
+        return kind
+    entries = kind.value_field.with_type(_plain_type(kind.value_type)).with_name("item")
+    return pa.large_list(entries) if pa.types.is_large_list(kind) else pa.list_(entries)
+
+
+def declared(table: pa.Table, columns: Sequence[Column], where: str) -> pa.Table:
+    """Bring rows of any writer into the columns, the order and the types that a manifest declares.
+
+    A column without any value has no type of its own in some files; integers and floats may be narrower in
+    one file than in another. What would lose or invent a value is refused.
+
+    Args:
+        table: Rows that have at least these columns.
+        columns: What the manifest declares, in its order.
+        where: The file, for the error.
+
+    Raises:
+        InputError: A column is of another type than the manifest says.
+    """
+    table = plain(table.select([column.name for column in columns]), where)
+    for place, column in enumerate(columns):
+        kind = table.schema.types[place]
+        if str(_plain_type(kind)) != column.type:  # the entries of a map have a name that Parquet changes
+            table = table.set_column(place, column.name, _as_declared(table.column(place), column, where))
+    return table
+
+
+def is_declared(schema: pa.Schema, columns: Sequence[Column]) -> bool:
+    """Tell whether a file has the declared columns in the declared types already."""
+    types = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    return all(types.get(column.name) == column.type for column in columns)
+
+
+def _as_declared(values: pa.ChunkedArray, column: Column, where: str) -> pa.ChunkedArray:
+    kind = named_type(column.type)
+    if kind is not None and _takes(kind, values.type):
+        try:
+            return values.cast(kind)
+        except pa.ArrowException as error:
+            what = f"cached input changed: column {column.name!r} does not fit {column.type}: {error}"
+            raise InputError(what, where=where, hint=RUN_AGAIN) from None
+    raise InputError(
+        f"cached input changed: column {column.name!r} is {values.type}, the manifest says {column.type}",
+        where=where,
+        hint=RUN_AGAIN,
+    )
+
+
+def _takes(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Tell whether one type takes the values of another of the same kind."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp)
+    if pa.types.is_timestamp(wide) and pa.types.is_timestamp(narrow):
+        return bool(wide.tz) == bool(narrow.tz)
+    if pa.types.is_floating(wide) and pa.types.is_integer(narrow):
+        return True
+    return pa.types.is_null(narrow) or any(of_kind(wide) and of_kind(narrow) for of_kind in kinds)
+
+
+_WITH_ZONE = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+_FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
+
+
+def named_type(text: str) -> pa.DataType | None:
+    """Return the type that Arrow writes like this, or None for one that holds other types."""
+    if found := _WITH_ZONE.fullmatch(text):
+        return pa.timestamp(found.group(1), tz=found.group(2))
+    if found := _DECIMAL.fullmatch(text):
+        make = pa.decimal128 if found.group(1) == "128" else pa.decimal256
+        return make(int(found.group(2)), int(found.group(3)))
+    if found := _FIXED.fullmatch(text):
+        return pa.binary(int(found.group(1)))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        return None

@@ -112,7 +112,7 @@ def accept_schema(folder: Path, schema: Path, split: str, *, yes: bool) -> None:
 
 
 def _patch(folder: Path, schema: Path, split: str) -> tuple[str, str]:
-    from trainwright.validate.proposal import propose
+    from trainwright.validate.schema_changes import propose
 
     try:
         text = schema.read_text()
@@ -127,7 +127,7 @@ def _patch(folder: Path, schema: Path, split: str) -> tuple[str, str]:
 
 def accept_baseline(run: Path, to: str, promoted: Path | None, reason: str) -> None:
     """Publish a run's baseline, and say what it replaced."""
-    from trainwright.validate.acceptance import accept
+    from trainwright.validate.baseline import accept
 
     done = accept(run, to, promoted=promoted, reason=reason)
     own, before = done.baseline, done.before

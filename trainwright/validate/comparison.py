@@ -1,12 +1,136 @@
-"""Distances beside what chance makes of them, and which of them count as moved."""
+"""Compare two samples of every column, and decide which distances are more than chance.
+
+TFDV measures. A comparison that yields no number, or whose counts are not complete, is reported as not
+judged; TFDV would pass over it in silence.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from trainwright.validate.chance import Chance, Still
-from trainwright.validate.findings import Against, Finding
-from trainwright.validate.limits import JENSEN_SHANNON, L_INFINITY, MEASURES
+from trainwright.validate.columns import Cuts, edges, with_bins
+from trainwright.validate.null_distribution import (
+    Chance,
+    Still,
+    of_bins,
+    of_divergence,
+    of_largest_share,
+    of_share,
+    of_unseen,
+)
+from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, MEASURES, Against, Finding, Limit
+from trainwright.validate.profile import Profile
+from trainwright.validate.schema import environment
+from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
+from trainwright.verdicts import NotJudged
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two samples that are compared.
+
+    Attributes:
+        against: What is compared with.
+        current: The sample that is judged; its counts are in the bins of ``cuts``.
+        reference: The sample it is compared with; its counts are in the same bins.
+        cuts: Where the numeric columns were cut, by column.
+        known: What :func:`distribution` has put together so far.
+    """
+
+    against: Against
+    current: Profile
+    reference: Profile
+    cuts: Mapping[str, Cuts] = field(default_factory=dict)
+    known: dict[str, "Distribution"] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One column in both samples.
+
+    Attributes:
+        values: The values, if they were counted one by one; else empty.
+        bounds: The bounds of the bins, one more than there are bins; empty if values were counted.
+        current: Rows by value or bin in the current sample.
+        previous: The same in the reference.
+    """
+
+    values: Sequence[str]
+    bounds: Sequence[float]
+    current: Sequence[float]
+    previous: Sequence[float]
+
+    def shares(self) -> list[tuple[str, float, float]]:
+        """Return the name of each value or bin, and its share of both samples."""
+        now, before = sum(self.current) or 1, sum(self.previous) or 1
+        pairs = zip(self.names(), self.current, self.previous, strict=True)
+        return [(name, a / now, b / before) for name, a, b in pairs]
+
+    def names(self) -> list[str]:
+        """Return what to call each value or bin."""
+        if self.values or not self.bounds:
+            return list(self.values)
+        low, high = self.bounds[1], self.bounds[-2]
+        inner = [f"{a:g} to {b:g}" for a, b in zip(self.bounds[1:-2], self.bounds[2:-1], strict=True)]
+        return [f"less than {low:g}", *inner, f"more than {high:g}"]
+
+    def drawn(self, most: int) -> "Distribution":
+        """Return what to draw: the commonest values with the others together, or the bins that are not empty.
+
+        Values that are whole numbers are put in their order, if there are few enough to show them all.
+
+        Args:
+            most: Values to show, at least 2.
+        """
+        if self.bounds:
+            first = 0 if self.current[0] or self.previous[0] else 1
+            last = len(self.current) - (0 if self.current[-1] or self.previous[-1] else 1)
+            kept = slice(first, last)
+            return Distribution((), self.bounds[first : last + 1], self.current[kept], self.previous[kept])
+        if len(self.values) > most:
+            return self._with_others(most - 1)
+        if all(value.lstrip("-").isdecimal() for value in self.values):
+            return self._ordered(sorted(range(len(self.values)), key=lambda place: int(self.values[place])))
+        return self
+
+    def _with_others(self, kept: int) -> "Distribution":
+        return Distribution(
+            (*self.values[:kept], f"{len(self.values) - kept} others"),
+            (),
+            (*self.current[:kept], sum(self.current[kept:])),
+            (*self.previous[:kept], sum(self.previous[kept:])),
+        )
+
+    def _ordered(self, places: Sequence[int]) -> "Distribution":
+        columns = (self.values, self.current, self.previous)
+        values, now, before = ([column[place] for place in places] for column in columns)
+        return Distribution(values, (), now, before)  # type: ignore[arg-type]
+
+
+def distribution(column: str, pair: Pair) -> Distribution:
+    """Put together what both samples hold in a column; values come in the order of their larger share."""
+    if column not in pair.known:
+        pair.known[column] = _put_together(column, pair)
+    return pair.known[column]
+
+
+def _put_together(column: str, pair: Pair) -> Distribution:
+    current, reference = pair.current, pair.reference
+    if column in pair.cuts and column in current.counts and column in reference.counts:
+        now, then = ([float(rows) for rows in profile.counts[column]] for profile in (current, reference))
+        return Distribution((), edges(pair.cuts[column]), now, then)
+    after, before = current.values(column), reference.values(column)
+    now_total, before_total = sum(after.values()) or 1, sum(before.values()) or 1
+    most = {
+        name: max(after.get(name, 0) / now_total, before.get(name, 0) / before_total)
+        for name in after | before
+    }
+    names = sorted(most, key=lambda name: (-most[name], name))
+    return Distribution(
+        names, (), [after.get(name, 0.0) for name in names], [before.get(name, 0.0) for name in names]
+    )
+
 
 _DIGITS = 10
 
@@ -178,3 +302,153 @@ def _levels(tails: Sequence[float], rate: float) -> list[float]:
         if stopped is None and tails[place] > level:
             stopped = level
     return levels
+
+
+_TYPES = {
+    JENSEN_SHANNON: anomalies_pb2.DriftSkewInfo.Measurement.JENSEN_SHANNON_DIVERGENCE,
+    L_INFINITY: anomalies_pb2.DriftSkewInfo.Measurement.L_INFTY,
+}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a comparison of two samples gave.
+
+    Attributes:
+        measured: Those that yielded a number.
+        not_judged: Those that did not, and why.
+        account: TFDV's own account (``Anomalies``); None if nothing was compared.
+    """
+
+    measured: tuple[Measured, ...]
+    not_judged: tuple[NotJudged, ...]
+    account: Any
+
+
+def measure(pair: Pair, schema: Any, limits: Sequence[Limit]) -> Drift:
+    """Measure how far the distributions moved.
+
+    Args:
+        pair: The two samples.
+        schema: The reviewed schema.
+        limits: What to compare; every one ends as measured or as not judged.
+    """
+    reasons = {limit: _obstacle(limit, pair) for limit in limits}
+    possible = [limit for limit, reason in reasons.items() if not reason]
+    account = tfdv.validate_statistics(
+        with_bins(pair.current.statistics, pair.current.counts),
+        _with_comparators(schema, possible),
+        environment(schema),
+        previous_statistics=with_bins(pair.reference.statistics, pair.reference.counts),
+    )
+    found = {
+        (info.path.step[0], measurement.type): measurement.value
+        for info in account.drift_skew_info
+        for measurement in info.drift_measurements
+    }
+    measured = []
+    for limit in possible:
+        value = found.get((limit.column, _TYPES[limit.comparator]), math.nan)
+        if math.isfinite(value):
+            measured.append(_measured(limit, value, pair))
+        else:
+            reasons[limit] = "TFDV gave no number for it"
+    not_judged = tuple(
+        NotJudged(name=rule_name(x.column, MEASURES[x.comparator], pair.against), reason=why)
+        for x, why in reasons.items()
+        if why
+    )
+    return Drift(tuple(measured), not_judged, account)
+
+
+def _obstacle(limit: Limit, pair: Pair) -> str:
+    """Say why two samples cannot be compared in a column; empty if they can."""
+    if limit.kind in ("text", "nested"):
+        kept = "its values are not counted" if limit.kind == "text" else "it is a struct"
+        return f"{kept}, as the schema says; put it under validation.ignore"
+    for profile in (pair.reference, pair.current):
+        if limit.kind == "numbers" and not sum(profile.counts.get(limit.column, ())):
+            return f"no numbers of it in split {profile.split}"
+        if limit.kind == "categories" and (reason := profile.uncounted(limit.column)):
+            return reason
+    return ""
+
+
+def _with_comparators(schema: Any, limits: Sequence[Limit]) -> Any:
+    """Return a copy of the schema in which exactly these comparisons are asked for."""
+    copy = schema_pb2.Schema.FromString(schema.SerializeToString())
+    wanted = {limit.column: limit for limit in limits}
+    for feature in copy.feature:
+        if limit := wanted.get(feature.name):
+            getattr(feature.drift_comparator, limit.comparator).threshold = limit.threshold
+    return copy
+
+
+def _measured(limit: Limit, value: float, pair: Pair) -> Measured:
+    rows = distribution(limit.column, pair)
+    return Measured(
+        column=limit.column,
+        measure=MEASURES[limit.comparator],
+        against=pair.against,
+        value=value,
+        limit=limit.threshold,
+        chance=_chance(limit, rows),
+        rows=(int(sum(rows.current)), int(sum(rows.previous))),
+    )
+
+
+def _chance(limit: Limit, rows: Distribution) -> Chance:
+    if limit.comparator == L_INFINITY:
+        return of_largest_share(rows.current, rows.previous)
+    if rows.bounds:
+        return of_bins(sum(rows.current), rows.previous)
+    return of_divergence(rows.current, rows.previous)
+
+
+def measure_missing(pair: Pair, columns: Sequence[str], *, threshold: float) -> tuple[Measured, ...]:
+    """Measure how far the share of rows without a value moved. TFDV leaves such rows out of every distance.
+
+    Args:
+        pair: The two samples.
+        columns: The columns to compare.
+        threshold: Largest accepted difference of the two shares, in [0, 1].
+    """
+    rows = (pair.current.rows, pair.reference.rows)
+    measured = []
+    for column in columns:
+        missing = (pair.current.missing(column), pair.reference.missing(column))
+        value = abs(missing[0] / rows[0] - missing[1] / rows[1])
+        chance = of_share(missing, rows)
+        measured.append(Measured(column, MISSING, pair.against, value, threshold, chance, rows))
+    return tuple(measured)
+
+
+def measure_unseen(pair: Pair, limits: Sequence[Limit], *, threshold: float) -> Drift:
+    """Measure the share of rows whose value the reference never had.
+
+    Args:
+        pair: The two samples.
+        limits: What is compared; numbers and text have no values to count.
+        threshold: Largest accepted share, in [0, 1].
+    """
+    measured, not_judged = [], []
+    for limit in (limit for limit in limits if limit.kind == "categories"):
+        if reason := _obstacle(limit, pair):
+            name = rule_name(limit.column, UNSEEN, pair.against)
+            not_judged.append(NotJudged(name=name, reason=reason))
+            continue
+        rows = distribution(limit.column, pair)
+        counts = (sum(rows.current), sum(rows.previous))
+        unseen = sum(now for now, before in zip(rows.current, rows.previous, strict=True) if not before)
+        measured.append(
+            Measured(
+                column=limit.column,
+                measure=UNSEEN,
+                against=pair.against,
+                value=unseen / counts[0],
+                limit=threshold,
+                chance=of_unseen(rows.current, rows.previous),
+                rows=(int(counts[0]), int(counts[1])),
+            )
+        )
+    return Drift(tuple(measured), tuple(not_judged), None)

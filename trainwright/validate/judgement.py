@@ -7,10 +7,8 @@ from functools import cached_property
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Suppression, Validation
 from trainwright.validate.baseline import Baseline
-from trainwright.validate.comparison import KINDS, Comparison
-from trainwright.validate.distribution import Pair
-from trainwright.validate.findings import ORDER, Against, Finding
-from trainwright.validate.limits import Limit
+from trainwright.validate.comparison import KINDS, Comparison, Pair
+from trainwright.validate.policy import ORDER, Against, Finding, Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.quarantine import Quarantined
 from trainwright.verdicts import NotJudged, Rule, worst

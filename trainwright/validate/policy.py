@@ -1,20 +1,65 @@
-"""How grave a finding is, and which findings a person has set aside for now.
+"""Findings, their severity and suppressions, and the limits that columns are compared with."""
 
-A kind has a gravity of its own; a rule of ``validation.severity`` changes it, in all columns or in one. A
-suppression keeps a finding on the page and out of the decision, until a day of the *data*: validation is
-cached on what it is given, so a clock of the machine would be asked only now and then, and would judge the
-same rows one way today and another tomorrow.
-"""
-
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 from trainwright.errors import InputError
 from trainwright.experiment import Gravity, Severity, Suppression, Validation
-from trainwright.validate.findings import Finding
+from trainwright.validate.schema import SERVING, Kind, expected, kind
 from trainwright.validate.tfdv import anomalies_pb2
+
+Against = Literal["", "previous", "baseline", "serving"]
+"""What a comparison is with: the previous span, the data that the model in production learned from, or rows
+as they were served; empty if a finding is no comparison."""
+
+ORDER: dict[str, int] = {"BLOCK": 0, "HOLD": 1, "WARN": 2, "": 3}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which the data is not what it should be.
+
+    Attributes:
+        kind: TFDV's name of the anomaly, or one like it.
+        what: What is wrong, in words, with the values that show it.
+        split: The split; empty if it concerns the snapshot as a whole.
+        column: The column; empty if it concerns the split as a whole.
+        against: What was compared with, if it is a comparison.
+        severity: BLOCK refuses the snapshot, HOLD asks a person, WARN is only told; empty until the policy
+            has given its own.
+        waived: Why it does not count; empty if it does.
+        rule: Name of the verdict's rule that it breaks; empty if it is a rule of its own.
+        of_schema: Whether the schema was not kept: such a finding in the label refuses the snapshot.
+    """
+
+    kind: str
+    what: str
+    split: str = ""
+    column: str = ""
+    against: Against = ""
+    severity: Severity | Literal[""] = ""
+    waived: str = ""
+    rule: str = ""
+    of_schema: bool = False
+
+    @property
+    def weight(self) -> str:
+        """What it adds to the decision: its severity, or nothing if it is waived."""
+        return "" if self.waived else self.severity
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Put together what was found alike in several splits, and the gravest first, what is waived last."""
+    found: dict[tuple[str, ...], Finding] = {}
+    for finding in findings:
+        key = (finding.column, finding.kind, finding.what, finding.against, finding.waived)
+        found[key] = replace(finding, split="") if key in found else finding
+    return tuple(sorted(found.values(), key=lambda finding: ORDER[finding.weight]))
+
 
 _BLOCK = frozenset({
     "SCHEMA_MISSING_COLUMN", "FEATURE_TYPE_NOT_PRESENT", "FEATURE_TYPE_NO_VALUES", "UNEXPECTED_DATA_TYPE",
@@ -174,3 +219,112 @@ def policy_faults(validation: Validation, columns: Sequence[str]) -> Iterator[st
                 yield f"{section}.{place}.kind: no kind of finding is called {entry.kind!r}"
             if entry.column is not None and entry.column not in columns and entry.kind != "SCHEMA_NEW_COLUMN":
                 yield f"{section}.{place}.column: no column {entry.column!r} in the schema"
+
+
+JENSEN_SHANNON, L_INFINITY = "jensen_shannon_divergence", "infinity_norm"
+"""The comparators, as TFDV and the experiment file call them."""
+
+MEASURES = {JENSEN_SHANNON: "Jensen-Shannon", L_INFINITY: "L-infinity"}
+"""The comparators, as people call them."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How far one column may move.
+
+    Attributes:
+        column: Its name.
+        kind: What the column holds.
+        comparator: :data:`JENSEN_SHANNON` or :data:`L_INFINITY`.
+        threshold: Largest accepted distance, a fraction in [0, 1].
+    """
+
+    column: str
+    kind: Kind
+    comparator: str
+    threshold: float
+
+
+def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple[Limit, ...]:
+    """Give every column of the schema a limit, unless it is ignored or is the key or the time.
+
+    Args:
+        schema: The reviewed schema.
+        validation: Which columns are ignored, and which have limits of their own.
+        roles: Column names by role.
+
+    Raises:
+        InputError: The section names an unknown column, or asks for a measure that cannot see; all faults
+            are named.
+    """
+    columns = expected(schema)
+    if faults := [*_faults(columns, validation, roles), *policy_faults(validation, list(columns))]:
+        count = "1 thing is" if len(faults) == 1 else f"{len(faults)} things are"
+        raise InputError(
+            f"{count} wrong\n" + "\n".join(f"  {fault}" for fault in faults), where="parameter validation"
+        )
+    left_out = {*validation.ignore, roles.get("key"), roles.get("time")} - validation.drift.keys()
+    return tuple(
+        _limit(name, feature, validation) for name, feature in columns.items() if name not in left_out
+    )
+
+
+def served(limits: Sequence[Limit], schema: Any) -> tuple[Limit, ...]:
+    """Return the limits of the columns that are known when a model predicts."""
+    known = expected(schema, SERVING)
+    return tuple(limit for limit in limits if limit.column in known)
+
+
+def _limit(name: str, feature: Any, validation: Validation) -> Limit:
+    holds = kind(feature)
+    if own := validation.drift.get(name):
+        return Limit(name, holds, own.comparator, own.threshold)
+    if holds == "numbers":
+        return Limit(name, holds, JENSEN_SHANNON, validation.numeric_threshold)
+    return Limit(name, holds, L_INFINITY, validation.categorical_threshold)
+
+
+def _faults(columns: Mapping[str, Any], validation: Validation, roles: Mapping[str, str]) -> Iterator[str]:
+    if validation.current == validation.previous:
+        yield f"current and previous are both {validation.current!r}: a split never moves from itself"
+    if validation.serving == learned_from(validation):
+        yield f"serving is {validation.serving!r}, which the model learns from: it never moves from itself"
+    if validation.quarantine and "key" not in roles:
+        yield "quarantine: the rows have no key (data.key), so nobody could leave them out"
+    if validation.min_label_share and "label" not in roles:
+        yield "min_label_share: the rows have no label (data.label)"
+    yield from _drift_faults(columns, validation)
+    for name in validation.ignore:
+        if name not in columns:
+            yield f"ignore: {_unknown(name, list(columns))}"
+
+
+def _drift_faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:
+    for name in validation.drift:
+        if name not in columns:
+            yield f"drift.{name}: {_unknown(name, list(columns))}"
+        elif name in validation.ignore:
+            yield f"drift.{name}: also in ignore"
+        elif kind(columns[name]) == "numbers" and validation.drift[name].comparator == L_INFINITY:
+            yield (
+                f"drift.{name}: infinity_norm counts single values, and for numbers TFDV reports 0 for ever; "
+                "use jensen_shannon_divergence for numeric columns, or declare it a category in the schema "
+                "(int_domain { is_categorical: true })"
+            )
+
+
+def learned_from(validation: Validation) -> str:
+    """Return the split that the model learns from."""
+    return validation.trained_on or validation.previous
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    advice = f"did you mean {', '.join(close)}?" if close else f"known are {', '.join(known)}"
+    return f"no column {name!r} in the schema; {advice}"
+
+
+def split_names(validation: Validation) -> list[str]:
+    """Return the splits that are looked at, the reference of the drift first."""
+    names = (validation.previous, validation.current, learned_from(validation), validation.serving)
+    return [name for name in dict.fromkeys(names) if name]

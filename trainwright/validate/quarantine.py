@@ -18,9 +18,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Quarantine
 from trainwright.tables import SnapshotWriter, iter_batches, read_split
-from trainwright.validate.findings import Finding
+from trainwright.validate.columns import readable
+from trainwright.validate.policy import Finding
 from trainwright.validate.schema import expected
-from trainwright.validate.statistics import readable
 from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import Rule
 

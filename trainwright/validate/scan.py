@@ -1,8 +1,7 @@
-"""What is taken of the rows of a split, piece by piece, and put together in one fixed order.
+"""Scan a split in pieces, and merge the partial statistics and counts in one fixed order.
 
-A piece gives its partial statistics and counts, whoever reads it. They are merged by their place alone: each
-32 in a row, and what comes of that in the same way. So one process, many processes and Beam give the same
-bytes.
+Partial results are merged by their place alone: each 32 in a row, and the results of that in the same way.
+So one process, many processes and Beam give the same bytes.
 """
 
 import itertools
@@ -15,11 +14,10 @@ from typing import Any
 from trainwright.artifacts import Snapshot
 from trainwright.experiment.data import Runner
 from trainwright.tables import ROW_GROUP, Piece, pieces, read_piece
-from trainwright.validate.bins import Counts, Cuts, add_counts, no_counts
-from trainwright.validate.forms import listed, prepared
+from trainwright.tables.workers import Pool, processors
+from trainwright.validate.columns import Counts, Cuts, add_counts, listed, no_counts, prepared
 from trainwright.validate.statistics import Statistics
 from trainwright.validate.tfdv import schema_pb2
-from trainwright.validate.workers import processors, run_all
 
 PIECE_ROWS = 2 * ROW_GROUP
 """Rows a piece, about: the unit of work."""
@@ -143,7 +141,7 @@ def scan(
     """
     found = pieces(folder, snapshot, [split], PIECE_ROWS)
     if runner.engine == "beam":
-        from trainwright.validate.on_beam import scan_pieces
+        from trainwright.validate.beam import scan_pieces
 
         return scan_pieces(folder, found, wanted, runner.options, shared)
     total = merge_all(_on_processes(folder, found, wanted, runner.workers), len(found), wanted)
@@ -152,9 +150,8 @@ def scan(
 
 def _on_processes(folder: Path, found: Sequence[Piece], wanted: Wanted, workers: int) -> Iterator[Taken]:
     count = min(workers, processors())
-    tasks = _tasks(found, count)
-    done = run_all(partial(_take_task, folder=folder, wanted=wanted), tasks, count, _named)
-    return itertools.chain.from_iterable(done)
+    pool = Pool(partial(_take_task, folder=folder, wanted=wanted), count, _named)
+    return itertools.chain.from_iterable(pool.run(_tasks(found, count)))
 
 
 def _take_task(task: Sequence[Piece], folder: Path, wanted: Wanted) -> list[Taken]:

@@ -20,9 +20,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from trainwright import storage
 from trainwright.tables import Piece
-from trainwright.validate.bins import Counts
-from trainwright.validate.kept import packed
+from trainwright.validate.columns import Counts
 from trainwright.validate.scan import FAN_IN, Taken, Wanted, finish, levels, merge, take
+from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import statistics_pb2
 
 _STATISTICS = "statistics"

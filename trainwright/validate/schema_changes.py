@@ -1,4 +1,4 @@
-"""What would have to change in a reviewed schema for some rows to fit it: a patch, for a person to judge.
+"""Propose the changes of a reviewed schema that some rows would need: a patch, for a person to judge.
 
 The gating run never does this: a schema that follows the data would accept whatever comes.
 """
@@ -17,11 +17,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.tables import iter_batches
-from trainwright.validate.anomalies import check
+from trainwright.validate.checks import check
+from trainwright.validate.columns import by_column
 from trainwright.validate.profile import Profile, foreign_columns
 from trainwright.validate.quarantine import checks
 from trainwright.validate.schema import parse_schema
-from trainwright.validate.statistics import by_column, describe
+from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
 
 _WIDTH = 110

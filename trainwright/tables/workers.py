@@ -1,0 +1,225 @@
+"""A pool of worker processes that gives results in the order of the tasks, and survives no parent.
+
+``multiprocessing.Pool`` and ``ProcessPoolExecutor`` hang or lose the cause when a worker is killed, and leave
+workers behind when the parent is. Here a worker that dies is an error that names its task, and a worker ends
+when its pipe is closed, and so also when the parent dies.
+"""
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from trainwright.errors import DependencyError, InternalError, TrainwrightError, in_our_words
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Pool(Generic[Task, Result]):
+    """Worker processes for one kind of task.
+
+    Workers are forked from this process after everything is loaded: each is ready in milliseconds, and
+    ``work`` and the tasks need no pickle. A fork takes the calling thread alone along: numpy's and Arrow's
+    threads know of that, the threads of storage clients do not. Where those have run, name modules in
+    ``preload``: workers then come from a fork server without threads, and ``work`` and the tasks are pickled.
+
+    Attributes:
+        work: Does a task. Its results are pickled.
+        processes: Worker processes; with one, or one task, this process does everything.
+        describe: Names a task in errors.
+        died: Error to raise when a worker dies.
+        threads: Arrow's threads in each worker.
+        ahead: Tasks that a worker has at a time; with two, it never waits for this process.
+        preload: Modules that a fork server loads.
+    """
+
+    work: Callable[[Task], Result]
+    processes: int
+    describe: Callable[[Task], str] = repr
+    died: type[TrainwrightError] = DependencyError
+    threads: int = 1
+    ahead: int = 2
+    preload: Sequence[str] = ()
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Result]:
+        """Do all tasks and yield their results in the order of the tasks.
+
+        After a failure no further task is handed out, and those in progress are completed: so the error is
+        always the one of the first task that fails, however many workers there are.
+
+        Raises:
+            TrainwrightError: The error of the first task that failed, with its class and text.
+        """
+        count = min(self.processes, len(tasks))
+        if count < 2:  # noqa: PLR2004
+            yield from map(self.work, tasks)
+            return
+        workers: list[_Worker] = []
+        try:
+            with _frozen():
+                for _ in range(count):
+                    workers.append(self._start(tasks, [worker.pipe for worker in workers]))
+            yield from _Run(self, tasks, workers).results()
+        finally:
+            _stop(workers)
+
+    def _start(self, tasks: Sequence[Task], others: Sequence[Connection]) -> "_Worker":
+        context: Any = multiprocessing.get_context("forkserver" if self.preload else "fork")
+        if self.preload:
+            context.set_forkserver_preload(list(self.preload))
+        ours, theirs = context.Pipe()
+        inherited = [] if self.preload else [*others, ours]
+        arguments = (theirs, inherited, self.work, tasks, self.threads)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    tasks: list[int] = field(default_factory=list)
+    """Places of the tasks that it has, in order."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error of a worker, in a form that every process can unpickle."""
+
+    kind: type[TrainwrightError]
+    what: str
+    where: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "_Failure":
+        known = in_our_words(error)
+        if isinstance(known, TrainwrightError):
+            return cls(type(known), known.what, known.where, known.hint)
+        if isinstance(error, MemoryError | pa.ArrowMemoryError):
+            what = f"a worker process has no memory left: {error}"
+            return cls(DependencyError, what, "", "Give the step more memory, or use fewer workers.")
+        traceback.print_exception(error, file=sys.stderr)
+        what = f"{type(error).__name__}: {error}"
+        return cls(InternalError, what, "a worker process", "The traceback is in the log.")
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Keep the garbage collector off what is loaded, so that forked processes go on sharing its memory."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _serve(
+    pipe: Connection,
+    inherited: Sequence[Connection],
+    work: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    threads: int,
+) -> None:
+    """Do what the parent asks for, as a worker, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()
+    pa.set_cpu_count(threads)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            place = pipe.recv()
+            try:
+                answer: object = work(tasks[place])
+            except Exception as error:
+                answer = _Failure.of(error)
+            pipe.send((place, answer))
+            del answer
+            pa.default_memory_pool().release_unused()  # one task's peak is not added to the next one's
+
+
+class _Run(Generic[Task, Result]):
+    """One run over the tasks: which worker has which, and what is done."""
+
+    def __init__(self, pool: Pool[Task, Result], tasks: Sequence[Task], workers: Sequence[_Worker]) -> None:
+        self._pool, self._tasks, self._workers = pool, tasks, workers
+        self._next, self._done = 0, dict[int, Any]()
+
+    def results(self) -> Iterator[Result]:
+        for _ in range(self._pool.ahead):
+            for worker in self._workers:
+                self._hand_out(worker)
+        for place in range(len(self._tasks)):
+            while place not in self._done:
+                self._receive()
+            result = self._done.pop(place)
+            if isinstance(result, _Failure):
+                while any(worker.tasks for worker in self._workers):
+                    self._receive()
+                raise result.kind(result.what, where=result.where, hint=result.hint)
+            yield result
+
+    def _hand_out(self, worker: _Worker) -> None:
+        if self._next < len(self._tasks):
+            worker.tasks.append(self._next)
+            with suppress(BrokenPipeError, ConnectionResetError):  # reported when its answer is missed
+                worker.pipe.send(self._next)
+            self._next += 1
+
+    def _receive(self) -> None:
+        ready = wait([worker.pipe for worker in self._workers if worker.tasks])
+        for worker in (worker for worker in self._workers if worker.pipe in ready):
+            try:
+                place, answer = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                raise self._death(worker) from None
+            worker.tasks.remove(place)
+            self._done[place] = answer
+            if isinstance(answer, _Failure):
+                self._next = len(self._tasks)
+            self._hand_out(worker)
+
+    def _death(self, worker: _Worker) -> TrainwrightError:
+        worker.process.join(_GRACE_S)
+        code = worker.process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return self._pool.died(
+            f"a worker process {how}",
+            where=self._pool.describe(self._tasks[worker.tasks[0]]),
+            hint="SIGKILL mostly means that memory ran out: give the step more of it, or use fewer workers.",
+        )
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """End every worker, at once if it is working."""
+    for worker in workers:
+        worker.pipe.close()
+        if worker.tasks:
+            worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_GRACE_S)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))

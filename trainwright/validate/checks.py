@@ -1,0 +1,327 @@
+"""Check splits against the schema, and row counts, freshness and labels against their limits.
+
+TFDV finds most violations of the schema. Two that it misses are found here: a column that is gone although
+the schema has it (TFDV is silent if the schema asks for no presence), and a number outside a boolean domain.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainwright.experiment import Validation
+from trainwright.validate.baseline import Baseline
+from trainwright.validate.columns import by_column
+from trainwright.validate.policy import Finding, learned_from, parse_time
+from trainwright.validate.profile import Profile
+from trainwright.validate.schema import TRAINING, environment, expected, optional
+from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv
+from trainwright.verdicts import NotJudged, Rule
+
+_SPARSE = "FEATURE_TYPE_LOW_FRACTION_PRESENT"
+_NEW_VALUES = "ENUM_TYPE_UNEXPECTED_STRING_VALUES"
+_FORMS = {
+    statistics_pb2.FeatureNameStatistics.INT: "INT",
+    statistics_pb2.FeatureNameStatistics.FLOAT: "FLOAT",
+    statistics_pb2.FeatureNameStatistics.STRING: "BYTES",
+    statistics_pb2.FeatureNameStatistics.BYTES: "BYTES",
+    statistics_pb2.FeatureNameStatistics.STRUCT: "STRUCT",
+}
+
+
+def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Finding]:
+    """Find the columns that the schema has and the snapshot has not.
+
+    Args:
+        schema: The reviewed schema.
+        types: The snapshot's columns, with their Arrow types.
+    """
+    return [
+        Finding(
+            column=name,
+            kind="SCHEMA_MISSING_COLUMN",
+            of_schema=True,
+            what=f"column {name} is missing: the schema expects "
+            f"{schema_pb2.FeatureType.Name(feature.type)}, the snapshot has no such column",
+        )
+        for name, feature in expected(schema).items()
+        if name not in types and not optional(feature)
+    ]
+
+
+def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequence[str]) -> list[Finding]:
+    """Find the splits without rows.
+
+    A split that was never made is no finding of its own unless it is required: what was to be compared with
+    it is not judged.
+
+    Args:
+        splits: Rows by split.
+        names: Splits that are looked at.
+        required: Those among them that must be there.
+    """
+    empty = [(name, f"split {name} has no rows") for name in dict.fromkeys(names) if splits.get(name) == 0]
+    known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in splits.items())
+    empty += [
+        (name, f"there is no split {name}; the snapshot has {known or 'none'}")
+        for name in required
+        if name not in splits
+    ]
+    return [Finding(split=name, kind="NO_DATA_IN_SPAN", what=what) for name, what in empty]
+
+
+def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Finding]:
+    """Find the columns that TFDV cannot read and that are new, or should hold something else.
+
+    Args:
+        schema: The reviewed schema.
+        foreign: The columns that TFDV cannot read, with their Arrow types.
+    """
+    found = []
+    declared = {feature.name: feature.type for feature in schema.feature}
+    for name, kind in foreign.items():
+        if name not in declared:
+            what = f"column {name} is new: {kind}, not in the schema"
+            found.append(Finding(column=name, kind="SCHEMA_NEW_COLUMN", what=what, of_schema=True))
+        elif declared[name] != schema_pb2.STRUCT:
+            wanted = schema_pb2.FeatureType.Name(declared[name])
+            what = f"column {name} has another type: expected {wanted}, got {kind}"
+            found.append(Finding(column=name, kind="UNEXPECTED_DATA_TYPE", what=what, of_schema=True))
+    return found
+
+
+def check(
+    profile: Profile, schema: Any, types: Mapping[str, str], where: str = TRAINING
+) -> tuple[list[Finding], Any]:
+    """Check one split against the schema.
+
+    Args:
+        profile: The split.
+        schema: The reviewed schema.
+        types: The snapshot's columns that TFDV can read, with their Arrow types.
+        where: The environment: :data:`TRAINING` or :data:`SERVING`. Columns that are not known when a model
+            predicts may be there all the same: both kinds of rows share one snapshot.
+
+    Returns:
+        What is wrong, and TFDV's own account (``Anomalies``).
+    """
+    account = tfdv.validate_statistics(profile.statistics, schema, environment(schema, where))
+    columns = {feature.name: feature for feature in schema.feature}
+    found = list(_retyped(profile, columns, types))
+    outside = columns.keys() - expected(schema, where).keys()
+    known = {finding.column for finding in found} | (columns.keys() - types.keys()) | outside
+    for name, info in sorted(account.anomaly_info.items()):
+        if name not in known:
+            for reason in info.reason:
+                found.append(_from_tfdv(profile.split, name, reason, columns.get(name), types))
+    whole = account.dataset_anomaly_info.reason
+    found += [_from_tfdv(profile.split, "", reason, None, types) for reason in whole]
+    found += _outside_booleans(profile, columns)
+    return found, account
+
+
+def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[Finding]:
+    for name, feature in by_column(profile.statistics).items():
+        declared = columns.get(name)
+        if declared is None or profile.missing(name) == profile.rows:
+            continue
+        wanted, got = schema_pb2.FeatureType.Name(declared.type), _FORMS[feature.type]
+        if wanted != got:
+            yield Finding(
+                split=profile.split,
+                column=name,
+                kind="UNEXPECTED_DATA_TYPE",
+                of_schema=True,
+                what=f"column {name} has another type: expected {wanted}, got {got} "
+                f"({types.get(name, 'unknown')}), such as {_example(feature)}",
+            )
+
+
+def _example(feature: Any) -> str:
+    if feature.HasField("string_stats"):
+        return next((repr(top.value) for top in feature.string_stats.top_values), "values too many to show")
+    return f"{feature.num_stats.min:.6g}"
+
+
+def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> Finding:
+    kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
+    text = reason.description.strip() or reason.short_description or kind.lower().replace("_", " ")
+    what = f"column {name}: {text}" if name else f"split {split}: {text}"
+    if kind == "SCHEMA_NEW_COLUMN":
+        what = f"column {name} is new: {types.get(name, 'unknown')}, not in the schema"
+    if kind == _SPARSE and (shares := re.findall(r"= ([0-9.]+)", text)):
+        least, actual = (float(share.rstrip(".")) for share in shares)
+        what = f"column {name}: {actual:.2%} of rows have a value, at least {least:.2%} must"
+    # Values outside a domain are told, unless the schema says how many of them are borne: these are too many.
+    strict = kind == _NEW_VALUES and declared is not None and declared.HasField("distribution_constraints")
+    return Finding(
+        split=split, column=name, kind=kind, severity="HOLD" if strict else "", what=what, of_schema=True
+    )
+
+
+def _outside_booleans(profile: Profile, columns: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find numbers other than 0 and 1 under a boolean domain, which TFDV does not check."""
+    for name, feature in columns.items():
+        boolean = feature.type == schema_pb2.INT and feature.HasField("bool_domain")
+        if boolean and (others := sorted(profile.values(name).keys() - {"0", "1"})):
+            what = f"column {name}: a boolean domain, but the values {', '.join(others[:5])} are there"
+            yield Finding(
+                split=profile.split, column=name, kind="BOOL_TYPE_BIG_INT", what=what, of_schema=True
+            )
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one of these checks gave.
+
+    Attributes:
+        rules: Numbers with their limits; a rule that is broken has a finding.
+        findings: What is wrong.
+        not_judged: What was asked for and could not be judged.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+
+
+def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> Tally:
+    """Compare the rows that a model would learn from with those that the model in production learned from.
+
+    Args:
+        splits: Rows by split.
+        validation: The accepted ratios.
+        baseline: The accepted baseline; nothing is compared without one.
+    """
+    if baseline is None:
+        return Tally()
+    name, asked = learned_from(validation), validation.volume
+    if not splits.get(name):
+        return Tally(
+            not_judged=(NotJudged(name="volume", reason=f"split {name} has no rows, or is not there"),)
+        )
+    ratio = splits[name] / baseline.rows
+    told = f"split {name} has {splits[name]:,} rows, {ratio:.3g} times the {baseline.rows:,} of the baseline"
+    rules, found = [], []
+    for bound, limit, kept in (
+        ("min", asked.min_ratio, ratio >= asked.min_ratio),
+        ("max", asked.max_ratio, ratio <= asked.max_ratio),
+    ):
+        rules.append(Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=kept, detail=told))
+        if not kept:
+            kind = "COMPARATOR_LOW_NUM_EXAMPLES" if bound == "min" else "COMPARATOR_HIGH_NUM_EXAMPLES"
+            what = f"{told}; {'at least' if bound == 'min' else 'at most'} {limit:g} times are accepted"
+            found.append(Finding(split=name, kind=kind, against="baseline", rule=rules[-1].name, what=what))
+    return Tally(tuple(rules), tuple(found))
+
+
+def freshness(newest: float | None, newest_since: str) -> Tally:
+    """Check that the newest row is as new as it has to be.
+
+    Args:
+        newest: Its time in seconds since 1970 in UTC; None if the rows have no time.
+        newest_since: Time that it must reach, ISO 8601; empty if none is asked for.
+
+    Raises:
+        InputError: ``newest_since`` is no time.
+    """
+    if not newest_since:
+        return Tally()
+    since = parse_time(newest_since, "parameter newest_since")
+    if newest is None:
+        reason = "the snapshot does not say how new its newest row is (time.newest); name data.time"
+        return Tally(not_judged=(NotJudged(name="freshness", reason=reason),))
+    late = since.timestamp() - newest
+    told = f"the newest row is of {_written(datetime.fromtimestamp(newest, UTC))}"
+    rule = Rule(
+        name="freshness", value=newest, limit=since.timestamp(), passed=late <= 0,
+        detail=f"{told}; it has to reach {_written(since)}; seconds since 1970",
+    )  # fmt: skip
+    what = f"{told}, {_span(late)} too old: it has to reach {_written(since)}"
+    return Tally((rule,), () if late <= 0 else (Finding(kind="DATA_STALE", rule=rule.name, what=what),))
+
+
+def _written(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _span(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"  # noqa: PLR2004
+
+
+def label_balance(profile: Profile, label: str, least: float) -> Tally:
+    """Check that there is something to learn: a label with one value teaches nothing.
+
+    Args:
+        profile: A split that is learned from or judged on.
+        label: The column to predict.
+        least: Smallest accepted share of any of its values; only where they are counted one by one.
+    """
+    feature = by_column(profile.statistics).get(label)
+    if feature is None or profile.missing(label) >= profile.rows:
+        return Tally()  # a column that is gone or empty is found as such
+    values = profile.values(label)
+    if not values:
+        return _of_numbers(profile, label, feature.num_stats, least)
+    shares = {name: rows / sum(values.values()) for name, rows in values.items()}
+    rules = [_rule(f"label/{profile.split}/values", len(values), 2)]
+    found = []
+    if len(values) == 1:
+        (only,) = values
+        what = (
+            f"the label {label} is {only} in all {sum(values.values()):,.0f} labelled rows of {profile.split}"
+        )
+        found.append(_finding("LABEL_CONSTANT", label, rules[0], profile, what))
+    elif least:
+        rare = min(shares, key=lambda name: (shares[name], name))
+        rules.append(_rule(f"label/{profile.split}/rarest", shares[rare], least))
+        if shares[rare] < least:
+            what = (
+                f"the label {label} is {rare} in {shares[rare]:.2%} of the labelled rows of {profile.split}, "
+                f"at least {least:.2%} must be ({_counts(values)})"
+            )
+            found.append(_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
+    return Tally(tuple(rules), tuple(found))
+
+
+def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> Tally:
+    """Check a label whose values are not counted: a number to be predicted, or text."""
+    rules, found, not_judged = [], [], []
+    if numbers.common_stats.num_non_missing:
+        rules.append(_rule(f"label/{profile.split}/values", 1 + (numbers.min < numbers.max), 2))
+        if not rules[0].passed:
+            what = f"the label {label} is {numbers.min:g} in every labelled row of {profile.split}"
+            found.append(_finding("LABEL_CONSTANT", label, rules[0], profile, what))
+    if least:
+        reason = f"the values of the label {label} are not counted one by one: the schema calls it a number"
+        not_judged.append(NotJudged(name=f"label/{profile.split}/rarest", reason=reason))
+    return Tally(tuple(rules), tuple(found), tuple(not_judged))
+
+
+def _finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> Finding:
+    return Finding(split=profile.split, column=label, kind=kind, rule=rule.name, what=what)
+
+
+def _rule(name: str, value: float, limit: float) -> Rule:
+    return Rule(name=name, value=float(value), limit=float(limit), passed=value >= limit)
+
+
+def _counts(values: Mapping[str, float]) -> str:
+    ordered = sorted(values.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name}: {rows:,.0f}" for name, rows in ordered[:_SHOWN])
+    return shown + (f", and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else "")
+
+
+def together(tallies: Iterator[Tally]) -> Tally:
+    """Put the results of several checks together."""
+    parts = list(tallies)
+    return Tally(
+        tuple(rule for part in parts for rule in part.rules),
+        tuple(finding for part in parts for finding in part.findings),
+        tuple(entry for part in parts for entry in part.not_judged),
+    )

@@ -1,0 +1,340 @@
+"""The report of a validation: the HTML page with its charts, and the Markdown summary."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainwright.report import charts, markdown
+from trainwright.report.page import Block, Figure, Page, Section, Table, Text, write_page
+from trainwright.validate.columns import by_column
+from trainwright.validate.comparison import Comparison, Pair, distribution
+from trainwright.validate.judgement import Judgement
+from trainwright.validate.policy import Against, split_names
+from trainwright.verdicts import Rule
+
+_BARS = 25
+_DISTRIBUTIONS = 6
+_CATEGORIES = 12
+_NOISY = 8
+_CHART_ROWS = 400
+
+_LONG: dict[Against, str] = {
+    "previous": "the previous span",
+    "baseline": "what the model in production learned from",
+    "serving": "rows as they were served",
+}
+
+
+def left(count: int, shown: int) -> str:
+    """Say how much of a list is shown; empty if all of it is."""
+    return f" The first {shown} of {count} are shown." if count > shown else ""
+
+
+def distances(judgement: Judgement) -> Iterator[Section]:
+    """Draw the distances, a section for each thing that was compared with."""
+    for against, pair in judgement.pairs.items():
+        ranked = [x for x in judgement.ranked if x.against == against and x.is_distance]
+        blocks: list[Block] = [Text(line) for line in _in_words(ranked, pair)]
+        if ranked:
+            rows = [charts.LimitRow(entry.name, entry.value, entry.effective) for entry in ranked[:_BARS]]
+            caption = "A bar is the distance in that column; the dashed line is the limit that was applied."
+            blocks.append(Figure(charts.limits(rows, axis="distance, as a share of its limit"), caption))
+        name = "How far each column moved" if against == "previous" else f"Against {_LONG[against]}"
+        intro = f"{pair.current.split} against {pair.reference.split}, {_LONG[against]}."
+        yield Section(name, blocks, intro=intro + left(len(ranked), _BARS))
+
+
+def _in_words(entries: Sequence[Comparison], pair: Pair) -> Iterator[str]:
+    for entry in [entry for entry in entries if entry.moved][:_DISTRIBUTIONS]:
+        shares = distribution(entry.column, pair).shares()
+        name, now, before = max(shares, key=lambda item: (round(abs(item[1] - item[2]), 9), -item[2]))
+        name = f"value {name}" if name.lstrip("-").isdecimal() else name
+        value, limit = entry.written(4)
+        if entry.floor > entry.limit:
+            limit = f"{entry.limit:g}, applied {limit}"
+        yield (
+            f"{entry.column} moved by {value} ({entry.measure}), limit {limit}. "
+            f"The largest change is at {name}: {now:.1%} of rows, {before:.1%} before."
+        )
+    if noisy := [entry for entry in entries if entry.limit < entry.value <= entry.floor]:
+        names = ", ".join(
+            f"{x.name} ({x.value:.4f}, limit {x.limit:g}, chance {x.floor:.4f})" for x in noisy[:_NOISY]
+        )
+        rest = f", and {len(noisy) - _NOISY} more" if len(noisy) > _NOISY else ""
+        yield f"Above the configured limit, but no further than chance alone at so few rows: {names}{rest}."
+
+
+def pictures(judgement: Judgement) -> Section:
+    """Draw both distributions of the columns closest to their limits over each other, each column once."""
+    seen: dict[str, Comparison] = {}
+    for entry in judgement.ranked:
+        if entry.is_distance:
+            seen.setdefault(entry.column, entry)
+    drawn = list(seen.values())[:_DISTRIBUTIONS]
+    return Section(
+        "Closest to their limits",
+        [_figure(entry, judgement.pairs[entry.against]) for entry in drawn],
+        intro="What is judged is filled, what it is compared with is the outline. The bins of a number are "
+        "the twentieths of the outline, so they differ in width.",
+    )
+
+
+def _figure(entry: Comparison, pair: Pair) -> Figure:
+    names = (pair.current.split, pair.reference.split)
+    rows = distribution(entry.column, pair).drawn(_CATEGORIES)
+    value, limit = entry.written(4)
+    against = "" if entry.against == "previous" else f" against {entry.against}"
+    caption = f"{entry.column}{against}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."
+    if not rows.bounds:
+        return Figure(charts.paired_bars(rows.values, rows.current, rows.previous, names=names), caption)
+    features = (by_column(profile.statistics)[entry.column] for profile in (pair.current, pair.reference))
+    mean, before = (feature.num_stats.mean for feature in features)
+    svg = charts.paired_histogram(rows.bounds, rows.current, rows.previous, names=names)
+    return Figure(svg, f"{caption} Mean {mean:.3g}, before {before:.3g}.")
+
+
+def shares(judgement: Judgement) -> Iterator[Section]:
+    """Draw the columns in which the share of rows without a value, or with a new one, is not what it was."""
+    for measure, heading, what in (
+        ("missing share", "Rows without a value", "how much the share of rows without a value changed"),
+        ("new values", "Values never seen before", "the share of rows whose value was never there before"),
+    ):
+        entries = [entry for entry in judgement.ranked if entry.measure == measure and entry.value]
+        rows = [
+            charts.LimitRow(f"{x.column}{_beside(x.against)}", x.value, x.effective) for x in entries[:_BARS]
+        ]
+        if rows:
+            caption = f"A bar is {what}; the dashed line is the limit that was applied."
+            figure = Figure(charts.limits(rows, axis="as a share of its limit"), caption)
+            yield Section(heading, [figure], intro=left(len(entries), _BARS).strip())
+
+
+def _beside(against: Against) -> str:
+    return "" if against == "previous" else f" ({against})"
+
+
+def all_comparisons(judgement: Judgement) -> Section:
+    """List every comparison with both limits and both numbers of rows, and the columns that had none."""
+    rows = [
+        (
+            entry.column, entry.measure, entry.against, f"{entry.value:.4f}", f"{entry.limit:g}",
+            f"{entry.effective:.4f}", f"{entry.rows[0]:,}", f"{entry.rows[1]:,}",
+        )
+        for entry in judgement.ranked[:_CHART_ROWS]
+    ]  # fmt: skip
+    flagged = [place for place, entry in enumerate(judgement.ranked[:_CHART_ROWS]) if entry.moved]
+    header = ["Column", "Measure", "Against", "Distance", "Limit", "Applied", "Rows", "Rows there"]
+    table = Table(header, rows, numeric=(3, 4, 5, 6, 7), flagged=flagged)
+    out = [(column.name, _left_out(column.name, judgement)) for column in judgement.snapshot.columns]
+    out = [(name, why) for name, why in out if why]
+    blocks: list[Block] = [table] if rows else []
+    return Section(
+        "All comparisons",
+        [*blocks, *([Table(["Not compared", "Because"], out)] if out else [])],
+        intro="Applied is the larger of the limit and of what chance alone stays below: at these numbers of "
+        f"rows, and with {len(judgement.comparisons)} comparisons that together may raise a false alarm in "
+        f"{judgement.validation.false_alarm_rate:.2%} of runs." + left(len(judgement.ranked), _CHART_ROWS),
+    )
+
+
+def _left_out(column: str, judgement: Judgement) -> str:
+    if any(limit.column == column for limit in judgement.limits):
+        return ""
+    roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
+    if column in roles:
+        return f"it is the {roles[column]}"
+    return "it is ignored" if column in judgement.validation.ignore else "it is not in the schema"
+
+
+_ROWS = 40
+
+
+def write_report(judgement: Judgement, path: Path) -> Path:
+    """Draw the page.
+
+    Args:
+        judgement: What was found.
+        path: File to write.
+    """
+    asked = judgement.validation
+    subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
+    page = Page(
+        title=f"Validation of {asked.current} against {asked.previous}",
+        subtitle=f"{subtitle[:1].upper()}{subtitle[1:]}.",
+        decision=judgement.decision,
+        facts=list(_facts(judgement)),
+        sections=[section for section in _sections(judgement) if section.blocks],
+    )
+    return write_page(page, path)
+
+
+def _facts(judgement: Judgement) -> Iterator[tuple[str, object]]:
+    for split in split_names(judgement.validation):
+        yield f"Rows of {split}", f"{judgement.snapshot.splits.get(split, 0):,}"
+        if span := _span(judgement, split):
+            yield f"Span of {split}", span
+    yield "Baseline", _baseline(judgement)
+    yield "Columns moved", f"{len(judgement.moved_columns)} of {len(judgement.limits)}"
+    yield "Not judged", f"{len(judgement.not_judged)}"
+    if judgement.quarantined.asked:
+        yield "Rows in quarantine", f"{judgement.quarantined.total:,}"
+    yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}"
+
+
+def _baseline(judgement: Judgement) -> str:
+    used = judgement.baseline
+    if used is None:
+        how = judgement.validation.on_missing_baseline
+        return "none; not asked for" if how == "skip" else "none yet"
+    when = used.accepted.get("time", "")[:10]
+    return f"{used.rows:,} rows of data {used.data_version[:8]}, accepted {when}"
+
+
+def _span(judgement: Judgement, split: str) -> str:
+    """Return the first and the last day of a split, if its time column holds timestamps."""
+    time = judgement.snapshot.roles.get("time", "")
+    kinds = {column.name: column.type for column in judgement.snapshot.columns}
+    profile = judgement.profiles.get(split)
+    if profile is None or not kinds.get(time, "").startswith("timestamp"):
+        return ""
+    numbers = by_column(profile.statistics)[time].num_stats
+    first, last = (datetime.fromtimestamp(end, UTC) for end in (numbers.min, numbers.max))
+    start = f"{first.day} {first:%b}" if first.year == last.year else f"{first.day} {first:%b %Y}"
+    return f"{start} to {last.day} {last:%b %Y}"
+
+
+def _sections(judgement: Judgement) -> Iterator[Section]:
+    yield _findings(judgement)
+    yield from distances(judgement)
+    yield pictures(judgement)
+    yield _not_judged(judgement)
+    yield from shares(judgement)
+    yield _quarantine(judgement)
+    yield _suppressions(judgement)
+    yield _rows(judgement)
+    yield all_comparisons(judgement)
+
+
+def _findings(judgement: Judgement) -> Section:
+    """List what is wrong, the gravest first; what moved or could not be compared has sections of its own."""
+    found = [finding for finding in judgement.anomalies if not finding.waived]
+    if not found:
+        splits = " and ".join(judgement.profiles)
+        text = f"Every column of {splits} is what the reviewed schema says."
+        return Section("Against the schema", [Text(text)] if splits else [])
+    rows = [(x.severity, x.what, x.split or "all") for x in found[:_ROWS]]
+    flagged = [place for place, row in enumerate(rows) if row[0] != "WARN"]
+    return Section(
+        "What is wrong",
+        [Table(["Severity", "What", "Split"], rows, flagged=flagged)],
+        intro="BLOCK refuses the data, HOLD asks a person, WARN is only told." + left(len(found), _ROWS),
+    )
+
+
+def _not_judged(judgement: Judgement) -> Section:
+    rows = [(reason, ", ".join(names)) for reason, names in judgement.unjudged.items()]
+    table: list[Block] = [Table(["Why", "What"], rows, flagged=range(len(rows)))] if rows else []
+    intro = "Not compared is not passed: it holds the data, unless it is suppressed with a reason."
+    return Section("What could not be compared", table, intro=intro)
+
+
+def _quarantine(judgement: Judgement) -> Section:
+    taken = judgement.quarantined
+    if taken.asked is None:
+        return Section("Quarantine", [])
+    rows = [
+        (split, column, what, f"{rows:,}", f"{rows / taken.splits[split]:.3%}")
+        for (split, column, what), rows in taken.reasons.most_common(_ROWS)
+    ]
+    header = ["Split", "Column", "Is", "Rows", "Share"]
+    blocks: list[Block] = [Table(header, rows, numeric=(3, 4))] if rows else [Text("No row was taken out.")]
+    return Section(
+        "Quarantine",
+        blocks,
+        intro=f"{taken.total:,} rows violate the schema and lie in a snapshot of their own; up to "
+        f"{taken.asked.max_share:.2%} of a split may. They count in every comparison on this page."
+        + left(len(taken.reasons), _ROWS),
+    )
+
+
+def _suppressions(judgement: Judgement) -> Section:
+    """List what a person has set aside, and what it hides now."""
+    waived = [finding for finding in judgement.findings if finding.waived]
+    rows = [(x.severity, x.what, x.waived) for x in waived[:_ROWS]]
+    unused = [
+        (entry.kind, entry.column or "any", str(entry.until), entry.reason)
+        for entry in judgement.in_force[:_ROWS]
+    ]
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(Table(["Severity", "What", "Does not count because"], rows))
+    if unused:
+        blocks.append(Table(["Suppression", "Column", "Until", "Reason"], unused))
+    return Section(
+        "Set aside", blocks, intro="Seen, and left out of the decision." + left(len(waived), _ROWS)
+    )
+
+
+def _rows(judgement: Judgement) -> Section:
+    """List the rules on numbers of rows: volume, freshness, label."""
+    told = ("quarantine/", "baseline")  # each has a place of its own on this page
+    rules = [rule for rule in judgement.counted if not rule.name.startswith(told)]
+    rows = [(rule.name, _number(rule, rule.value), _number(rule, rule.limit), rule.detail) for rule in rules]
+    flagged = [place for place, rule in enumerate(rules) if not rule.passed]
+    table = Table(["What", "Is", "Limit", ""], rows, numeric=(1, 2), flagged=flagged)
+    return Section("Rows, time and label", [table] if rows else [])
+
+
+def _number(rule: Rule, value: float) -> str:
+    if rule.name == "freshness":
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"{value:.4g}"
+
+
+_SHOWN = 5
+
+_NEXT = {
+    "HOLD": "Next: look at the report. If a change is real, raise its limit, suppress it with a reason and "
+    "an end, or accept the new baseline: `trainwright baseline accept RUN --to FILE`.",
+    "FAIL": "Next: mend the data, or review the schema if the change is meant.",
+}
+
+
+def write_summary(judgement: Judgement, path: Path) -> Path:
+    """Write the decision, the numbers closest to their limits, what is wrong, and what to do next."""
+    asked, counts = judgement.validation, judgement.snapshot.splits
+    headline = judgement.headline.removeprefix(f"{judgement.decision}: ")
+    used = judgement.baseline
+    beside = f", and the baseline: {used.rows:,} rows" if used else ""
+    lines = [
+        f"**{judgement.decision}** {markdown.escape(headline)}",
+        "",
+        f"{asked.current}: {counts.get(asked.current, 0):,} rows, against {asked.previous}: "
+        f"{counts.get(asked.previous, 0):,} rows{beside}.",
+        "",
+    ]
+    rows = [
+        (entry.name, entry.against, entry.measure, *entry.written(4), "moved" * entry.moved)
+        for entry in judgement.ranked[:_SHOWN]
+    ]
+    if rows:
+        header = ["column", "against", "measure", "distance", "limit", ""]
+        lines.append(markdown.table(header, rows, numeric=(3, 4)))
+    lines += [*_wrong(judgement), "", _NEXT.get(judgement.decision, "Next: nothing; the run goes on.")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _wrong(judgement: Judgement) -> Iterator[str]:
+    """Name what is wrong, what was not compared, and what does not count for now."""
+    for finding in [finding for finding in judgement.anomalies if not finding.waived][:_SHOWN]:
+        yield f"- {finding.severity}: {markdown.escape(finding.what)}"
+    for reason, columns in list(judgement.unjudged.items())[:_SHOWN]:
+        rest = f", and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+        shown = ", ".join(columns[:_SHOWN]) + rest
+        yield f"- not compared: {markdown.escape(shown)}: {markdown.escape(reason)}"
+    for finding in [finding for finding in judgement.findings if finding.waived][:_SHOWN]:
+        yield f"- set aside: {markdown.escape(finding.what)} ({markdown.escape(finding.waived)})"
+    if judgement.quarantined.total:
+        yield f"- in quarantine: {judgement.quarantined.total:,} rows that violate the schema"
