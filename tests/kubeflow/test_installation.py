@@ -8,8 +8,9 @@ import yaml
 
 from tests.authoring.api.server import Api, serving
 from tests.authoring.api.store import Frame
+from tests.kubeflow import experiment, pipeline
 from tests.kubeflow.installation import Installation, check
-from trainwright.authoring import spec
+from trainwright.authoring import arguments, local, spec
 
 
 @pytest.fixture
@@ -28,8 +29,21 @@ def suite(server: Api, tmp_path: Path) -> Installation:
 
 def test_the_small_pipeline_names_its_images_in_the_registry(suite: Installation) -> None:
     read = spec.read(suite.package)
-    assert {step.name for step in read.steps} == {"sample", "resolve", "ingest", "summarize"}
+    assert {step.name for step in read.steps} == {"sample", "resolve", "ingest", "describes", "summarize"}
     assert all(step.image.startswith("registry.example/team/trainwright/") for step in read.steps)
+
+
+def test_the_small_pipeline_runs_here_and_writes_the_repository_that_the_experiment_names(
+    suite: Installation, tmp_path: Path
+) -> None:
+    made = pipeline.write(tmp_path, "acceptance", "")
+    done = local.run(made, {}, runs_folder=tmp_path / "runs")
+    assert done.state == "done", done
+    written = done.folder / "sample" / "rows"
+    path = experiment.write(tmp_path, "small", str(written), "http://mlflow.team-a:5000")
+    read = arguments.load(path)
+    assert Path(read.data.source).read_text().count("\n") == pipeline.ROWS + 1
+    assert (Path(read.features.repository) / "offline" / "load.parquet").exists()
 
 
 def test_everything_the_suite_made_is_deleted_and_nothing_else(server: Api, suite: Installation) -> None:
