@@ -48,6 +48,7 @@ def granted(name: str) -> set[Right]:
 
 CALLS = {
     "create",
+    "validate",
     "job",
     "delete",
     "annotate",

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.launch.standin import schema
 from trainwright.experiment.resources import Resources
 from trainwright.launch import words
 from trainwright.launch.manifests import annotations as names
-from trainwright.launch.manifests import fields, pod_checks
 from trainwright.launch.manifests.trainjob import CONTAINER, REPLICATED
 from trainwright.launch.placement import Placement
 
@@ -70,10 +70,12 @@ def test_every_object_has_only_fields_that_there_are(where: str, body: Object) -
     if kind in CUSTOM:
         assert set(body.get("spec", body)) <= CUSTOM[kind], where
     else:
-        assert list(fields.wrong(body, f"V1{kind}")) == []
+        shape = schema.of_model(f"V1{kind}")
+        assert (schema.unknown(body, shape), schema.faults(body, shape)) == ([], []), where
     if kind != "Kustomization":
         assert words.is_subdomain(body["metadata"]["name"])
-        assert list(pod_checks.metadata(body["metadata"], where)) == []
+        labels = body["metadata"].get("labels") or {}
+        assert all(words.is_key(key) and words.is_label(value) for key, value in labels.items()), where
 
 
 def test_no_object_is_there_twice() -> None:

@@ -26,6 +26,7 @@ class Call(NamedTuple):
         user: Who called.
         code: What was answered; 0 if the call was cut off.
         at: When it came, in seconds of ``time.monotonic()``.
+        dry_run: Whether nothing was stored.
     """
 
     verb: str
@@ -37,6 +38,7 @@ class Call(NamedTuple):
     user: str
     code: int
     at: float
+    dry_run: bool = False
 
     @property
     def right(self) -> tuple[str, str, str]:

@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             at = address or Address(Resource("", "", path, ""))
             called = (verb, at.resource.group, at.resource.plural, at.subresource, at.name, at.namespace)
             if path != "/readyz":  # it takes no right
-                self.service.calls.append(Call(*called, user, code, came))
+                self.service.calls.append(Call(*called, user, code, came, "dryRun" in query))
 
     def _form(self) -> str:
         return self.headers.get("Content-Type", "").partition(";")[0]

@@ -14,6 +14,7 @@ from trainwright.launch.cluster.answers import (
     Absent,
     Call,
     Conflict,
+    Invalid,
     Passing,
     of_refusal,
     of_strangers,
@@ -35,6 +36,9 @@ _SILENT_S = 300.0
 
 _LOG_BYTES = 4_194_304
 """The API counts from the first of the lines on: too few of them, and the last words are cut off."""
+
+_NO_DRY_RUN = "does not support dry run"
+"""How the API server words the rejection of a dry run because of a webhook with side effects."""
 
 _STEPS = "application/json-patch+json"
 _UNKNOWN, _FORBIDDEN, _DOWN = 401, 403, 500
@@ -70,13 +74,32 @@ class Api:
         self._workloads = f"/apis/{_KUEUE}/v1beta2/{place}/workloads"  # since Kueue 0.15; 0.20 knows no older
 
     def create(self, body: Object) -> Object:
-        """Create a job, validated strictly by the server. It may be there although no reply came.
+        """Create a job. It may exist although no reply came.
 
         Raises:
-            Conflict: There is a job of that name.
-            TrainwrightError: It is refused.
+            Conflict: A job of that name exists.
+            TrainwrightError: The server rejects it.
         """
-        query = {"fieldValidation": "Strict"}
+        return self._create(body, {})
+
+    def validate(self, body: Object) -> None:
+        """Have the server validate a job without creating it: schema, webhooks, quota and rights.
+
+        A webhook that does not support dry runs makes the server reject each of them; then only the creation
+        tells.
+
+        Raises:
+            Conflict: A job of that name exists.
+            TrainwrightError: The server rejects it.
+        """
+        try:
+            self._create(body, {"dryRun": "All"})
+        except Invalid as error:
+            if _NO_DRY_RUN not in error.what:
+                raise
+
+    def _create(self, body: Object, options: Mapping[str, str]) -> Object:
+        query = {"fieldValidation": "Strict", **options}
         return self.patience(lambda: self._ask("POST", self._job_call("create"), self._jobs, query, body))
 
     def job(self, name: str) -> Object | None:

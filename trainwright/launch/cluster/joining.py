@@ -67,9 +67,13 @@ def create_or_attach(api: Api, job: Job, manifest: Object, holder: str, gone_s: 
     """
     metadata, leased = manifest["metadata"], lease.annotations(holder, api)
     body = manifest | {"metadata": metadata | {"annotations": metadata["annotations"] | leased}}
+    validated = False
     while True:
         wait_until_free(api, job.name, gone_s)
         try:
+            if not validated:
+                api.validate(body)
+            validated = True
             return _held(api.create(body), found=False)
         except Conflict:
             found = api.job(job.name)

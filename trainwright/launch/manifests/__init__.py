@@ -1,44 +1,57 @@
-"""From a job to what an operator is asked for. Pure: the same job gives the same manifest."""
+"""Translate a job into the object that an operator runs. The same job always gives the same manifest."""
 
 import json
 from typing import Any
 
 from trainwright.errors import InputError
+from trainwright.launch import words
 from trainwright.launch.job import Job
-from trainwright.launch.manifests import checks, pytorchjob, trainjob
+from trainwright.launch.manifests import pods, pytorchjob, trainjob
 from trainwright.launch.owner import Owner
 
 _MAKERS = {"pytorchjob": pytorchjob.make, "trainjob": trainjob.make}
 
 
 def make(job: Job, kind: str, owner: Owner | None = None) -> dict[str, Any]:
-    """Translate a job, and refuse what the operator would accept and then not run.
+    """Translate a job.
+
+    The server validates the manifest in a dry run before the job is created. Checked here is only what
+    neither the server nor the operator rejects: both accept pods that can never be created.
 
     Args:
         job: The job.
         kind: ``pytorchjob`` or ``trainjob``.
-        owner: What the job is to go with, of the same namespace; absent: nothing.
+        owner: Object in the same namespace that owns the job, if any.
 
     Raises:
-        InputError: The job cannot run on a cluster; everything that is wrong is named.
+        InputError: The job cannot run on a cluster; all problems are listed.
     """
     if kind not in _MAKERS:
         raise InputError(
             f"no kind of job {kind!r}; known are {', '.join(_MAKERS)}", where="resources.launcher"
         )
-    wrong = _off_the_cluster(job)
+    problems = _problems(job)
     try:
         body = _MAKERS[kind](job, owner)
     except InputError as error:
-        raise InputError("; ".join([*wrong, error.what]), where=error.where, hint=error.hint) from None
-    if wrong := [*wrong, *checks.refusals(body)]:
-        raise InputError("; ".join(wrong), where="job for a cluster")
-    copied: dict[str, Any] = json.loads(json.dumps(body))  # shares nothing with another one
+        raise InputError("; ".join([*problems, error.what]), where=error.where, hint=error.hint) from None
+    if problems:
+        raise InputError("; ".join(problems), where="job for a cluster")
+    copied: dict[str, Any] = json.loads(json.dumps(body))  # a caller may change it
     return copied
 
 
-def _off_the_cluster(job: Job) -> list[str]:
-    """Say what keeps a job from running on a cluster at all."""
-    if job.claim and job.mount and job.folder.is_relative_to(job.mount):
-        return []
-    return [f"folder {job.folder} is not on a mounted claim ({job.claim!r} at {job.mount!r})"]
+def _problems(job: Job) -> list[str]:
+    """Return what keeps the pods of a job from being created."""
+    problems = []
+    if not (job.claim and job.mount and job.folder.is_relative_to(job.mount)):
+        problems.append(f"folder {job.folder} is not on a mounted claim ({job.claim!r} at {job.mount!r})")
+    elif not words.is_subdomain(job.claim):
+        problems.append(f"claim {job.claim!r:.80} is not the name of a PersistentVolumeClaim")
+    if not words.is_image(job.image):
+        problems.append(f"image {job.image!r} is not a reference to an image")
+    paths = [mount["mountPath"] for mount in pods.volumes(job)[1]]
+    problems += [
+        f"volumeMounts has {path} twice" for path in sorted({path for path in paths if paths.count(path) > 1})
+    ]
+    return problems
