@@ -1,10 +1,12 @@
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment, Features, Window
+from trainwright.experiment import Data, Experiment, Features, Resources, Window
 
 GOOD = """
 schema_version: 1
@@ -161,3 +163,11 @@ def test_a_split_with_the_name_that_rows_of_no_window_get_is_refused(tmp_path: P
 def test_one_column_cannot_have_two_roles(tmp_path: Path) -> None:
     message = refusal(tmp_path, GOOD.replace("time: at", "time: id"))
     assert "key id, time id and label late must be three columns" in message
+
+
+@pytest.mark.parametrize(
+    "template", ["logs.example/{name}", "https://a.example/{pod}", "javascript:alert(1)"]
+)
+def test_a_link_that_is_no_address_or_has_another_placeholder_is_rejected(template: str) -> None:
+    with pytest.raises(InputError, match=re.escape(template)):
+        Resources.parse(json.dumps({"links": {"logs": template}}), "resources")

@@ -17,6 +17,7 @@ from trainwright.launch.cluster.answers import Passing
 from trainwright.launch.cluster.logs import LogFollower
 from trainwright.launch.cluster.patience import Outage, Patience
 from trainwright.launch.cluster.selection import Selection
+from trainwright.launch.job import JobReference
 
 FORBIDDEN = Refused(403, "Forbidden", 'pytorchjobs.kubeflow.org is forbidden: User "runner" cannot create')
 
@@ -39,6 +40,9 @@ def test_a_launcher_sits_out_an_api_server_that_rejects_everything_while_it_star
         for body in there.objects("Pod"):
             there.nodes.end(body["metadata"]["name"], 0)
     assert coming.result(0).folder == job.folder
+    noted, name = JobReference.read(job.folder), jobs(there)[0]["metadata"]["name"]
+    assert (noted.kind, noted.name) == ("PyTorchJob", name)
+    assert noted.commands[1] == f"kubectl describe -n {noted.namespace} pytorchjobs.kubeflow.org {name}"
 
 
 def test_a_server_that_is_not_ready_is_an_outage_however_long(there: Cluster) -> None:

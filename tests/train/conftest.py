@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.train.odd import TARGETS, Made, untrained, with_odd_rows
-from tests.train.problems import ROWS, Outcome, flights, run, write
+from tests.train.problems import ROWS, Outcome, flights, note_job, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.launch.job import Job, Result
@@ -40,6 +40,7 @@ class Interrupted:
             (job.folder / place).mkdir()
             (job.folder / place / "half.parquet").write_bytes(b"half of it")
         (job.folder / "half-written").touch()
+        note_job(job.name, job.folder)
         return Local().run(job)
 
 
@@ -49,7 +50,8 @@ def trained_again(training_set: Path, tmp_path_factory: pytest.TempPathFactory) 
     place = tmp_path_factory.mktemp("again")
     shared = place / "shared"
     shared.mkdir()
-    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
+    links = {"logs": "https://logs.example/{namespace}/{kind}?job={name}"}
+    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared), "links": links}
     return run(training_set, place / "out", Interrupted(), resources=resources)
 
 

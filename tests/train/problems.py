@@ -13,7 +13,7 @@ from torch import nn
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Mlp, Training
-from trainwright.launch.job import Launcher
+from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.group import Group
 from trainwright.train.loader import Loader
@@ -61,6 +61,15 @@ def write(folder: Path, splits: dict[str, pa.Table], **roles: str) -> Snapshot:
     """Write a training set in files of 2,000 rows."""
     parts = {name: [table] for name, table in splits.items()}
     return tables.write_snapshot(folder, parts, parents={}, roles=ROLES | roles, rows_per_file=2000)
+
+
+def note_job(name: str, folder: Path) -> None:
+    """Note a job as the launcher of a cluster does, which this environment has no client for."""
+    commands = (
+        f"kubectl logs -n team-a -l training.kubeflow.org/job-name={name}",
+        f"kubectl describe {name}",
+    )
+    JobReference(kind="PyTorchJob", namespace="team-a", name=name, commands=commands).write(folder)
 
 
 @dataclass(frozen=True)

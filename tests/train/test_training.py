@@ -1,6 +1,8 @@
 """A training of two processes, seen from what it leaves behind."""
 
+import html
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -11,10 +13,10 @@ import pyarrow.compute as pc
 import pytest
 from numpy.typing import NDArray
 
-from tests.train.problems import Outcome, run
+from tests.train.problems import Outcome, note_job, run
 from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
-from trainwright.errors import Diverged, InternalError
+from trainwright.errors import Diverged, Hang, InternalError
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.tracking.history import FILE as HISTORY
 from trainwright.train.__main__ import _clear
@@ -155,6 +157,38 @@ def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
     (home,) = (shared / "trainwright" / "jobs").iterdir()
     assert (home / "attempts" / "0001" / Completion.FILE).exists(), "a step that is lost now finds it"
     assert not (home / "checkpoints").exists()
+
+
+def test_the_summary_and_the_page_of_a_job_on_a_cluster_lead_to_it(trained_again: Outcome) -> None:
+    summary = (trained_again.folder / "summary.md").read_text()
+    (name,) = set(re.findall(r"PyTorchJob `team-a/(tw-train-[0-9a-f]{10})`", summary))
+    assert f"- [logs](https://logs.example/team-a/pytorchjob?job={name})" in summary
+    page = html.unescape((trained_again.folder / "report.html").read_text())
+    for command in (
+        "kubectl logs -n team-a -l training.kubeflow.org/job-name=",
+        "kubectl describe tw-train-",
+    ):
+        assert command in summary
+        assert command in page
+    assert f"team-a/{name}" in page
+
+
+def test_a_failed_job_on_a_cluster_names_the_pages_of_its_logs(training_set: Path, tmp_path: Path) -> None:
+    class Failing:
+        name = "pytorchjob"
+
+        def run(self, job: Job) -> Result:
+            note_job("tw-1", job.folder)
+            raise Hang("no progress", hint="Look at it.")
+
+    resources = {
+        "launcher": "pytorchjob",
+        "mount": str(tmp_path),
+        "links": {"Loki": "https://l.example/{name}"},
+    }
+    with pytest.raises(Hang) as caught:
+        run(training_set, tmp_path / "out", Failing(), resources=resources)
+    assert caught.value.hint == "Look at it. Loki: https://l.example/tw-1"
 
 
 class Harvested:

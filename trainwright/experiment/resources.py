@@ -1,5 +1,6 @@
 """Section ``resources``: on how much the training runs, and where."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -76,6 +77,23 @@ class Resources(Section):
     mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: where the claim is mounted.")
     placement: Placement = Field(default_factory=Placement)
     budget: Budget = Field(default_factory=Budget)
+    links: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Pages of a dashboard or log system for the step's summary, by title; `{kind}`, "
+        "`{namespace}` and `{name}` of the job are filled in.",
+    )
+
+    @field_validator("links")
+    @classmethod
+    def _are_addresses(cls, links: dict[str, str]) -> dict[str, str]:
+        for title, template in links.items():
+            rest = re.sub(r"\{(kind|namespace|name)\}", "", template)
+            if not re.fullmatch(r"https?://[^\s{}()<>]+", rest):
+                raise ValueError(
+                    f"{title} is {template!r}; expected an address (https://…) with no other placeholders "
+                    "than {kind}, {namespace} and {name}"
+                )
+        return links
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -43,6 +43,24 @@ class Completion(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobReference(Document):
+    """A job on a cluster, noted in the folder of its attempt for the pages that link to it.
+
+    Attributes:
+        kind: ``PyTorchJob`` or ``TrainJob``.
+        namespace: Its namespace.
+        name: Its name.
+        commands: kubectl commands that show the logs of all its pods, and the job itself.
+    """
+
+    FILE: ClassVar[str] = "kubernetes_job.json"
+    kind: str
+    namespace: str
+    name: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """How often a launcher makes another attempt at a job, by what ended the one before.
 

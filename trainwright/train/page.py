@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright.launch.job import JobReference
 from trainwright.report.charts import Series, lines
 from trainwright.report.page import Block, Figure, Page, Section, Table, write_page
 from trainwright.tracking.history import History
@@ -47,7 +48,7 @@ def write_training_page(
         facts: Names and values that belong at the top.
         trouble: Why it ended early; empty if it did not.
     """
-    sections = list(_sections(history, trouble))
+    sections = [*_sections(history, trouble), *_job(path.parent)]
     write_page(Page(title="Training", subtitle=headline, facts=facts, sections=sections), path)
 
 
@@ -66,6 +67,14 @@ def _sections(history: History, trouble: str) -> Iterator[Section]:
     events = [event for event in history.events if event["event"] == "began"]
     if len(events) > 1:
         yield Section("Starts", [_starts(events)])
+
+
+def _job(folder: Path) -> Iterator[Section]:
+    """Yield which job of the cluster ran the attempt of a folder, and how to see its pods."""
+    if (folder / JobReference.FILE).exists():
+        job = JobReference.read(folder)
+        rows = [(job.kind, f"{job.namespace}/{job.name}"), *(("see", command) for command in job.commands)]
+        yield Section("Job", [Table(("What", ""), rows)])
 
 
 _FEW = 20

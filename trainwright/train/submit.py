@@ -1,6 +1,7 @@
 """Submits a training as a job, and harvests what it made. Runs without torch and without pyarrow."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainwright.errors import InputError, InternalError, TrainwrightError
 from trainwright.experiment import Network, Resources, Tracking, Training, read_network
 from trainwright.launch import choice
 from trainwright.launch.attempt import publish
-from trainwright.launch.job import FOLDER, Budget, Job, Launcher, Result
+from trainwright.launch.job import FOLDER, Budget, Job, JobReference, Launcher, Result
 from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 from trainwright.report import markdown
 from trainwright.tracking.shipping import Destination, given_by_kfp
@@ -131,6 +132,8 @@ def submit(
             result = (launcher or _launcher(plan)).run(job)
         except TrainwrightError as error:
             show_failure(error, folder, summary, report)
+            if links := _links(folder, plan.resources.links):
+                error.hint = f"{error.hint} {', '.join(f'{title}: {url}' for title, url in links)}".strip()
             raise
         # Not always in the folder that was asked for: a launcher may have found the job, or tried again.
         show_page(result.folder, report)
@@ -140,7 +143,7 @@ def submit(
         publish(result.folder / "model", model, copy=shared)
         # Within: with its end, what the training could be gone on with is removed.
         summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(_summarize(model, submitted))
+        summary.write_text(_summarize(model, submitted) + _job(result.folder, plan.resources.links))
     return submitted
 
 
@@ -273,6 +276,28 @@ def _harvest(result: Result) -> Submitted:
             f"{', '.join(wrong)} differ from what the completion marker says", where=str(folder)
         )
     return Submitted(model.digest, predictions.digest, model.metrics)
+
+
+def _links(folder: Path, templates: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the configured pages of the job that ran in an attempt's folder; none for a local one."""
+    if not (folder / JobReference.FILE).exists():
+        return []
+    job = JobReference.read(folder)
+    places = {"{kind}": job.kind.lower(), "{namespace}": job.namespace, "{name}": job.name}
+    return [
+        (title, re.sub("|".join(map(re.escape, places)), lambda found: places[found[0]], template))
+        for title, template in templates.items()
+    ]
+
+
+def _job(folder: Path, templates: Mapping[str, str]) -> str:
+    """Write which job ran, with links and commands that show it."""
+    if not (folder / JobReference.FILE).exists():
+        return ""
+    job = JobReference.read(folder)
+    links = "".join(f"- [{markdown.escape(title)}]({url})\n" for title, url in _links(folder, templates))
+    commands = "\n".join(job.commands)
+    return f"\n{job.kind} `{job.namespace}/{job.name}`\n\n{links}\n```\n{commands}\n```\n"
 
 
 def _summarize(model: Path, submitted: Submitted) -> str:

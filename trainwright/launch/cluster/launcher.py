@@ -175,6 +175,7 @@ class ClusterLauncher:
         sys.stderr.write(
             f"logs of all its pods: {telling.logs_of_all(self._api.kind, self._api.namespace, name)}\n"
         )
+        telling.note_job(self._api.kind, self._api.namespace, name, held.folder)
         past = ledger.Ledger.before(held.folder)
         limits = Limits(
             timeout_s=job.timeout_s,

@@ -13,6 +13,7 @@ from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.diagnosis import Observed, redaction, timeline
 from trainwright.launch.diagnosis import log as logs
 from trainwright.launch.failure import Failure
+from trainwright.launch.job import JobReference
 
 _TAIL = 40
 _MAX_COMMANDS = 8
@@ -94,6 +95,17 @@ def logs_of_all(kind: Kind, namespace: str, name: str) -> str:
     """Write the command that shows the logs of all ranks, each line with its pod."""
     which = f"-n {shlex.quote(namespace)} -l {kind.pods}={name} -c {kind.container}"
     return f"kubectl logs {which} --prefix --tail=-1 --max-log-requests=64"
+
+
+def note_job(kind: Kind, namespace: str, name: str, folder: Path) -> None:
+    """Note the job of an attempt in its folder; that it cannot be noted must not stop the job."""
+    described = f"kubectl describe -n {shlex.quote(namespace)} {kind.full} {name}"
+    commands = (logs_of_all(kind, namespace, name), described)
+    reference = JobReference(kind=kind.kind, namespace=namespace, name=name, commands=commands)
+    try:
+        reference.write(folder)
+    except OSError as error:
+        sys.stderr.write(f"the job could not be noted in {folder}: {error}\n")
 
 
 def _elsewhere(failure: Failure, observed: Observed, kind: Kind, namespace: str) -> str:
