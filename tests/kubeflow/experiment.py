@@ -19,7 +19,8 @@ feature { name: "late" type: INT presence { min_fraction: 1 min_count: 1 }
 string_domain { name: "shop" value: "east" value: "north" value: "south" value: "west" }
 """
 SIZES = {
-    "ingest": "1G", "validate": "2G", "join": "1500M", "score": "1G", "evaluate": "1G", "probe": "1500M",
+    "ingest": ("300m", "1G"), "validate": ("600m", "2G"), "join": ("600m", "1500M"), "score": ("300m", "1G"),
+    "evaluate": ("300m", "1G"), "probe": ("600m", "1500M"),
 }  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def write(folder: Path, name: str, source: str, tracking_uri: str, **changes: di
         "network": {"kind": "mlp", "hidden": [16]},
         "training": {"epochs": 3, "batch_size": 256, "learning_rate": 0.05},
         "resources": {"launcher": "auto", "nodes": 1, "processes": 2, "timeout_s": 900},
-        "steps": {step: {"cpu": "200m", "memory": memory} for step, memory in SIZES.items()},
+        "steps": {step: {"cpu": cpu, "memory": memory} for step, (cpu, memory) in SIZES.items()},
         "evaluation": {"min_auc": 0.6, "missing_baseline": "bootstrap", "resamples": 200},
         "registry": {"model": "acceptance", "tracking_uri": tracking_uri},
     }

@@ -17,7 +17,7 @@ DATA = {
     "split_by": "id",
     "min_rows": 10,
 }
-CORES, MEMORY = "200m", "600M"
+CORES, MEMORY = "400m", "600M"
 ROWS = 2000
 
 
