@@ -86,7 +86,7 @@ STEPS = (
         "join",
         "feast",
         "import feast, duckdb, ibis\nfrom trainwright.experiment import Features\n"
-        "from trainwright.join.training_set import make_training_set",
+        "from trainwright.join.join import make_training_set",
         "made = make_training_set(here['snapshot'], given['ingest'], Features.parse(given['features'], 'f'), "
         "given['resolve'][1], here['training_set'], here['join.md'], quarantine=here['quarantine'], "
         "quarantine_version=given['validate']).digest",

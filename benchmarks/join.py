@@ -83,8 +83,8 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Features
 from trainwright.featurestore import open_service
-from trainwright.join import training_set
-from trainwright.join.source import Source, microseconds
+from trainwright.join import join as training_set
+from trainwright.join.history import FileHistory, microseconds
 from trainwright.storage import take_listing
 repository = folder / "repository"
 settings = repository / "feature_store.yaml"
@@ -103,7 +103,7 @@ if way == "ours":
     service = open_service(str(repository), "all")
     at, joined = microseconds(rows["event_timestamp"]), rows
     for view in service.views:
-        source = Source(view)
+        source = FileHistory(view)
         found = source.take(source.find(rows, at))
         for name in found.column_names:
             joined = joined.append_column(name, found[name])

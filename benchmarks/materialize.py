@@ -67,11 +67,11 @@ folder, way = Path(sys.argv[1]), sys.argv[2]
 from feast import FeatureStore
 import feast.infra.online_stores.sqlite, feast.infra.online_stores.redis
 from trainwright.experiment import Materialize
-from trainwright.materialize import latest, online, redis, sqlite
+from trainwright.materialize import latest, materialize, redis, writers
 section = Materialize(repository=str(folder), source=str(folder / "*.parquet"), state=str(folder / "state"))
 start = time.perf_counter()
 if way == "ours":
-    online.materialize(section, "", "", folder / "out", folder / "out" / "summary.md")
+    materialize.materialize(section, "", "", folder / "out", folder / "out" / "summary.md")
 else:
     FeatureStore(repo_path=str(folder)).materialize(datetime(2023, 1, 1, tzinfo=UTC), datetime.now(UTC))
 seconds = time.perf_counter() - start

@@ -38,7 +38,7 @@ def join(
     from trainwright.experiment import Features
 
     with reported("join"):
-        from trainwright.join.training_set import make_training_set
+        from trainwright.join.join import make_training_set
 
         section = Features.parse(features, "parameter features")
         made = make_training_set(

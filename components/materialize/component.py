@@ -36,7 +36,7 @@ def materialize(
     from trainwright.experiment import Materialize
 
     with reported("materialize"):
-        from trainwright.materialize.online import materialize as bring
+        from trainwright.materialize.materialize import materialize as bring
 
         asked = Materialize.parse(section, "parameter section")
         places = Path(online.path), Path(summary.path)

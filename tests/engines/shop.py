@@ -20,7 +20,7 @@ from tests.materialize.shop import Shop, at, row
 from trainwright import tables
 from trainwright.errors import TrainwrightError
 from trainwright.experiment import Features
-from trainwright.join.training_set import make_training_set
+from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
 SPARK = {

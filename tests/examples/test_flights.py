@@ -26,7 +26,7 @@ from trainwright import tables
 from trainwright.authoring.arguments import load
 from trainwright.experiment import Experiment
 from trainwright.featurestore import open_service
-from trainwright.join.training_set import make_training_set
+from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
 NEW_YORK = ZoneInfo("America/New_York")

@@ -13,8 +13,8 @@ from tests.featurestore.repository import UTC_US, ViewSpec, at, make_repository
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.experiment import Features
-from trainwright.join import joining
-from trainwright.join.training_set import make_training_set
+from trainwright.join import chunks
+from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
 Joined = tuple[Snapshot, pa.Table, str, str]
@@ -69,13 +69,13 @@ def join(tmp_path: Path) -> Callable[..., Joined]:
     """Join a service to sales; gives the manifest, all rows, the headline and the summary."""
 
     def joined(repository: Path | str, splits: dict[str, list[dict[str, Any]]], **changes: Any) -> Joined:
-        roles, source_of = changes.pop("roles", ROLES), changes.pop("source_of", joining.source_of)
+        roles, open_history = changes.pop("roles", ROLES), changes.pop("open_history", chunks.open_history)
         sales = write_sales(tmp_path / "sales", splits, roles=roles)
         features = features_of(repository, **changes)
         version = take_listing(features.source).content_digest
         made = make_training_set(
             tmp_path / "sales", sales.digest, features, version, tmp_path / "set", tmp_path / "summary.md",
-            source_of=source_of,
+            open_history=open_history,
         )  # fmt: skip
         rows = pa.concat_tables([tables.read_split(tmp_path / "set", made, name) for name in made.splits])
         return made, rows, Record.read(tmp_path / "set").headline, (tmp_path / "summary.md").read_text()

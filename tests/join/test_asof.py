@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.join.asof import NOTHING, History, _earlier_created
-from trainwright.join.codes import UNKNOWN, Codes
+from trainwright.join.history import NOTHING, UNKNOWN, Codes, History, _earlier_created
 
 ROW = st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 15))
 ASKED = st.tuples(st.integers(-1, 3), st.integers(-2, 18))

@@ -10,7 +10,7 @@ import pytest
 from tests.featurestore.repository import ViewSpec, at, make_repository
 from tests.join.conftest import Joined
 from trainwright.errors import DataRefused
-from trainwright.join.scores import single_column_scores
+from trainwright.join.audit import single_column_scores
 
 
 def by_pairs(score: np.ndarray, label: np.ndarray) -> float:

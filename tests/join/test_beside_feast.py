@@ -19,10 +19,9 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.featurestore import open_service
-from trainwright.join import referee
-from trainwright.join.asof import Found, Ints
+from trainwright.join import reference
 from trainwright.join.audit import Audit
-from trainwright.join.source import Source
+from trainwright.join.history import AsOfResult, FileHistory, Ints
 
 
 @pytest.mark.parametrize("pairs_per_span", [10**9, 100])
@@ -35,7 +34,9 @@ def test_feast_asked_about_many_short_spans_of_time_says_the_same(
     rows = tables.read_split(tmp_path / "sales", Snapshot.read(tmp_path / "sales"), "train")
     service = open_service(str(repository), "shop_v1")
     for view, spec in zip(service.views, views, strict=True):
-        found = referee.feast_values(service, Source(view), rows, "sold", pairs_per_span=pairs_per_span)
+        found = reference.feast_values(
+            service, FileHistory(view), rows, "sold", pairs_per_span=pairs_per_span
+        )
         [feature] = spec.features
         assert found.column(0).to_pylist() == [known_value(spec, row, feature) for row in sales]
 
@@ -54,14 +55,14 @@ def test_feast_joins_as_many_rows_again_as_are_asked_for_at_most(
 LATE = {"product": 1, "price": 99.0, "currency": "EUR", "event": at(10), "created": at(30)}
 
 
-class Mistaken(Source):
+class Mistaken(FileHistory):
     """A view's rows, where one row of the history is taken for every row that is joined to."""
 
     taken = 0
 
-    def find(self, rows: pa.Table, at: Ints) -> Found:  # noqa: ARG002
+    def find(self, rows: pa.Table, at: Ints) -> AsOfResult:  # noqa: ARG002
         nothing = np.zeros(at.size, dtype=bool)
-        return Found(np.full(at.size, self.taken), nothing, nothing)
+        return AsOfResult(np.full(at.size, self.taken), nothing, nothing)
 
 
 class Leaking(Mistaken):
@@ -75,7 +76,9 @@ def test_a_join_that_lets_later_values_in_is_refused_and_leaves_no_training_set(
 ) -> None:
     repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, LATE])])
     with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*99\.0"):
-        join(repository, {"train": [sale("b", 20), sale("c", 31)]}, source_of=lambda view, _: Leaking(view))
+        join(
+            repository, {"train": [sale("b", 20), sale("c", 31)]}, open_history=lambda view, _: Leaking(view)
+        )
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     assert "**1 values leak: refused.**" in (tmp_path / "summary.md").read_text()
     assert Audit.read(tmp_path / "set").views[0].leaks == 1
@@ -85,7 +88,9 @@ def test_a_join_unlike_that_of_feast_is_refused_with_both_values(join: Join, tmp
     """An older value than the newest known one is no leak: only a second join can tell."""
     repository = make_repository(tmp_path / "repo", [PRICES])
     with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*10\.0.*Feast gives .*11\.0"):
-        join(repository, {"train": [sale("a", 5), sale("b", 30)]}, source_of=lambda view, _: Mistaken(view))
+        join(
+            repository, {"train": [sale("a", 5), sale("b", 30)]}, open_history=lambda view, _: Mistaken(view)
+        )
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     found = Audit.read(tmp_path / "set").views[0]
     assert (found.leaks, found.differing_from_feast) == (0, 1)

@@ -13,9 +13,8 @@ import pytest
 from tests.featurestore.repository import PRICES, UTC_US, at, write_table
 from trainwright.errors import DependencyError, InternalError
 from trainwright.featurestore import Service, View
-from trainwright.join.distinct import complete_rows, distinct_rows
-from trainwright.join.engine import EngineSource, _unmistakable
-from trainwright.join.source import microseconds
+from trainwright.join.engine import EngineHistory, _distinguishable
+from trainwright.join.history import complete_rows, distinct_rows, microseconds
 
 Answer = Callable[[pa.Table], pa.Table]
 
@@ -26,12 +25,12 @@ def asked(*columns: list[object]) -> pa.Table:
 
 def test_rows_whose_keys_are_the_same_as_one_text_are_asked_for_apart() -> None:
     rows = asked([1, 12, 7, 12, 1], [23, 3, 7, 3, 23], [5, 5, 5, 6, 6])
-    parts = [part.tolist() for part in _unmistakable(rows, np.arange(5))]
+    parts = [part.tolist() for part in _distinguishable(rows, np.arange(5))]
     assert parts == [[0, 2, 3], [1, 4]]
 
 
 def test_rows_of_one_key_are_asked_for_at_once() -> None:
-    assert [part.tolist() for part in _unmistakable(asked([1, 12], [5, 5]), np.arange(2))] == [[0, 1]]
+    assert [part.tolist() for part in _distinguishable(asked([1, 12], [5, 5]), np.arange(2))] == [[0, 1]]
 
 
 def test_a_row_with_a_null_in_its_key_is_not_asked_for_and_a_repeated_one_once() -> None:
@@ -39,7 +38,7 @@ def test_a_row_with_a_null_in_its_key_is_not_asked_for_and_a_repeated_one_once()
     first, number = distinct_rows(rows.columns)
     assert [first[place] for place in number] == [0, 1, 0, 3]
     assert complete_rows(rows.take(pa.array(first))).size == 1
-    assert _unmistakable(rows, np.empty(0, dtype=np.int64)) == []
+    assert _distinguishable(rows, np.empty(0, dtype=np.int64)) == []
 
 
 class Engine:
@@ -54,7 +53,7 @@ class Engine:
         return SimpleNamespace(to_spark_df=lambda: frame)
 
 
-def source(folder: Path, answer: Answer) -> EngineSource:
+def source(folder: Path, answer: Answer) -> EngineHistory:
     """A view of prices, at most six hours old, that an engine joins."""
     write_table(folder / "prices.parquet", PRICES)
     batch_source = SimpleNamespace(spark_options=SimpleNamespace(path=""))
@@ -73,7 +72,7 @@ def source(folder: Path, answer: Answer) -> EngineSource:
     config = SimpleNamespace(offline_store=SimpleNamespace(type="spark"))
     provider = SimpleNamespace(offline_store=Engine(answer))
     feast = SimpleNamespace(config=config, provider=provider, registry=None, project="shop")
-    return EngineSource(view, Service(name="shop_v1", views=(view,), feast=feast))
+    return EngineHistory(view, Service(name="shop_v1", views=(view,), feast=feast))
 
 
 ROWS = pa.table({"product": [1, 2, 1], "sold": pa.array([at(1), at(2), at(10)], UTC_US)})
@@ -115,7 +114,7 @@ def test_a_value_that_an_engine_must_not_give_is_a_leak(times: Times, wrong: int
 @pytest.mark.parametrize("places", [[0, 1], [0, 1, 2, 2], [0, 1, 1]])
 def test_an_engine_that_loses_a_row_or_gives_one_twice_is_refused(places: list[int], tmp_path: Path) -> None:
     found = source(tmp_path, lambda asked: given(asked, RIGHT).take(places))
-    with pytest.raises(InternalError, match=f"was asked for 3 rows and gave {len(places)}"):
+    with pytest.raises(InternalError, match=f"returned {len(places)} rows, expected 3"):
         found.find(ROWS, SOLD)
 
 

@@ -17,7 +17,7 @@ from tests.storage.servers import certificate as certificate_in
 from tests.storage.stores import Bucket
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.featurestore import checked_out
-from trainwright.join.training_set import make_training_set
+from trainwright.join.join import make_training_set
 from trainwright.storage import head, take_listing
 
 SALES = {"train": [{"sale": "a", "sold": at(30), "returned": 0, "shop": "x", "product": 1, "pieces": 2}]}

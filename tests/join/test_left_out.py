@@ -13,7 +13,7 @@ from tests.join.sales import sale
 from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import InputError
-from trainwright.join.training_set import make_training_set
+from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
 Make = Callable[..., Snapshot]

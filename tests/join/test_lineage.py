@@ -12,7 +12,7 @@ from tests.join.conftest import features_of, write_sales
 from tests.join.sales import Join, sale
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import InputError
-from trainwright.join.training_set import make_training_set
+from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
 

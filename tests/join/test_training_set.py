@@ -16,9 +16,9 @@ from tests.join.conftest import features_of, write_sales
 from tests.join.sales import Join, Row, known_value, random_sales, random_views, sale
 from tests.storage.stores import Bucket
 from trainwright.featurestore import open_service
-from trainwright.join import joining
+from trainwright.join import chunks
 from trainwright.join.audit import Audit
-from trainwright.join.left_out import read_left_out
+from trainwright.join.quarantine import read_quarantine
 
 
 def test_every_value_is_the_one_that_a_search_in_plain_python_finds(join: Join, tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_chunks_of_rows_change_nothing(tmp_path: Path) -> None:
     service = open_service(features.repository, features.service)
 
     def joined(chunk_rows: int | None) -> tuple[list[tuple[str, Row]], Audit, int]:
-        nothing = read_left_out(None, "", snapshot.digest, "sale")
-        join = joining.Join(snapshot, service, features, nothing, chunk_rows=chunk_rows)
+        nothing = read_quarantine(None, "", snapshot.digest, "sale")
+        join = chunks.Join(snapshot, service, features, nothing, chunk_rows=chunk_rows)
         pieces = list(join.rows(tmp_path / "sales"))
         rows = [(split, row) for split, piece in pieces for row in piece.to_pylist()]
         return rows, join.audit(), len(pieces)

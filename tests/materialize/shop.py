@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from trainwright.experiment import Materialize
 from trainwright.featurestore import close_store
-from trainwright.materialize.online import OnlineState, materialize
-from trainwright.materialize.watermark import History
+from trainwright.materialize.materialize import OnlineState, materialize
+from trainwright.materialize.watermark import WatermarkHistory
 
 UTC_US = pa.timestamp("us", tz="UTC")
 START = datetime(2024, 3, 1, tzinfo=UTC)
@@ -137,9 +137,9 @@ class Shop:
         return list(zip(*(found[name] for name in names), strict=True))
 
 
-def history(shop: Shop) -> History:
+def history(shop: Shop) -> WatermarkHistory:
     """Return the watermarks of a shop's view."""
-    return History(str(shop.folder / "state" / shop.project / "stock"))
+    return WatermarkHistory(str(shop.folder / "state" / shop.project / "stock"))
 
 
 def forget(folder: Path) -> None:

@@ -14,7 +14,7 @@ from trainwright.errors import TransientError
 from trainwright.featurestore import close_store
 from trainwright.materialize.definitions import apply_plan, make_plan
 from trainwright.storage import list_files
-from trainwright.storage.lease import held
+from trainwright.storage.lease import hold_lease
 
 ENTITY = "from feast import Entity, ValueType\nproduct = Entity(name='product', value_type=ValueType.INT64)\n"
 
@@ -69,7 +69,7 @@ def applying(repository: Path) -> Iterator[None]:
 
 def test_while_one_applies_another_waits_and_applies_nothing(repository: Path) -> None:
     plan = make_plan(str(repository))
-    with applying(repository), pytest.raises(TransientError, match="another apply has been under way"):
+    with applying(repository), pytest.raises(TransientError, match="another apply held the lock"):
         apply_plan(str(repository), plan, wait_s=0)
     assert not (repository.parent / "registry.db").exists()
     before = sorted(repository.iterdir())
@@ -82,7 +82,10 @@ def test_while_one_applies_another_waits_and_applies_nothing(repository: Path) -
 def test_a_registry_in_a_bucket_has_a_lease_beside_it(repository: Path, registry: str) -> None:
     """Whoever else writes it may be on any machine; Feast itself writes it without any condition."""
     plan = make_plan(str(repository))
-    with held(f"{registry}.lease", lease_s=60, wait_s=0), pytest.raises(TransientError, match="another run"):
+    with (
+        hold_lease(f"{registry}.lease", lease_s=60, wait_s=0),
+        pytest.raises(TransientError, match="another run"),
+    ):
         apply_plan(str(repository), plan, wait_s=0)
     apply_plan(str(repository), plan, wait_s=0)
     assert names(repository) == ["product"]

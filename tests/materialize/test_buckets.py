@@ -13,7 +13,7 @@ from tests.materialize.shop import Shop, at, row
 from tests.storage.stores import Bucket
 from trainwright.errors import TransientError
 from trainwright.storage import list_files
-from trainwright.storage.lease import _take, held
+from trainwright.storage.lease import _take, hold_lease
 
 
 def put(bucket: Bucket, name: str, shop: Shop, rows: list[dict[str, Any]]) -> None:
@@ -49,9 +49,9 @@ def test_a_lease_in_a_bucket_outlives_its_owner_only_for_a_while(bucket: Bucket)
     dead._ended.set()  # no sign of life from now on
     with (
         pytest.raises(TransientError, match="another run has been writing"),
-        held(folder, lease_s=600, wait_s=0),
+        hold_lease(folder, lease_s=600, wait_s=0),
     ):
         pass
     time.sleep(2.1)  # the lease of the dead one has run out then, however long all else takes
-    with held(folder, lease_s=2, wait_s=120), pytest.raises(TransientError, match="the lease was lost"):
+    with hold_lease(folder, lease_s=2, wait_s=120), pytest.raises(TransientError, match="the lease was lost"):
         dead.require()

@@ -9,7 +9,7 @@ import pytest
 from tests.materialize.shop import Shop
 from trainwright.errors import InputError
 from trainwright.materialize.__main__ import main
-from trainwright.materialize.definitions import Plan, apply_plan, lines_of, make_plan
+from trainwright.materialize.definitions import ApplyPlan, apply_plan, format_plan, make_plan
 
 DEFINITIONS = """
 from datetime import timedelta
@@ -47,7 +47,7 @@ def files(repository: Path) -> list[Path]:
 
 def test_a_plan_says_what_is_new_and_writes_nothing(repository: Path) -> None:
     before = files(repository)
-    lines = lines_of(make_plan(str(repository)))
+    lines = format_plan(make_plan(str(repository)))
     assert "+ feature view stock" in lines
     assert "+ entity product" in lines
     assert files(repository) == before
@@ -61,7 +61,7 @@ def test_an_approved_plan_is_applied_and_then_nothing_is_left_to_do(repository: 
     apply_plan(str(repository), make_plan(str(repository)))
     plan = make_plan(str(repository))
     assert plan.changes == ()
-    assert lines_of(plan) == [f"{plan.project}: the registry has these definitions already."]
+    assert format_plan(plan) == [f"{plan.project}: the registry has these definitions already."]
     with sqlite3.connect(repository.parent / "online.db") as database:
         assert len(database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()) == 1
 
@@ -84,7 +84,7 @@ def test_a_plan_that_was_applied_by_someone_else_meanwhile_is_refused(repository
 def test_a_changed_property_is_shown_before_and_after(repository: Path) -> None:
     apply_plan(str(repository), make_plan(str(repository)))
     write(repository, ttl=2)
-    assert lines_of(make_plan(str(repository))) == [
+    assert format_plan(make_plan(str(repository))) == [
         "~ feature view stock",
         '    ttl: "3600s" -> "7200s"',
     ]
@@ -94,7 +94,7 @@ def test_a_view_that_goes_is_shown_with_what_is_lost(repository: Path) -> None:
     apply_plan(str(repository), make_plan(str(repository)))
     text = (repository / "definitions.py").read_text()
     (repository / "definitions.py").write_text(text[: text.index("stock = FeatureView")])
-    lines = lines_of(make_plan(str(repository)))
+    lines = format_plan(make_plan(str(repository)))
     place = lines.index("- feature view stock")
     assert lines[place + 1] == "    its rows in the online store are deleted"
 
@@ -111,7 +111,7 @@ def test_the_commands_write_a_plan_and_apply_it(
     path = tmp_path / "plan.json"
     main(["plan", str(repository), "--output", str(path)])
     shown = capsys.readouterr().out.splitlines()
-    digest = Plan.read(path).digest[:12]
+    digest = ApplyPlan.read(path).digest[:12]
     assert shown[-1] == f"plan {digest} in {path}"
     main(["apply", str(repository), "--plan", str(path)])
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"plan {digest} is applied.")
@@ -125,4 +125,4 @@ def test_no_run_of_data_applies_anything() -> None:
         for path in library.rglob("*.py")
         if ".apply(" in path.read_text() and "feast" in path.read_text()
     }
-    assert calling == {"featurestore/definitions.py", "materialize/definitions.py"}
+    assert calling == {"featurestore/repository.py", "materialize/definitions.py"}

@@ -17,9 +17,9 @@ from tests.materialize.shop import STOCK, Shop, at, forget, history, row
 from tests.materialize.strikes import COUNT, REPLIES, struck
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online
-from trainwright.materialize.online import materialize
+from trainwright.materialize.materialize import materialize
 from trainwright.materialize.redis import SCRIPT_ROWS
-from trainwright.storage.lease import held
+from trainwright.storage.lease import hold_lease
 
 
 def start(shop: Shop, out: str, **changes: Any) -> ForkProcess:
@@ -87,21 +87,21 @@ def test_a_living_writer_is_waited_for_and_then_left_alone(make_shop: Callable[.
     shop = make_shop().apply()
     folder = str(shop.folder / "state" / shop.project / "stock")
     refused = pytest.raises(TransientError, match="another run has been writing here")
-    with held(folder, lease_s=600, wait_s=0), refused:
+    with hold_lease(folder, lease_s=600, wait_s=0), refused:
         shop.run(wait_s=1, lease_s=600)
     shop.run(wait_s=0)
 
 
 def test_the_check_finds_a_store_that_holds_something_else(make_shop: Callable[..., Shop]) -> None:
     """Another writer, outside of the lease, puts other values there between the write and the check."""
-    from trainwright.materialize import online as runs
+    from trainwright.materialize.materialize import _Task
 
     shop = make_shop("redis").apply()
     shop.add("a", [row(1, 0, 10), row(2, 0, 20)])
     opened = open_online(str(shop.repository))
     from trainwright.materialize.check import check, require_equal
     from trainwright.materialize.latest import latest_rows
-    from trainwright.materialize.window import Window
+    from trainwright.materialize.watermark import Window
     from trainwright.storage import list_files
 
     window = Window(None, at(5))
@@ -112,7 +112,8 @@ def test_the_check_finds_a_store_that_holds_something_else(make_shop: Callable[.
         assert (found.wrong, found.example) == (2, "product=1: it is not there")
         with pytest.raises(DependencyError, match="2 of 2 compared keys of view 'stock'"):
             require_equal(found, view, "redis")
-        runs._by_us(opened, view, latest, Held(), lambda: None)  # type: ignore[arg-type]
+        task = _Task(opened, view, (), shop.section(), Held(), at(5), None, window, window)  # type: ignore[arg-type]
+        task.write(latest)
         assert check(opened, view, rows, window).wrong == 0
     shop.add("a", [row(1, 0, 11), row(2, 1, 20)])
     with latest_rows(view, list_files(view.source), window) as latest:
@@ -155,7 +156,7 @@ def test_a_lease_whose_owner_died_is_taken_over_and_the_dead_one_may_not_write(t
     started = time.monotonic()
     dead = _take(folder, 0.1, 0)
     dead._ended.set()  # no sign of life from now on
-    with held(folder, lease_s=1, wait_s=120):
+    with hold_lease(folder, lease_s=1, wait_s=120):
         assert time.monotonic() - started > 0.5
         with pytest.raises(TransientError, match="the lease was lost"):
             dead.require()
@@ -165,7 +166,7 @@ def test_of_many_that_ask_at_once_one_holds(tmp_path: Path) -> None:
     folder, inside, most = str(tmp_path / "lease"), [0], [0]
 
     def work() -> None:
-        with held(folder, lease_s=600, wait_s=600):
+        with hold_lease(folder, lease_s=600, wait_s=600):
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             time.sleep(0.02)

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 
 from tests.materialize.shop import Shop, at, row
 from trainwright.featurestore import open_online
-from trainwright.materialize.watermark import History
+from trainwright.materialize.watermark import WatermarkHistory
 
 
 def empty(shop: Shop, *products: int) -> None:
     """Remove a shop's rows from its store, or those of some products, behind the back of everyone."""
     import pyarrow as pa
 
-    from trainwright.materialize.keys import entity_keys
+    from trainwright.materialize.encoding import entity_keys
 
     wanted = entity_keys(pa.table({"product": pa.array(products, pa.int64())}), shop.keys).to_pylist()
     if shop.online["type"] == "sqlite":
@@ -81,8 +81,8 @@ def test_few_keys_of_few_row_groups_are_looked_up(make_shop: Callable[..., Shop]
     import pyarrow as pa
 
     from tests.materialize.test_disturbed import many
-    from trainwright.materialize.emptied import GROUPS, KEYS, look_up_earlier
-    from trainwright.materialize.window import Window
+    from trainwright.materialize.check import SAMPLED_GROUPS, SAMPLED_KEYS, look_up_earlier
+    from trainwright.materialize.watermark import Window
     from trainwright.storage import list_files
 
     shop = make_shop().apply()
@@ -93,7 +93,7 @@ def test_few_keys_of_few_row_groups_are_looked_up(make_shop: Callable[..., Shop]
     [view] = online.views
     files = list_files(view.source)
     window = Window(at(20), at(40))
-    assert look_up_earlier(online, view, files, window, None).asked == GROUPS * KEYS
+    assert look_up_earlier(online, view, files, window, None).asked == SAMPLED_GROUPS * SAMPLED_KEYS
     assert look_up_earlier(online, view, files, window, at(1) + timedelta(seconds=1)).asked == 0
     assert look_up_earlier(online, view, files, Window(None, at(40)), None).asked == 0
     online.close()
@@ -115,10 +115,12 @@ def test_of_the_watermarks_the_last_are_kept(make_shop: Callable[..., Shop]) -> 
     mark = shop.run(date=at(1).isoformat()).views[0].mark
     folder = shop.folder / "state" / shop.project / "stock"
     for number in range(2, 6):
-        History(str(folder), kept=3).add(replace(mark, number=number, reached=at(number).isoformat()))
+        WatermarkHistory(str(folder), retained=3).add(
+            replace(mark, number=number, reached=at(number).isoformat())
+        )
     assert sorted(path.name for path in folder.glob("watermark.*")) == [
         f"watermark.{number:08d}.json" for number in (3, 4, 5)
     ]
-    last = History(str(folder)).last()
+    last = WatermarkHistory(str(folder)).last()
     assert last is not None
     assert (last.number, last.reached) == (5, at(5).isoformat())

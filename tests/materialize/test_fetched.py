@@ -9,7 +9,7 @@ from tests.materialize.shop import Shop, at, row
 from tests.storage.stores import Bucket
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.experiment import Materialize
-from trainwright.materialize.online import OnlineState, materialize
+from trainwright.materialize.materialize import OnlineState, materialize
 from trainwright.storage import take_listing
 
 

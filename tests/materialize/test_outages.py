@@ -21,8 +21,8 @@ from tests.materialize.strikes import COUNT, REPLIES
 from tests.materialize.test_disturbed import many
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_service
-from trainwright.featurestore.outages import is_transient
-from trainwright.materialize.emptied import look_up_earlier
+from trainwright.featurestore.repository import is_transient
+from trainwright.materialize.check import look_up_earlier
 from trainwright.materialize.redis import RedisWriter
 
 

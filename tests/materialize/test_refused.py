@@ -12,7 +12,7 @@ import yaml
 
 from tests.materialize.shop import TIMES, Shop, at, row, sqlite
 from trainwright.errors import InputError, PermissionRefused, TransientError
-from trainwright.materialize.watermark import History
+from trainwright.materialize.watermark import WatermarkHistory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def test_a_watermark_that_something_else_wrote_is_named(make_shop: Callable[...,
     place = shop.folder / "state" / shop.project / "stock" / "watermark.00000001.json"
     place.parent.mkdir(parents=True)
     place.write_text("{")
-    with pytest.raises(InputError, match="this watermark is not JSON") as caught:
+    with pytest.raises(InputError, match="this watermark is not valid") as caught:
         shop.run(date=at(5).isoformat())
     assert caught.value.where == str(place)
     place.unlink()
@@ -42,7 +42,7 @@ def test_of_two_runs_that_end_with_the_same_number_the_second_is_told(make_shop:
     shop = make_shop().apply()
     mark = shop.run(date=at(5).isoformat()).views[0].mark
     with pytest.raises(TransientError, match="another run of view 'stock' finished meanwhile"):
-        History(str(shop.folder / "state" / shop.project / "stock")).add(mark)
+        WatermarkHistory(str(shop.folder / "state" / shop.project / "stock")).add(mark)
 
 
 READ_ONLY = """

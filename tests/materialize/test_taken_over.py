@@ -13,15 +13,15 @@ from tests.materialize.strikes import COUNT, struck
 from tests.materialize.test_disturbed import many
 from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
+from trainwright.materialize.encoding import EncodedRows, encode_rows
 from trainwright.materialize.latest import latest_rows
-from trainwright.materialize.rows import Rows, encoded
-from trainwright.materialize.window import Window
-from trainwright.materialize.writers import Held, Writer, writer_for
+from trainwright.materialize.watermark import Window
+from trainwright.materialize.writers import RequireLease, Writer, writer_for
 from trainwright.storage import lease, list_files
 
 
 @contextmanager
-def writing(shop: Shop, held: Held) -> Iterator[tuple[Writer, Rows]]:
+def writing(shop: Shop, held: RequireLease) -> Iterator[tuple[Writer, EncodedRows]]:
     """Give a writer and the rows that are there now, as a run that began now has them."""
     online = open_online(str(shop.repository))
     [view] = online.views
@@ -29,7 +29,7 @@ def writing(shop: Shop, held: Held) -> Iterator[tuple[Writer, Rows]]:
         [batch] = latest.batches()
     writer = writer_for(online, view, held)
     try:
-        yield writer, encoded(view, batch)
+        yield writer, encode_rows(view, batch)
     finally:
         writer.close()
         online.close()
@@ -64,7 +64,7 @@ def test_a_run_that_was_stopped_while_another_took_over_replaces_nothing_of_that
     assert history(shop).last().number == 1  # type: ignore[union-attr]
 
 
-def test_a_run_that_pauses_right_before_it_writes_finds_its_mark_replaced(
+def test_a_run_that_pauses_right_before_it_writes_finds_its_token_replaced(
     make_shop: Callable[..., Shop],
 ) -> None:
     """No check of the lease on this side can tell: the pause comes after it. So the server tells."""
@@ -84,7 +84,7 @@ def test_a_run_that_pauses_right_before_it_writes_finds_its_mark_replaced(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_transaction_that_began_after_the_lease_was_lost_writes_nothing(
+def test_a_batch_after_the_lease_was_lost_is_not_passed_to_feast(
     kind: str, make_shop: Callable[..., Shop]
 ) -> None:
     shop = make_shop(kind).apply()
@@ -99,35 +99,6 @@ def test_a_transaction_that_began_after_the_lease_was_lost_writes_nothing(
         with pytest.raises(TransientError, match="the lease was lost"):
             writer.write(rows)
     assert shop.read(1) == [(11, "n11")]
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_while_one_run_is_between_its_check_and_its_rows_no_other_writes(
-    kind: str, make_shop: Callable[..., Shop]
-) -> None:
-    from trainwright.errors import DependencyError
-    from trainwright.materialize.postgres import PostgresWriter
-    from trainwright.materialize.sqlite import SqliteWriter
-
-    shop = make_shop(kind).apply()
-    shop.add("a", [row(1, 0, 10)])
-    said: list[str] = []
-
-    def paused() -> None:
-        online = open_online(str(shop.repository))
-        make = SqliteWriter if kind == "sqlite" else PostgresWriter
-        other = make(online, online.views[0], lambda: None, patience_s=1)
-        with pytest.raises(DependencyError) as raised:
-            other.write(rows)
-        said.append(raised.value.what)
-        other.close()
-        online.close()
-
-    with writing(shop, paused) as (writer, rows):
-        writer.write(rows)
-    assert len(said) == 1
-    assert "lock" in said[0]
-    assert shop.read(1) == [(10, "n10")]
 
 
 def test_a_store_that_is_emptied_between_two_pieces_ends_the_run(
@@ -145,7 +116,7 @@ def test_a_store_that_is_emptied_between_two_pieces_ends_the_run(
             writer.write(rows)
 
 
-def test_no_mark_of_a_run_is_left_behind(make_shop: Callable[..., Shop], redis_port: int) -> None:
+def test_no_token_of_a_run_is_left_behind(make_shop: Callable[..., Shop], redis_port: int) -> None:
     import redis
 
     shop = make_shop("redis").apply()
@@ -155,7 +126,7 @@ def test_no_mark_of_a_run_is_left_behind(make_shop: Callable[..., Shop], redis_p
         assert list(client.scan_iter("trainwright*")) == []
 
 
-def test_a_sign_of_life_that_comes_while_another_looks_counts(
+def test_a_heartbeat_that_arrives_during_a_takeover_counts(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It arrives after the other listed the signs, and before it asked the store for the time."""
@@ -177,11 +148,11 @@ def test_a_sign_of_life_that_comes_while_another_looks_counts(
     assert beaten
 
 
-def test_a_sign_of_life_that_comes_too_late_ends_the_lease_though_nobody_took_over(tmp_path: Any) -> None:
+def test_a_heartbeat_that_arrives_too_late_ends_the_lease(tmp_path: Any) -> None:
     """Another may have looked just before it, and be about to claim."""
     held = lease._take(str(tmp_path / "lease"), 3, 0)
     held._heard -= 10  # as after a pause of ten seconds
     held._thread.join(120)
     assert not held._thread.is_alive()
-    with pytest.raises(TransientError, match="the last sign of life came too late"):
+    with pytest.raises(TransientError, match="the last heartbeat came too late"):
         held.require()

@@ -10,8 +10,8 @@ from tests.storage.stores import Bucket
 from trainwright.registry.chain import Chain
 from trainwright.registry.entries import Broken
 from trainwright.registry.notes import Note, key_of, read_note, write_note
-from trainwright.storage import AlreadyThere, create, list_files, remove
-from trainwright.storage.lease import held
+from trainwright.storage import AlreadyExists, create, list_files, remove
+from trainwright.storage.lease import hold_lease
 
 
 def test_an_audit_in_a_bucket_is_written_once_read_back_and_found_out(bucket: Bucket) -> None:
@@ -21,7 +21,7 @@ def test_an_audit_in_a_bucket_is_written_once_read_back_and_found_out(bucket: Bu
     move(chain, "2", "1")
     again = Chain(f"{bucket.uri}/audit", "m")
     assert again.read().succession == ["1", "2"]
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         create(f"{chain.place}/00000003.json", b"{}")
     remove([f"{chain.place}/00000002.json"])
     with pytest.raises(Broken, match="entry 2 is missing"):
@@ -46,7 +46,7 @@ def test_a_registration_is_noted_in_a_bucket_once_and_the_first_note_stands(buck
 
 def test_the_lease_lies_beside_the_entries_and_is_none(bucket: Bucket, tmp_path: Path) -> None:
     chain = Chain(f"{bucket.uri}/audit", "m")
-    with held(chain.leases, lease_s=30, wait_s=0) as lease:
+    with hold_lease(chain.leases, lease_s=30, wait_s=0) as lease:
         move(chain, "1")
         assert lease.number == 1
     assert len(chain.read().entries) == 2

@@ -11,7 +11,7 @@ import pytest
 from trainwright.errors import InputError
 from trainwright.registry.chain import Chain
 from trainwright.registry.entries import ABORT, COMMIT, INTENT, PROMOTE, ROLLBACK, Broken, Entry, State
-from trainwright.storage import AlreadyThere
+from trainwright.storage import AlreadyExists
 
 
 def entry(kind: str, change: str, second: int = 0, **more: object) -> Entry:
@@ -105,7 +105,7 @@ def race(root: str, count: int) -> tuple[list[str], list[int]]:
         barrier.wait()
         try:
             won.append(chain.append(entry(INTENT, str(number))).change)
-        except AlreadyThere:
+        except AlreadyExists:
             lost.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]

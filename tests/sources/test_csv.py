@@ -266,7 +266,7 @@ def test_a_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
 def test_a_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
-    with pytest.raises(InputError, match=f"parted by {name}, not commas"):
+    with pytest.raises(InputError, match=f"separated by {name}, not commas"):
         read(text(tmp_path / "a.csv", f"a{separator}b\n1{separator}2\n"))
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from trainwright.experiment import Data
-from trainwright.sources.declared import declared_types
+from trainwright.sources.inference import declared_types
 from trainwright.sources.sql_statement import POSTGRES, checked
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sources.md").read_text()

@@ -145,7 +145,7 @@ def test_two_newest_metadata_files_are_not_guessed_between(made: Made) -> None:
     newest = max((made.place / "metadata").glob("*.metadata.json"))
     number = newest.name.partition("-")[0]
     shutil.copy(newest, newest.with_name(f"{number}-00000000-0000-0000-0000-000000000000.metadata.json"))
-    with pytest.raises(InputError, match="which metadata file is the table's newest cannot be told"):
+    with pytest.raises(InputError, match="the newest metadata file of the table is ambiguous"):
         listed(made.place)
     assert ids(newest) == list(range(15))
 

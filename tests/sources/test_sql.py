@@ -19,11 +19,10 @@ from trainwright.errors import (
 )
 from trainwright.experiment import Data
 from trainwright.sources import list_source, open_source
-from trainwright.sources.sql_place import place_of
-from trainwright.sources.sql_session import Server
+from trainwright.sources.database import Connector, parse_database
 from trainwright.storage import Access
 
-HERE = Access(local_addresses=True, patience_s=5)
+HERE = Access(local_addresses=True, retry_s=5)
 ALL = "SELECT * FROM flights"
 
 
@@ -81,7 +80,7 @@ def test_the_same_rows_have_one_digest_and_any_other_row_another(database: Postg
     database.execute("update moving set late = 5 where id = (select min(id) from moving)")
     assert list_source(database.url, data, HERE).content_digest != first.content_digest
     source = open_source(first, data, HERE)
-    with pytest.raises(InputError, match="the rows of the database are others now"):
+    with pytest.raises(InputError, match="the database has other rows now"):
         list(source.batches(source.parts()[0]))
 
 
@@ -104,7 +103,7 @@ def test_a_version_query_stands_for_the_rows_and_is_asked_in_the_same_transactio
     database.execute("insert into log values (2)")
     assert list_source(database.url, data, HERE) != first
     source = open_source(first, data, HERE)
-    with pytest.raises(InputError, match="the rows of the database are others now"):
+    with pytest.raises(InputError, match="the database has other rows now"):
         next(source.batches(source.parts()[0]))
 
 
@@ -121,7 +120,7 @@ def test_what_is_written_while_it_is_read_is_not_seen(database: Postgres) -> Non
 def test_the_transaction_only_reads_one_state_and_ends_in_time(database: Postgres) -> None:
     query = asked(database, timeout_s=7).sql
     assert query
-    server = Server(place_of(database.url), query, HERE)
+    server = Connector(parse_database(database.url), query, HERE)
     settings = ("transaction_read_only", "transaction_isolation", "statement_timeout", "TimeZone")
     with server.transaction() as connection:
         found = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in settings]
@@ -177,14 +176,14 @@ def test_rows_that_changed_before_the_second_try_are_refused_and_not_mixed(datab
     batches = source.batches(source.parts()[0])
     next(batches)
     database.execute("update mixed set delay = -1 where id = 'f000001'")
-    with pytest.raises(InputError, match="the rows of the database are others now"):
+    with pytest.raises(InputError, match="the database has other rows now"):
         list(batches)
     proxy.close()
 
 
 def test_nothing_that_answers_is_told_from_a_server_that_fails(tmp_path: Path) -> None:
     with pytest.raises(DependencyError, match="nothing answers there"):
-        list_source("postgresql://127.0.0.1:9/flights", asked(), Access(local_addresses=True, patience_s=0.5))
+        list_source("postgresql://127.0.0.1:9/flights", asked(), Access(local_addresses=True, retry_s=0.5))
 
 
 def test_a_statement_that_takes_too_long_is_stopped(database: Postgres) -> None:
@@ -285,7 +284,7 @@ def test_a_url_is_taken_or_refused_before_anything_is_sent(
     url: str, error: type[TrainwrightError], said: str
 ) -> None:
     with pytest.raises(error, match=said) as caught:
-        list_source(url.replace("///etc", "////etc"), asked(), Access(patience_s=1))
+        list_source(url.replace("///etc", "////etc"), asked(), Access(retry_s=1))
     assert "planted" not in str(caught.value)
 
 

@@ -137,6 +137,6 @@ def site(
     web = Web()
     proxy = Proxy(web.address, tls)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    yield Site(web, proxy, Access(hosts=(f"localhost:{proxy.port}",), local_addresses=True, patience_s=20))
+    yield Site(web, proxy, Access(hosts=(f"localhost:{proxy.port}",), local_addresses=True, retry_s=20))
     proxy.close()
     web.close()

@@ -99,7 +99,7 @@ def test_a_listing_of_many_pages_has_every_object_once(
 def test_what_was_removed_is_moved_when_pinned_and_missing_when_not(bucket: Bucket) -> None:
     made = storage.create(f"{bucket.uri}/a.csv", ONE)
     storage.remove([made.uri, f"{bucket.uri}/never.csv"])
-    with pytest.raises(storage.Moved):
+    with pytest.raises(storage.ObjectChanged):
         storage.read_bytes(made.uri, made.version)
     with pytest.raises(InputError, match="no such object"):
         storage.read_bytes(made.uri)
@@ -113,7 +113,7 @@ def test_of_many_writers_of_one_name_exactly_one_succeeds_and_nothing_is_replace
         gate.wait()
         try:
             storage.create(uri, content)
-        except storage.AlreadyThere:
+        except storage.AlreadyExists:
             return None
         return content
 

@@ -29,7 +29,7 @@ def test_a_file_is_published_with_its_sha256_and_never_over_another(tmp_path: Pa
     assert (made.size, made.checksum) == (3, f"sha256:{hashlib.sha256(b'one').hexdigest()}")
     assert (made.uri, made.version) == (str(tmp_path / "deep" / "b"), "")
     (tmp_path / "a").write_bytes(b"two")
-    with pytest.raises(storage.AlreadyThere, match="a file lies there already") as caught:
+    with pytest.raises(storage.AlreadyExists, match="a file lies there already") as caught:
         storage.publish(tmp_path / "a", made.uri)
     assert caught.value.code == 10
     assert storage.read_bytes(made.uri) == b"one"
@@ -40,7 +40,7 @@ def test_of_many_writers_of_one_name_exactly_one_succeeds(tmp_path: Path) -> Non
     def write(number: int) -> bytes | None:
         try:
             storage.create(str(tmp_path / "manifest.json"), b"%d" % number)
-        except storage.AlreadyThere:
+        except storage.AlreadyExists:
             return None
         return b"%d" % number
 
@@ -60,7 +60,7 @@ def test_without_links_the_name_is_still_claimed_once(
 
     monkeypatch.setattr(os, "link", refuse)
     storage.create(str(tmp_path / "a"), b"one")
-    with pytest.raises(storage.AlreadyThere):
+    with pytest.raises(storage.AlreadyExists):
         storage.create(str(tmp_path / "a"), b"two")
     assert storage.read_bytes(str(tmp_path / "a")) == b"one"
     assert len(list(tmp_path.iterdir())) == 1
@@ -111,7 +111,7 @@ def test_fetch_refuses_bytes_that_are_not_the_listed_ones(tmp_path: Path) -> Non
     storage.fetch(entry, tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_bytes() == b"one"
     (tmp_path / "a.csv").write_bytes(b"two")
-    with pytest.raises(storage.Moved, match="this is not what was listed"):
+    with pytest.raises(storage.ObjectChanged, match="this is not what was listed"):
         storage.fetch(entry, tmp_path / "c.csv")
     assert not (tmp_path / "c.csv").exists()
 

@@ -23,7 +23,7 @@ import sys
 from trainwright import storage
 from trainwright.errors import reported
 with reported("test"):
-    access = storage.Access(patience_s=0)
+    access = storage.Access(retry_s=0)
     print(sys.argv[1], storage.read_bytes(sys.argv[1], access=access).decode())
 """
 
@@ -83,7 +83,7 @@ def test_minio_uris_list_write_and_read_like_s3_and_keep_their_scheme(s3: Bucket
     listing = storage.take_listing(f"{root}/run/**/*")
     assert [entry.uri for entry in listing.files] == [f"{root}/run/big.parquet"]
     assert listing.content_digest == storage.take_listing(f"s3://{s3.name}/run/**/*").content_digest
-    with pytest.raises(storage.AlreadyThere):
+    with pytest.raises(storage.AlreadyExists):
         storage.create(f"{root}/run/record.json", b"other")
     storage.remove([f"{root}/run/record.json"])
     assert list(storage.find(root, "record.json")) == []

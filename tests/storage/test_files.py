@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from trainwright import storage
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.storage import remembered
-from trainwright.storage.digests import digested
-from trainwright.storage.globs import matcher
+from trainwright.storage import checksums
+from trainwright.storage.checksums import digest_files
+from trainwright.storage.uris import matcher
 
 NOBODY = 65534
 
@@ -129,8 +129,8 @@ def test_a_file_that_is_written_while_it_is_digested_is_not_believed(tmp_path: P
     (tmp_path / "a.csv").write_text("one")
     (entry,) = storage.list_files(str(tmp_path))
     (tmp_path / "a.csv").write_text("two, longer")
-    with pytest.raises(storage.Moved, match="was written while it was read"):
-        digested([entry])
+    with pytest.raises(storage.ObjectChanged, match="was written while it was read"):
+        digest_files([entry])
 
 
 def test_a_jsonl_is_a_table_and_a_text_is_none(tmp_path: Path) -> None:
@@ -234,6 +234,6 @@ def test_a_memory_that_can_be_no_folder_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remember: str
 ) -> None:
     (tmp_path / "a.csv").write_text("x")
-    monkeypatch.setattr(remembered, "TICK_NS", -(10**18))
+    monkeypatch.setattr(checksums, "TICK_NS", -(10**18))
     with pytest.raises(InputError, match="where a folder should be"):
         storage.take_listing(str(tmp_path / "a.csv"), remember=str(tmp_path / remember))

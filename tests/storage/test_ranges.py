@@ -27,7 +27,7 @@ def test_a_file_arrives_whole_and_comes_back_whole(bucket: Bucket, tmp_path: Pat
     assert (entry.version, entry.size) == (made.version, size)
     storage.fetch(entry, tmp_path / "back.bin")
     assert (tmp_path / "back.bin").read_bytes() == content == storage.read_bytes(made.uri, made.version)
-    with pytest.raises(storage.AlreadyThere):
+    with pytest.raises(storage.AlreadyExists):
         storage.publish(tmp_path / "here.bin", made.uri)
 
 
@@ -79,7 +79,7 @@ def test_what_is_open_stays_the_same_version_to_its_end(bucket: Bucket) -> None:
     assert stream.read(10) == large[:10]
     bucket.put("a.bin", large[::-1])
     stream.seek(900_000)
-    with pytest.raises(storage.Moved):
+    with pytest.raises(storage.ObjectChanged):
         stream.read(10)
 
 
@@ -90,7 +90,7 @@ def test_what_was_listed_is_read_and_nothing_that_was_written_since(bucket: Buck
     bucket.put("a.csv", TWO)
     assert storage.read_bytes(entry.uri) == TWO
     for read in (stream.read, lambda: storage.read_bytes(entry.uri, entry.version)):
-        with pytest.raises(storage.Moved, match="is gone or was replaced") as caught:
+        with pytest.raises(storage.ObjectChanged, match="is gone or was replaced") as caught:
             read()
         assert caught.value.code == 21
         assert caught.value.where == entry.uri

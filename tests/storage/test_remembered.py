@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainwright import storage
+from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError
-from trainwright.storage import digests, remembered
+from trainwright.storage import checksums
 
 LONG_AGO = time.time() - 3600
 
@@ -23,7 +24,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("a.csv", "b.csv"):
         (folder / name).write_text(name)
         os.utime(folder / name, (LONG_AGO, LONG_AGO))
-    monkeypatch.setattr(remembered.time, "time_ns", lambda: int((time.time() + 60) * 1e9))
+    monkeypatch.setattr(checksums.time, "time_ns", lambda: int((time.time() + 60) * 1e9))
     return folder
 
 
@@ -31,8 +32,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are really read."""
     seen: list[str] = []
-    real = digests.md5_of
-    monkeypatch.setattr(digests, "md5_of", lambda entry: (seen.append(Path(entry.uri).name), real(entry))[1])
+    real = checksums.md5_of
+
+    def md5_of(entry: SourceFile) -> str:
+        seen.append(Path(entry.uri).name)
+        return real(entry)
+
+    monkeypatch.setattr(checksums, "md5_of", md5_of)
     return seen
 
 
@@ -75,7 +81,7 @@ def test_a_file_written_just_before_it_was_read_is_not_remembered(tmp_path: Path
 
 @pytest.mark.parametrize("damage", ["one digit", "cut", "empty", "not text", "other rows"])
 def test_a_broken_memory_is_not_believed(source: Path, tmp_path: Path, reads: list[str], damage: str) -> None:
-    truth, path = take(source, tmp_path), tmp_path / "memory" / remembered.FILE
+    truth, path = take(source, tmp_path), tmp_path / "memory" / checksums.FILE
     text = path.read_text()
     place = text.rindex('"') - 1
     path.write_bytes(
@@ -96,9 +102,9 @@ def test_many_processes_may_remember_at_once(source: Path, tmp_path: Path) -> No
     truth = storage.take_listing(str(source)).content_digest
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: take(source, tmp_path), range(32))) == {truth}
-    assert [path.name for path in (tmp_path / "memory").iterdir()] == [remembered.FILE]
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == [checksums.FILE]
 
 
 def test_a_memory_is_kept_on_a_disk() -> None:
     with pytest.raises(InputError, match="remembered on a disk"):
-        remembered.Memory.open("gs://bucket/memory")
+        checksums.ChecksumCache.open("gs://bucket/memory")

@@ -63,7 +63,7 @@ def test_no_error_log_or_listing_says_the_key_that_it_is_done_with(
     for status in (400, 401, 403, 503):
         bucket.proxy.plan(Answer(status, {}, PLANTED.encode()[:0]), times=9)
         with pytest.raises(TrainwrightError) as caught:
-            storage.list_files(bucket.uri, access=storage.Access(patience_s=0.2))
+            storage.list_files(bucket.uri, access=storage.Access(retry_s=0.2))
         said += [str(caught.value), repr(caught.value), json.dumps(as_record(caught.value, "x"))]
         bucket.proxy.clear()
     out = capfd.readouterr()

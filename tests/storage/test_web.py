@@ -59,12 +59,12 @@ def test_a_file_that_changed_is_never_read_under_its_old_version(site: Site) -> 
     site.web.put("/x.csv", CONTENT, '"1"')
     (entry,) = storage.list_files(f"{site.uri}/x.csv", access=site.access)
     site.web.put("/x.csv", CONTENT[::-1], '"2"')
-    with pytest.raises(storage.Moved):
+    with pytest.raises(storage.ObjectChanged):
         storage.open_file(entry.uri, entry.version, site.access)
     site.web.put("/x.csv", CONTENT, '"1"')
     stream = storage.open_file(entry.uri, entry.version, site.access)
     site.web.put("/x.csv", CONTENT[::-1], '"2"')
-    with pytest.raises(storage.Moved):
+    with pytest.raises(storage.ObjectChanged):
         stream.read()
 
 
@@ -77,7 +77,7 @@ def test_what_the_server_says_becomes_an_error_of_ours(
 ) -> None:
     site.proxy.plan(Answer(status), times=99)
     with pytest.raises(error):
-        storage.read_bytes(f"{site.uri}/x.csv", access=Access(site.access.hosts, True, patience_s=0.3))
+        storage.read_bytes(f"{site.uri}/x.csv", access=Access(site.access.hosts, True, retry_s=0.3))
 
 
 def test_redirects_lead_only_to_hosts_that_are_allowed_and_never_away_from_https(site: Site) -> None:
@@ -115,7 +115,7 @@ def test_every_connection_asks_for_its_address_once(site: Site, monkeypatch: pyt
     site.web.put("/x.csv", CONTENT, '"1"')
     asked = names(monkeypatch, {"data.example": ["127.0.0.1"]}, then={"data.example": ["10.0.0.1"]})
     uri = f"https://data.example:{site.proxy.port}/x.csv"
-    access = Access(hosts=(uri.split("/")[2],), local_addresses=True, patience_s=0.3)
+    access = Access(hosts=(uri.split("/")[2],), local_addresses=True, retry_s=0.3)
     assert storage.head(uri, access=access).size == len(CONTENT)
     assert asked == ["data.example"]
     with pytest.raises(PermissionRefused, match="private address"):
@@ -126,9 +126,7 @@ def test_a_certificate_of_another_is_refused(site: Site, monkeypatch: pytest.Mon
     names(monkeypatch, {"elsewhere.example": ["127.0.0.1"]})
     host = f"elsewhere.example:{site.proxy.port}"
     with pytest.raises(PermissionRefused, match="certificate"):
-        storage.read_bytes(
-            f"https://{host}/x.csv", access=Access((host,), local_addresses=True, patience_s=5)
-        )
+        storage.read_bytes(f"https://{host}/x.csv", access=Access((host,), local_addresses=True, retry_s=5))
 
 
 def test_a_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +139,7 @@ def test_a_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: pytest.
 def test_a_name_without_an_address_is_a_dependency_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, {})
     with pytest.raises(DependencyError, match="nothing answers there"):
-        storage.read_bytes("https://data.example/x", access=Access(("data.example",), patience_s=0.3))
+        storage.read_bytes("https://data.example/x", access=Access(("data.example",), retry_s=0.3))
 
 
 @pytest.mark.parametrize(

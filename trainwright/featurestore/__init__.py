@@ -4,19 +4,19 @@ Feast is imported inside functions: it takes seconds, and only two verbs need it
 """
 
 from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
-from trainwright.featurestore.definitions import inside, read_definitions
 from trainwright.featurestore.online import Online, OnlineView, open_online
-from trainwright.featurestore.outages import sit_out
 from trainwright.featurestore.repository import (
     OFFLINE_STORE,
     SETTINGS,
     close_store,
+    inside,
     open_folder,
     open_settings,
     open_store,
+    read_definitions,
+    retry_outage,
 )
-from trainwright.featurestore.service import Service, open_service
-from trainwright.featurestore.view import View, offline_file, offline_files
+from trainwright.featurestore.service import Service, View, offline_file, offline_files, open_service
 
 __all__ = [
     "OFFLINE_STORE",
@@ -39,5 +39,5 @@ __all__ = [
     "open_store",
     "read_definitions",
     "require_version",
-    "sit_out",
+    "retry_outage",
 ]

@@ -82,7 +82,7 @@ def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
 
     Raises:
         InputError: No repository is there, its URI is of another kind, or the listing does not hold it.
-        Moved: A file was replaced since it was listed.
+        ObjectChanged: A file was replaced since it was listed.
         PermissionRefused: A file may not be read.
         TransientError: The store kept failing.
         DependencyError: Nothing answers there.

@@ -11,7 +11,6 @@ from typing import Any
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError, PermissionRefused
-from trainwright.featurestore.outages import sit_out
 from trainwright.featurestore.repository import (
     SETTINGS,
     apply_hint,
@@ -19,8 +18,9 @@ from trainwright.featurestore.repository import (
     open_folder,
     open_settings,
     open_store,
+    retry_outage,
 )
-from trainwright.featurestore.view import in_files
+from trainwright.featurestore.service import in_files
 from trainwright.retries import OUTAGE_S
 
 EMBEDDED = "sqlite"
@@ -91,8 +91,8 @@ class Online:
         return str(self.feast.config.online_store.type)
 
     @property
-    def place(self) -> str:
-        """Which store it is, without credentials: two that are equal hold the same rows."""
+    def address(self) -> str:
+        """The store's address, without credentials: stores with equal ones hold the same rows."""
         settings = self.feast.config.online_store
         parts = [self.store]
         for name in ("path", "host", "port", "database", "db_schema"):
@@ -137,7 +137,7 @@ def open_online(
         )
     _require_lasting(settings.online_store, folder, fetched=fetched)
     store = open_store(folder, settings, fetched=fetched)
-    known = sit_out(lambda: _views(store, folder), "reading Feast's registry", retry_s)
+    known = retry_outage(lambda: _views(store, folder), "reading Feast's registry", retry_s)
     _require_known(names, known, folder)
     chosen = names or [name for name, view in known.items() if view.online and getattr(view, "enabled", True)]
     if not chosen:

@@ -1,11 +1,170 @@
-"""A Feast repository on disk: its folder, its settings, and Feast's own store behind them."""
+"""A Feast repository on disk: folder, settings, definitions, and Feast's own store behind them."""
 
+import contextlib
+import os
+import re
+import ssl
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from trainwright.errors import InputError
-from trainwright.featurestore.definitions import apply_apart
+from trainwright.errors import DependencyError, InputError
+from trainwright.retries import GaveUp, retry
 from trainwright.storage import local_path
+
+_T = TypeVar("_T")
+
+TRANSIENT = frozenset(
+    {
+        *(
+            "ConnectionError",
+            "TimeoutError",
+            "BusyLoadingError",
+            "ClusterDownError",
+            "MasterDownError",
+        ),  # redis
+        *("ReadOnlyError", "TryAgainError", "MasterNotFoundError"),  # redis, while another node takes over
+        *("OperationalError", "InterfaceError"),  # psycopg, SQLAlchemy, SQLite
+        *("EndpointConnectionError", "HTTPClientError", "ConnectionClosedError"),  # boto3
+        *(
+            "ServiceUnavailable",
+            "DeadlineExceeded",
+            "TooManyRequests",
+            "GatewayTimeout",
+            "TransportError",
+        ),  # Google
+        *("NoHostAvailable", "OperationTimedOut", "Unavailable"),  # Cassandra
+        "SSLError",  # a TLS connection that was cut off; a certificate is final
+    }
+)
+"""Names of exceptions, of any library, after which the same call may succeed; their subclasses too."""
+
+FINAL = frozenset(
+    {
+        *("AuthenticationError", "AuthorizationError", "InvalidPassword", "InsufficientPrivilege"),
+        *("DiskFull", "QueryCanceled", "LockNotAvailable"),  # a server's own time limit has passed already
+        "SSLCertVerificationError",
+    }
+)
+"""Subclasses of those that stay as they are."""
+
+_FINAL_TEXT = re.compile(
+    r"authentication|password|pg_hba|certificate|does not exist|no such|readonly|read-only|not a database"
+    r"|unable to open|disk is full|no space left",
+    re.IGNORECASE,
+)
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Tell whether a failure may pass, by it and by what it was raised from."""
+    chain = list(_chain(error))
+    if any(isinstance(link, ssl.SSLCertVerificationError) or _FINAL_TEXT.search(str(link)) for link in chain):
+        return False
+    names = [{kind.__name__ for kind in type(link).__mro__} for link in chain]
+    return any(found & TRANSIENT and not found & FINAL for found in names)
+
+
+def retry_outage(call: Callable[[], _T], what: str, retry_s: float) -> _T:
+    """Retry a call that talks to Feast's stores while what it depends on is away.
+
+    Args:
+        call: One attempt; raises :class:`DependencyError` from what the store's library raised.
+        what: What is being done, for the log.
+        retry_s: No attempt starts later than so many seconds after the first failure.
+
+    Raises:
+        DependencyError: It failed for good, or was away all that time.
+    """
+
+    def passes(error: Exception) -> bool:
+        return isinstance(error, DependencyError) and is_transient(error.__cause__)
+
+    try:
+        return retry(call, passes, what, retry_s)
+    except GaveUp as end:
+        last = end.error
+        assert isinstance(last, DependencyError)  # noqa: S101 - nothing else is retried
+        raise DependencyError(
+            f"{last.what} ({end.attempts} attempts in {end.seconds:.0f} s)", where=last.where, hint=last.hint
+        ) from last.__cause__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+REGISTRY = ".trainwright-registry.db"
+_SETTINGS = ".trainwright-settings.yaml"
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in the repository's folder, as Feast's reader of definitions has to; its prints are not ours."""
+    before, path, written = os.getcwd(), list(sys.path), sys.dont_write_bytecode
+    known = set(sys.modules)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True  # the repository's files are versioned by their content: leave none there
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.chdir(before)
+        sys.path[:], sys.dont_write_bytecode = path, written
+        for name in set(sys.modules) - known:  # another repository's modules may have the same names
+            place = getattr(sys.modules[name], "__file__", None) or ""
+            if place.startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
+
+
+def read_definitions(folder: Path, settings: Any) -> Any:
+    """Return what the Python files of a repository define.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    from feast.repo_operations import _get_repo_contents
+
+    try:
+        return _get_repo_contents(folder, settings.project, settings)
+    except Exception as error:
+        what = f"the definitions cannot be read: {type(error).__name__}: {error}"
+        raise InputError(what, where=str(folder)) from error
+
+
+def apply_apart(folder: Path, settings_file: Path) -> Path:
+    """Apply a repository's definitions to a registry file of their own, and return it.
+
+    Nothing else is written: without an online store in the settings, Feast makes no table anywhere.
+
+    Raises:
+        InputError: The definitions cannot be read or applied.
+    """
+    import yaml  # type: ignore[import-untyped]
+    from feast import FeatureStore, repo_operations
+    from feast.repo_config import load_repo_config
+
+    raw = yaml.safe_load(settings_file.read_text())
+    raw |= {"registry": {"registry_type": "file", "path": str(folder / REGISTRY)}, "online_store": None}
+    (folder / _SETTINGS).write_text(yaml.safe_dump(raw))
+    settings = load_repo_config(folder, folder / _SETTINGS)
+    with inside(folder):
+        repo = read_definitions(folder, settings)
+        try:
+            store = FeatureStore(repo_path=str(folder), config=settings)
+            parts: Any = repo_operations.extract_objects_for_apply_delete
+            objects, _, _, _ = parts(store.project, store.registry, repo)
+            store.apply(objects, partial=True)
+        except Exception as error:
+            what = f"Feast could not apply the definitions: {type(error).__name__}: {error}"
+            raise InputError(what, where=str(folder)) from error
+    return folder / REGISTRY
+
 
 SETTINGS = "feature_store.yaml"
 OFFLINE_STORE = "duckdb"

@@ -21,7 +21,7 @@ from trainwright.documents import canonical, digest_file
 from trainwright.errors import InputError
 from trainwright.ingest.reports import ShardReport, unpacked
 from trainwright.ingest.request import Request
-from trainwright.storage import Access, AlreadyThere
+from trainwright.storage import Access, AlreadyExists
 from trainwright.tables import WrittenFile
 
 
@@ -282,7 +282,7 @@ class Store(Commit):
         """Create the manifest, unless another attempt has."""
         try:
             storage.create(self._manifest, canonical(snapshot.to_json()).encode(), self._access)
-        except AlreadyThere:
+        except AlreadyExists:
             return self._read_manifest() or snapshot
         return snapshot
 

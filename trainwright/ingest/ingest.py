@@ -20,7 +20,7 @@ from trainwright.ingest.runner import make_shards
 from trainwright.ingest.shards import Plan, cut
 from trainwright.ingest.splits import division
 from trainwright.sources import open_source
-from trainwright.storage import Access, Moved
+from trainwright.storage import Access, ObjectChanged
 from trainwright.tables import Piece, read_piece, require_columns
 from trainwright.tracking import Stopwatch
 
@@ -296,7 +296,7 @@ class _Step:
         for _ in range(_TURNS):
             try:
                 return self._try()
-            except (InputError, Moved) as error:
+            except (InputError, ObjectChanged) as error:
                 self.listing = self._request.listed_again(self.listing, error)
         raise DependencyError(
             f"the source was written {_TURNS} times while it was read",

@@ -7,7 +7,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.sources import list_source, places_of
-from trainwright.storage import Access, Moved, head, local_path
+from trainwright.storage import Access, ObjectChanged, head, local_path
 
 LAYOUT = 1
 """Part of every request's digest: raise it when the same rows would be written differently."""
@@ -57,7 +57,7 @@ class Request:
             raise self._changed(f"{listing.content_digest[:12]}, expected {self.version[:12]}")
         return listing
 
-    def listed_again(self, before: Listing, error: InputError | Moved) -> Listing:
+    def listed_again(self, before: Listing, error: InputError | ObjectChanged) -> Listing:
         """List the source anew after a shard failed, if that may be because the source moved under it.
 
         Args:
@@ -70,7 +70,7 @@ class Request:
         Raises:
             InputError: The content is another now; or nothing moved, and the error is a true one.
         """
-        if not isinstance(error, Moved) and (self.data.sql or not _may_have_moved(before)):
+        if not isinstance(error, ObjectChanged) and (self.data.sql or not _may_have_moved(before)):
             raise error
         try:
             now = list_source(self.source, self.data, self.access)

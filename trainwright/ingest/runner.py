@@ -126,7 +126,7 @@ def write_result(plan: Plan, folder: str, shard: Shard) -> None:
         content = canonical({"failure": failure}).encode()
     try:
         storage.create(_result(folder, shard), content, plan.access)
-    except storage.AlreadyThere:
+    except storage.AlreadyExists:
         return
 
 

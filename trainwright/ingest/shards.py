@@ -36,7 +36,7 @@ from trainwright.ingest.reports import (
 from trainwright.ingest.roles import prepare_label, prepare_time, require_names
 from trainwright.ingest.splits import division
 from trainwright.sources import Part, Sources
-from trainwright.storage import Access, AlreadyThere, Moved
+from trainwright.storage import Access, AlreadyExists, ObjectChanged
 from trainwright.tables import FileWriter, fingerprints
 
 
@@ -235,7 +235,7 @@ def make_shard(plan: Plan, shard: Shard) -> ShardReport:
 
     Raises:
         InputError: A row or a file is not what it must be.
-        Moved: A file is not the one that was listed.
+        ObjectChanged: A file is not the one that was listed.
     """
     with scratch_for(plan.place.files) as scratch:
         outbox = Outbox(plan.place, shard.index, scratch, plan.access)
@@ -249,7 +249,7 @@ def make_shard(plan: Plan, shard: Shard) -> ShardReport:
         place = plan.place.report(shard.index)
         try:
             storage.create(place, packed(report), plan.access)
-        except AlreadyThere:
+        except AlreadyExists:
             outbox.withdraw()
             return unpacked(storage.read_bytes(place, access=plan.access), place)
         return report
@@ -303,7 +303,7 @@ def _require_unmoved(plan: Plan, shard: Shard) -> None:
     """Refuse a file of a disk that was written since it was listed; a store's are pinned by their version.
 
     Raises:
-        Moved: One was.
+        ObjectChanged: One was.
     """
     for uri in dict.fromkeys(part.uri for part in shard.parts):
         entry = plan.entries.get(uri)
@@ -311,6 +311,6 @@ def _require_unmoved(plan: Plan, shard: Shard) -> None:
             try:
                 now = storage.head(uri)
             except InputError:
-                raise Moved("a file was removed while it was read", where=uri) from None
+                raise ObjectChanged("a file was removed while it was read", where=uri) from None
             if (now.size, now.written) != (entry.size, entry.written):
-                raise Moved("a file was written while it was read", where=uri)
+                raise ObjectChanged("a file was written while it was read", where=uri)

@@ -1,19 +1,90 @@
-"""The leakage audit: what every row got, looked at again, and some of it joined again by Feast itself."""
+"""The leakage audit: every joined value is verified again, and a sample is joined again by another way."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from trainwright.documents import Document
+from trainwright.experiment import JoinLimits
 from trainwright.featurestore import View
-from trainwright.join.asof import NOTHING, Found, Ints
-from trainwright.join.engine import EngineSource
-from trainwright.join.referee import Again
-from trainwright.join.source import Source, differing_rows
+from trainwright.join.engine import EngineHistory
+from trainwright.join.history import NOTHING, AsOfResult, FileHistory, Ints, differing_rows
+from trainwright.join.reference import ReferenceValues
+
+
+def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapping[str, float]:
+    """Measure how well each column alone orders the labels: its AUC, whichever way round.
+
+    A null counts as the lowest value. Categories are scored by the label's mean on every other row, and
+    judged on the rest. Columns of other types, and labels of one kind only, give no score.
+
+    Args:
+        rows: Rows with the label, 0 or 1, and the columns.
+        label: The label's column; rows without it are left out.
+        columns: The columns to score.
+
+    Returns:
+        AUC in [0.5, 1] by column.
+    """
+    known = rows.filter(rows[label].is_valid())
+    truth = known[label].cast(pa.int64()).to_numpy()
+    scores = {}
+    for name in columns:
+        column = known[name]
+        if pa.types.is_string(column.type):
+            values, judged = _category_means(column, truth)
+        elif _is_number(column.type):
+            values, judged = np.nan_to_num(_numbers(column), nan=-np.inf), truth
+        else:
+            continue
+        if 0 < judged.sum() < judged.size:
+            auc = _auc(values, judged)
+            scores[name] = max(auc, 1 - auc)
+    return scores
+
+
+def class_rows(rows: pa.Table, label: str) -> tuple[int, int]:
+    """Count the rows of label 0 and of label 1."""
+    known = rows[label].drop_null().cast(pa.int64()).to_numpy()
+    positives = int((known == 1).sum())
+    return known.size - positives, positives
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return numbers for ordering; integers beyond 2^53 may come to stand beside their neighbours."""
+    numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+    return numbers
+
+
+def _category_means(
+    column: pa.ChunkedArray, truth: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+    size = int(codes.max(initial=0)) + 1
+    count = np.bincount(codes[::2], minlength=size)
+    positives = np.bincount(codes[::2], weights=truth[::2], minlength=size)
+    overall = positives.sum() / max(count.sum(), 1)
+    means = (positives + overall) / (count + 1)
+    return means[codes[1::2]], truth[1::2]
+
+
+def _auc(score: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
+    """Area under the ROC curve from midranks (Mann-Whitney); ``truth`` holds both 0 and 1."""
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    midrank = np.cumsum(count) - (count - 1) / 2
+    positives = int(truth.sum())
+    wins = midrank[place][truth == 1].sum() - positives * (positives + 1) / 2
+    return float(wins / (positives * (truth.size - positives)))
+
 
 _SECOND_US = 1_000_000
 
@@ -55,8 +126,8 @@ class ViewAudit:
 
     def add(
         self,
-        source: Source | EngineSource,
-        found: Found,
+        source: FileHistory | EngineHistory,
+        found: AsOfResult,
         rows: pa.Table,
         at: Ints,
         joined: pa.Table,
@@ -88,7 +159,7 @@ class ViewAudit:
         for name in joined.column_names:
             self.missing[name] = self.missing.get(name, 0) + _missing(joined[name])
 
-    def compare(self, again: Again, rows: pa.Table, joined: pa.Table) -> None:
+    def compare(self, again: ReferenceValues, rows: pa.Table, joined: pa.Table) -> None:
         """Compare some of the rows with what the other way of joining them gave.
 
         Args:
@@ -271,3 +342,33 @@ def _missing(column: pa.ChunkedArray) -> int:
 def _shown(rows: pa.Table, joined: pa.Table, place: int) -> str:
     """Show a row and what it got; the first column of the rows is their key."""
     return f"{rows.column(0)[place]} has {joined.slice(place, 1).to_pylist()[0]}"
+
+
+MIN_CLASS_ROWS = 30
+"""With fewer rows of a class, chance alone can order the labels: such a score refuses nothing."""
+
+
+def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:
+    """Name every limit that does not hold, with the figure and the limit."""
+    for view in audit.views:
+        name = view.view
+        most, oldest = limits.max_expired.get(name), limits.max_age_s.get(name)
+        if most is not None and view.expired_share > most:
+            yield f"view {name}: newest value past its TTL in {view.expired_share:.2%} of rows > {most:.2%}"
+        if oldest is not None and view.max_age_s > oldest:
+            yield f"view {name}: oldest joined value {view.max_age_s:,.0f} s > {oldest:,.0f} s"
+    for column in audit.columns:
+        share = limits.max_missing.get(column.column, limits.max_missing_default if column.view else None)
+        if share is not None and column.missing_share > share:
+            yield f"{column.column}: no value in {column.missing_share:.2%} of the rows > {share:.2%}"
+    for name, auc in suspicious(audit, limits).items():
+        limit = limits.max_single_feature_auc
+        yield f"{name}: alone orders the labels of {audit.scored_on} with AUC {auc:.4f} > {limit:g}"
+
+
+def suspicious(audit: Audit, limits: JoinLimits) -> dict[str, float]:
+    """Return the AUC of the columns that alone predict the label too well, where enough rows were scored."""
+    if min(audit.scored_rows, default=0) < MIN_CLASS_ROWS:
+        return {}
+    most = limits.max_single_feature_auc
+    return {column.column: column.auc for column in audit.columns if column.auc > most}

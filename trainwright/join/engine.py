@@ -1,8 +1,8 @@
-"""One view's rows, joined by Feast's own offline store on its engine: for a history past one machine.
+"""One view's rows, joined by Feast's offline store on its engine: for a history past one machine.
 
-What the engine answers is not taken for granted. It is asked for the times of the rows that it took as well,
-so that every value can be held against the time, creation and TTL of its row; it has to give one row for each
-that was asked for; and some rows are joined again here, from the files (see :mod:`.referee`).
+The engine's answer is verified. It must also return the times of the rows that it took, so that every value
+is checked against the time, creation and TTL of its row; it must return one row for each; and some rows are
+joined again here, from the files (see :mod:`.reference`).
 """
 
 import copy
@@ -16,22 +16,29 @@ from numpy.typing import NDArray
 from trainwright import tables
 from trainwright.errors import DependencyError, InternalError
 from trainwright.featurestore import Service, View, offline_file, offline_files
-from trainwright.join.asof import NOTHING, Found, Ints
-from trainwright.join.distinct import complete_rows, distinct_rows
-from trainwright.join.source import UTC_US, as_files_type, microseconds
+from trainwright.join.history import (
+    NOTHING,
+    UTC_US,
+    AsOfResult,
+    Ints,
+    as_files_type,
+    complete_rows,
+    distinct_rows,
+    microseconds,
+)
 
 _ROW, _TIME = "trainwright_row", "event_timestamp"
 _EVENT, _CREATED = "trainwright_event", "trainwright_created"
 _KEY_AND_TIME = 2
 
 
-class EngineSource:
+class EngineHistory:
     """One view as an engine joins it.
 
     Attributes:
         view: The view.
         values: No row of the features, in the types of the files and in the view's order.
-        unusable: 0: an engine does not say how many rows of the files it cannot use.
+        unusable: 0: an engine does not report how many rows of the files it cannot use.
     """
 
     unusable = 0
@@ -52,16 +59,16 @@ class EngineSource:
         """Oldest accepted value, relative to the row, in microseconds; 0 is any age."""
         return int(self.view.definition["ttl_us"])
 
-    def find(self, rows: pa.Table, at: Ints) -> Found:
-        """Let the engine join some rows; what it gave is there until the next call.
+    def find(self, rows: pa.Table, at: Ints) -> AsOfResult:
+        """Join some rows by the engine; the answer stays until the next call.
 
         Returns:
-            Positions within its answer. It does not say what was past its TTL or created too late.
+            Positions within its answer. It does not report what was past its TTL or created too late.
 
         Raises:
             InputError: A key column has another type here than in the view's files.
             DependencyError: The engine failed.
-            InternalError: It gave more or fewer rows than it was asked for.
+            InternalError: It returned more or fewer rows than requested.
         """
         pairs = self.view.keys.items()
         keys = [as_files_type(rows[mine], self._keys.field(own).type, self.view, mine) for own, mine in pairs]
@@ -70,7 +77,7 @@ class EngineSource:
         asked = asked.take(pa.array(first))
         place = np.full(asked.num_rows, NOTHING, dtype=np.int64)
         answers, count = [], 0
-        for part in _unmistakable(asked, complete_rows(asked)):
+        for part in _distinguishable(asked, complete_rows(asked)):
             answers.append(self._asked(asked.take(pa.array(part))))
             place[part] = np.arange(count, count + part.size)
             count += part.size
@@ -83,19 +90,19 @@ class EngineSource:
         matched = np.zeros(at.size, dtype=bool)
         matched[position != NOTHING] = known[position[position != NOTHING]]
         nothing = np.zeros(at.size, dtype=bool)
-        return Found(np.where(matched, position, NOTHING), nothing, nothing)
+        return AsOfResult(np.where(matched, position, NOTHING), nothing, nothing)
 
-    def take(self, found: Found) -> pa.Table:
-        """Return the features of what was found last, one row for each row; nulls where nothing was."""
+    def take(self, found: AsOfResult) -> pa.Table:
+        """Return the features of the last result, one row for each row; nulls where nothing was found."""
         return self._answer.take(pa.array(found.position, mask=found.position == NOTHING))
 
-    def ages(self, found: Found, at: Ints) -> Ints:
-        """Return the ages of what was found last, at the rows' times, in microseconds."""
+    def ages(self, found: AsOfResult, at: Ints) -> Ints:
+        """Return the ages of the last result, at the rows' times, in microseconds."""
         matched = found.position != NOTHING
         ages: Ints = at[matched] - self._event[found.position[matched]]
         return ages
 
-    def wrong(self, found: Found, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:  # noqa: ARG002
+    def wrong(self, found: AsOfResult, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:  # noqa: ARG002
         """Tell which rows got a value of a later time, created later, or older than is accepted."""
         matched = found.position != NOTHING
         place, asked = found.position[matched], at[matched]
@@ -118,14 +125,14 @@ class EngineSource:
         return tables.plain(answer.select(schema.names)).cast(schema)
 
     def _asked(self, asked: pa.Table) -> pa.Table:
-        """Ask the engine, and check that it gives one row for each that was asked for."""
+        """Join rows by the engine, and check that it returns one for each."""
         frame = asked.to_pandas()
         frame[_ROW] = np.arange(len(frame))
         answer = self._ask(frame).sort_by(_ROW)
         if not np.array_equal(answer[_ROW].to_numpy(), np.arange(len(frame))):
             raise InternalError(
-                f"view {self.view.name!r}: Feast's {self._service.store} store was asked for {len(frame):,} "
-                f"rows and gave {answer.num_rows:,}"
+                f"view {self.view.name!r}: Feast's {self._service.store} store returned "
+                f"{answer.num_rows:,} rows, expected {len(frame):,}"
             )
         return self._typed(answer)
 
@@ -152,7 +159,7 @@ class EngineSource:
             ) from error
 
     def _timed(self) -> Any:
-        """Give Feast's view with the times of its rows as two more features."""
+        """Return Feast's view with the times of its rows as two more features."""
         view = self.view
         feast, source = copy.copy(view.feast), copy.copy(view.feast.batch_source)
         source.spark_options = copy.copy(source.spark_options)
@@ -170,10 +177,10 @@ class EngineSource:
         return feast
 
 
-def _unmistakable(asked: pa.Table, complete: Ints) -> list[Ints]:
-    """Part rows so that Feast's Spark store can tell all of a part from each other.
+def _distinguishable(asked: pa.Table, complete: Ints) -> list[Ints]:
+    """Split rows into parts within which Feast's Spark store can distinguish all rows.
 
-    It knows a row by its keys as one text, where 1 beside 23 is 12 beside 3.
+    It identifies a row by its keys as one text, where 1 beside 23 equals 12 beside 3.
     """
     if not complete.size:
         return []

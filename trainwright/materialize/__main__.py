@@ -1,7 +1,7 @@
-"""``python -m trainwright.materialize``: definitions into the registry, reviewed by a person.
+"""``python -m trainwright.materialize``: apply reviewed definitions to a Feast registry.
 
-``plan REPOSITORY --output FILE`` says what would change; ``apply REPOSITORY --plan FILE`` does that, and
-refuses when anything else would change by then.
+``plan REPOSITORY --output FILE`` writes what would change; ``apply REPOSITORY --plan FILE`` applies exactly
+that, and ends with exit code 10 if anything else would change by then.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainwright.command import Parser
 from trainwright.errors import reported
-from trainwright.materialize.definitions import Plan, apply_plan, lines_of, make_plan
+from trainwright.materialize.definitions import ApplyPlan, apply_plan, format_plan, make_plan
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -20,11 +20,11 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: With a documented exit code, if anything is wrong.
     """
     with reported("features"):
-        asked = _parser().parse_args(arguments)
-        if asked.command == "plan":
-            _plan(asked.repository, asked.output)
+        options = _parser().parse_args(arguments)
+        if options.command == "plan":
+            _plan(options.repository, options.output)
         else:
-            _apply(asked.repository, asked.plan)
+            _apply(options.repository, options.plan)
 
 
 def _parser() -> Parser:
@@ -42,12 +42,12 @@ def _parser() -> Parser:
 def _plan(repository: str, output: Path) -> None:
     plan = make_plan(repository)
     plan.write(output)
-    lines = [*lines_of(plan), f"plan {plan.digest[:12]} in {output}"]
+    lines = [*format_plan(plan), f"plan {plan.digest[:12]} in {output}"]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _apply(repository: str, path: Path) -> None:
-    approved = Plan.read(path)
+    approved = ApplyPlan.read(path)
     apply_plan(repository, approved)
     sys.stdout.write(f"{approved.project}: plan {approved.digest[:12]} is applied.\n")
 

@@ -1,33 +1,43 @@
-"""The check afterwards: what the online store gives, by Feast's own reader, is what the files say."""
+"""Checks of the online store by Feast's own reader: of earlier rows before a run, of its rows after it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.errors import DependencyError
+from trainwright import tables
+from trainwright.artifacts import SourceFile
+from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
-from trainwright.materialize.rows import microseconds
-from trainwright.materialize.values import NULL_TIME, feast_values
-from trainwright.materialize.window import Window
+from trainwright.materialize.encoding import NULL_TIME, feast_values, microseconds
+from trainwright.materialize.latest import open_parquet, time_span
+from trainwright.materialize.watermark import Window, format_time
 
-ASKED = 200
-"""Keys asked for at a time."""
+READ_KEYS = 200
+"""Keys read from the store at a time."""
+
+SAMPLED_GROUPS = 3
+"""Row groups of earlier rows that keys are taken from, at most."""
+
+SAMPLED_KEYS = 20
+"""Keys taken from each, at most."""
 
 _US = 1_000_000
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a check found.
+class CheckResult:
+    """Result of the check after a run.
 
     Attributes:
         keys: Keys that were compared.
         newer: Keys of them for which the store has a row from after the window, which is right to stay.
-        wrong: Keys whose row is missing, older, or of other values.
-        example: One of those, and what is wrong with it.
+        wrong: Keys whose row is missing, older, or has other values.
+        example: One of those, and its difference.
     """
 
     keys: int
@@ -36,8 +46,10 @@ class Checked:
     example: str
 
 
-def check(online: Online, view: OnlineView, rows: pa.Table, window: Window) -> Checked:
-    """Compare the newest rows of some keys with what ``get_online_features`` gives for them.
+def check(online: Online, view: OnlineView, rows: pa.Table, window: Window) -> CheckResult:
+    """Compare the newest rows of some keys with what ``get_online_features`` returns for them.
+
+    The expected values come from Feast's own converter: another path than the one that wrote them.
 
     Args:
         online: The repository.
@@ -50,109 +62,173 @@ def check(online: Online, view: OnlineView, rows: pa.Table, window: Window) -> C
     """
     newer = wrong = 0
     example = ""
-    for first in range(0, rows.num_rows, ASKED):
-        piece = rows.slice(first, ASKED).combine_chunks()
-        expected = _expected(view, piece)
-        times = microseconds(piece[view.time].combine_chunks()).to_pylist()
-        found = stored(online, view, piece, list(view.features))
-        for place, (values, seconds) in enumerate(found):
-            if seconds is not None and seconds * _US >= window.end_us:
+    for first in range(0, rows.num_rows, READ_KEYS):
+        piece = rows.slice(first, READ_KEYS).combine_chunks()
+        expected = {
+            name: [_plain(value) for value in feast_values(kind, _one_chunk(piece[name]))]
+            for name, kind in view.features.items()
+        }
+        times = microseconds(_one_chunk(piece[view.time])).to_pylist()
+        for index, (values, at) in enumerate(_read_store(online, view, piece, list(view.features))):
+            if at is not None and at * _US >= window.end_us:
                 newer += 1
                 continue
-            wanted = {name: column[place] for name, column in expected.items()}
-            problem = _difference(wanted, times[place] // _US, values, seconds)
-            if problem:
-                wrong += 1
-                example = example or f"{_key(view, piece, place)}: {problem}"
-    return Checked(rows.num_rows, newer, wrong, example)
+            row = {name: column[index] for name, column in expected.items()}
+            if problem := _difference(row, times[index] // _US, values, at):
+                key = ", ".join(f"{name}={piece[name][index].as_py()!r}" for name in view.keys)
+                wrong, example = wrong + 1, example or f"{key}: {problem}"
+    return CheckResult(rows.num_rows, newer, wrong, example)
 
 
-def require_equal(checked: Checked, view: OnlineView, store: str) -> None:
-    """Refuse a store that does not hold what it was given.
+def require_equal(result: CheckResult, view: OnlineView, store: str) -> None:
+    """Reject a store that does not hold the rows that were written.
 
     Raises:
         DependencyError: A key was wrong.
     """
-    if not checked.wrong:
+    if not result.wrong:
         return
     raise DependencyError(
-        f"{checked.wrong:,} of {checked.keys:,} compared keys of view {view.name!r} are not in the online "
-        f"store as in the files, such as {checked.example}",
+        f"{result.wrong:,} of {result.keys:,} compared keys of view {view.name!r} are not in the online "
+        f"store as in the files, such as {result.example}",
         where=f"the online store ({store})",
-        hint="The watermark stays where it was: run again, and look at who else writes to the store.",
+        hint="The watermark stays where it was: run again, and look for another writer of the store.",
     )
 
 
 def _difference(
-    wanted: Mapping[str, bytes], wanted_at: int, values: Mapping[str, bytes], at: int | None
+    expected: Mapping[str, bytes], expected_at: int, values: Mapping[str, bytes], at: int | None
 ) -> str:
     if at is None:
         return "it is not there"
-    if at != wanted_at:
-        return f"the store's row is of {_time(at)}, the files' of {_time(wanted_at)}"
-    unlike = [name for name, value in wanted.items() if values.get(name) != value]
+    if at != expected_at:
+        store, files = (format_time(datetime.fromtimestamp(time, UTC)) for time in (at, expected_at))
+        return f"the store's row is of {store}, the files' of {files}"
+    unlike = [name for name, value in expected.items() if values.get(name) != value]
     return f"{', '.join(unlike)} differ" if unlike else ""
 
 
-def _expected(view: OnlineView, rows: pa.Table) -> dict[str, list[bytes]]:
-    """Convert the files' values by Feast's own converter: another road than the one they were written by."""
-    return {
-        name: [_plain(value) for value in feast_values(kind, _one(rows[name]))]
-        for name, kind in view.features.items()
-    }
-
-
-def stored(
+def _read_store(
     online: Online, view: OnlineView, rows: pa.Table, names: Sequence[str]
 ) -> list[tuple[dict[str, bytes], int | None]]:
-    """Ask Feast for some keys.
-
-    Args:
-        online: The repository.
-        view: The view.
-        rows: Have the keys, by their names in the view.
-        names: The features that are asked for, at least one.
-
-    Returns:
-        Each key's values, and its row's time in seconds, None where there is no row.
-
-    Raises:
-        DependencyError: Feast could not read from its store.
-    """
-    asked = rows.select(list(view.keys)).to_pylist()
+    """Return each key's values of some features, and its row's time in seconds; None without a row."""
+    keys = rows.select(list(view.keys)).to_pylist()
     try:
         response = online.feast.get_online_features(
-            features=[f"{view.name}:{name}" for name in names], entity_rows=asked
+            features=[f"{view.name}:{name}" for name in names], entity_rows=keys
         ).proto
     except Exception as error:
         what = f"Feast could not read view {view.name!r}: {type(error).__name__}: {error}"
         raise DependencyError(what, where=f"the online store ({online.store})") from error
-    columns = dict(zip(response.metadata.feature_names.val, response.results, strict=True))
-    return [_row({name: columns[name] for name in names}, place) for place in range(len(asked))]
+    found = dict(zip(response.metadata.feature_names.val, response.results, strict=True))
+    columns = {name: found[name] for name in names}
+    return [_row(columns, index) for index in range(len(keys))]
 
 
-def _row(columns: Mapping[str, Any], place: int) -> tuple[dict[str, bytes], int | None]:
-    values = {name: _plain(column.values[place]) for name, column in columns.items()}
-    times = [column.event_timestamps[place] for column in columns.values()]
-    known = [time.seconds for time in times if time.seconds or time.nanos]
-    return values, max(known) if known else None
+def _row(columns: Mapping[str, Any], index: int) -> tuple[dict[str, bytes], int | None]:
+    values = {name: _plain(column.values[index]) for name, column in columns.items()}
+    times = [column.event_timestamps[index] for column in columns.values()]
+    return values, max((time.seconds for time in times if time.seconds or time.nanos), default=None)
 
 
 def _plain(value: Any) -> bytes:
-    """Write a value so that equal ones are equal bytes; Feast knows two nulls for a time."""
+    """Serialize a value so that equal ones are equal bytes; Feast has two nulls for a time."""
     if value.WhichOneof("val") == "unix_timestamp_val" and value.unix_timestamp_val == NULL_TIME:
         return b""
     return bytes(value.SerializeToString(deterministic=True))
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
-def _key(view: OnlineView, rows: pa.Table, place: int) -> str:
-    return ", ".join(f"{name}={rows[name][place].as_py()!r}" for name in view.keys)
+@dataclass(frozen=True)
+class EarlierRows:
+    """Result of the look-up of rows that earlier runs wrote.
+
+    Attributes:
+        asked: Keys that were looked up.
+        gone: Keys of them for which the store has no row, or an older one.
+    """
+
+    asked: int = 0
+    gone: int = 0
+
+    @property
+    def emptied(self) -> bool:
+        """Whether none is left."""
+        return 0 < self.asked == self.gone
 
 
-def _time(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+def look_up_earlier(
+    online: Online, view: OnlineView, files: Sequence[SourceFile], window: Window, since: datetime | None
+) -> EarlierRows:
+    """Look up some keys of rows from before the window of an increment.
+
+    A watermark cannot tell that the store was emptied since. The keys come from three row groups of the
+    files: that detects a store that was emptied or restored to an older state, not a single key.
+
+    Args:
+        online: The repository.
+        view: The view.
+        files: Its files.
+        window: The window. Without a start there is nothing before it.
+        since: Start of the very first window; None is the beginning of the data.
+
+    Raises:
+        DependencyError: Feast could not read from its store.
+    """
+    if window.start is None or getattr(online.feast.config.online_store, "key_ttl_seconds", None):
+        return EarlierRows()  # keys that expire are expected to be gone
+    groups = _groups_before(view, files, window.start)
+    asked = gone = 0
+    for index in _spread(len(groups), SAMPLED_GROUPS):
+        try:
+            rows = _rows_before(view, *groups[index], window.start, since)
+        except InputError:
+            continue  # a broken file outside the window does not stop the run
+        if not rows.num_rows:
+            continue
+        rows = rows.take(pa.array(_spread(rows.num_rows, SAMPLED_KEYS), pa.int64()))
+        times = microseconds(_one_chunk(rows[view.time])).to_pylist()
+        found = _read_store(online, view, rows, list(view.features)[:1])
+        asked += len(times)
+        gone += sum(at is None or at < time // _US for time, (_, at) in zip(times, found, strict=True))
+    return EarlierRows(asked, gone)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return at most ``most`` of ``count`` indices, evenly spread, the first and the last among them."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count)).tolist()})
+
+
+def _groups_before(
+    view: OnlineView, files: Sequence[SourceFile], start: datetime
+) -> list[tuple[SourceFile, int]]:
+    """Return the row groups that have rows from before a time, oldest first."""
+
+    def groups() -> Iterator[tuple[datetime, str, int, SourceFile]]:
+        for entry in files:
+            with open_parquet(view, entry) as parquet:
+                for index in range(parquet.num_row_groups):
+                    span = time_span(parquet.metadata.row_group(index), view.columns[view.time])
+                    if span is not None and span[0] < start:
+                        yield span[0], entry.uri, index, entry
+
+    return [(entry, index) for _, _, index, entry in sorted(groups(), key=lambda group: group[:3])]
+
+
+def _rows_before(
+    view: OnlineView, entry: SourceFile, group: int, start: datetime, since: datetime | None
+) -> pa.Table:
+    """Read the keys and times of a row group's rows from before a time."""
+    columns = {name: view.columns[name] for name in (*view.keys, view.time)}
+    with open_parquet(view, entry) as parquet:
+        read = parquet.read_row_group(group, columns=list(columns.values()))
+    table = tables.plain(pa.table({name: read[column] for name, column in columns.items()}), entry.uri)
+    at = microseconds(_one_chunk(table[view.time]))
+    inside = pc.less(at, int(start.timestamp()) * _US)
+    if since is not None:
+        inside = pc.and_(inside, pc.greater_equal(at, int(since.timestamp()) * _US))
+    return table.filter(inside)

@@ -1,40 +1,48 @@
-"""Definitions into the registry in two steps: a plan that a person reviews, and an apply of just that.
+"""Application of definitions to the registry, in two steps: a plan that a person reviews, and its apply.
 
-No run of data applies anything: Feast has reset watermarks that way, and two writers of a registry on an
+A run of data never applies anything: Feast has reset watermarks that way, and two writers of a registry on an
 object store lose each other's changes.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainwright.documents import Document, canonical
-from trainwright.errors import DependencyError, InputError
-from trainwright.featurestore import inside, open_folder, open_settings, read_definitions
-from trainwright.materialize.alone import BUCKETS, alone
+from trainwright.errors import DependencyError, InputError, TransientError
+from trainwright.featurestore import SETTINGS, inside, open_folder, open_settings, read_definitions
 from trainwright.storage import read_bytes
+from trainwright.storage.lease import hold_lease
 
 WAIT_S = 60
 """How long an apply waits for another one of the same registry."""
+
+_BUCKETS = ("gs://", "s3://")
+"""Registry files that our own storage reads and leases; others are Feast's alone."""
+
+_LEASE_S = 60
+_POLL_S = 0.2
 
 _MARKS = {"CREATE": "+", "UPDATE": "~", "DELETE": "-"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Document):
-    """What becomes of one object.
+class DefinitionChange(Document):
+    """Change of one object in the registry.
 
     Attributes:
         kind: ``feature view``, ``entity``, ``data source`` and so on.
         name: Its name.
         action: ``CREATE``, ``UPDATE`` or ``DELETE``.
         before: Its definition in the registry, as canonical JSON; empty if it is new.
-        after: Its definition in the files; empty if it goes.
+        after: Its definition in the files; empty if it is deleted.
     """
 
     kind: str
@@ -45,25 +53,25 @@ class Change(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Document):
-    """All that an apply would change. Its digest is what is approved.
+class ApplyPlan(Document):
+    """All changes of an apply. A person approves its digest.
 
     Attributes:
         project: Feast's project.
-        changes: One entry an object, sorted; none if the registry has these definitions already.
+        changes: One entry an object, sorted; empty if the registry has these definitions already.
     """
 
     FILE = "plan.json"
 
     project: str
-    changes: tuple[Change, ...]
+    changes: tuple[DefinitionChange, ...]
 
 
-def make_plan(repository: str) -> Plan:
-    """Compare the definitions in a repository's files with its registry. Nothing is written.
+def make_plan(repository: str) -> ApplyPlan:
+    """Compare the definitions in a repository's files with its registry, without writing anything.
 
     Raises:
-        InputError: There is no such repository, or its definitions cannot be read.
+        InputError: There is no such repository, or Feast cannot read its definitions.
         DependencyError: The registry cannot be read.
     """
     folder = open_folder(repository)
@@ -72,24 +80,24 @@ def make_plan(repository: str) -> Plan:
     return plan
 
 
-def apply_plan(repository: str, approved: Plan, *, wait_s: float = WAIT_S) -> None:
+def apply_plan(repository: str, approved: ApplyPlan, *, wait_s: float = WAIT_S) -> None:
     """Write the definitions into the registry, and make the online store's tables.
 
     Args:
         repository: Folder with ``feature_store.yaml``.
         approved: The plan that was reviewed.
-        wait_s: How long to wait for others that apply to this registry.
+        wait_s: How long to wait for another apply to this registry.
 
     Raises:
-        InputError: What would change now is not what was approved.
-        TransientError: Others were applying all this time.
+        InputError: The changes are no longer those that were approved.
+        TransientError: Another apply held the lock all this time.
         DependencyError: The registry or the online store failed.
     """
     from feast import repo_operations
 
     folder = open_folder(repository)
     settings = open_settings(folder)
-    with inside(folder), alone(folder, settings, wait_s):
+    with inside(folder), _lock_registry(folder, settings, wait_s):
         store, repo, plan = _compare(folder, settings)
         if plan.digest != approved.digest:
             raise InputError(
@@ -108,7 +116,7 @@ def apply_plan(repository: str, approved: Plan, *, wait_s: float = WAIT_S) -> No
             raise DependencyError(what, where=repository, hint=hint) from error
 
 
-def _compare(folder: Path, settings: Any) -> tuple[Any, Any, Plan]:
+def _compare(folder: Path, settings: Any) -> tuple[Any, Any, ApplyPlan]:
     """Return Feast's store, the definitions of the files, and the plan between them."""
     from feast import FeatureStore
 
@@ -121,12 +129,53 @@ def _compare(folder: Path, settings: Any) -> tuple[Any, Any, Plan]:
         raise DependencyError(what, where=str(folder)) from error
     found = [_change(entry) for entry in objects.feast_object_diffs]
     changes = sorted((change for change in found if change), key=lambda change: (change.kind, change.name))
-    return store, repo, Plan(project=store.project, changes=tuple(changes))
+    return store, repo, ApplyPlan(project=store.project, changes=tuple(changes))
+
+
+@contextlib.contextmanager
+def _lock_registry(folder: Path, settings: Any, wait_s: float) -> Iterator[None]:
+    """Be the only one who applies to a registry: Feast reads it, changes it and writes it back.
+
+    On one machine a lock on the repository's settings does it, and leaves no file behind. A registry in a
+    bucket has a lease beside it as well, because other machines may write it. A SQL registry changes by the
+    row, so the lock is enough.
+
+    Raises:
+        TransientError: Another apply held the lock for ``wait_s``.
+    """
+    with (folder / SETTINGS).open() as file:
+        _lock(file.fileno(), folder, wait_s)
+        registry = settings.registry
+        if registry.registry_type == "file" and registry.path.startswith(_BUCKETS):
+            with hold_lease(f"{registry.path}.lease", lease_s=_LEASE_S, wait_s=wait_s):
+                yield
+        else:
+            yield
+
+
+def _lock(descriptor: int, folder: Path, wait_s: float) -> None:
+    """Lock an open file until it is closed."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TransientError(
+                    f"another apply held the lock for the {wait_s:.0f} s of waiting",
+                    where=str(folder),
+                    hint="Run it again when the other has ended; if it changed anything, make a new plan.",
+                ) from None
+            time.sleep(_POLL_S)
+        except OSError:
+            return  # a file system without locks, or without locks on files that are opened for reading
+        else:
+            return
 
 
 @contextlib.contextmanager
 def _untouched(folder: Path) -> Iterator[Any]:
-    """Give settings with a copy of the registry: Feast makes files for what it only looks at."""
+    """Yield settings with a copy of the registry: Feast creates files for what it only reads."""
     settings = open_settings(folder)
     store = settings.online_store
     made = folder / store.path if store is not None and store.type == "sqlite" else None
@@ -135,7 +184,7 @@ def _untouched(folder: Path) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="trainwright-plan-") as scratch:
         if registry.registry_type == "file" and (own := _readable(registry.path, folder)):
             copy = Path(scratch) / "registry.db"
-            with contextlib.suppress(InputError):  # none is there yet
+            with contextlib.suppress(InputError):  # there is none yet
                 copy.write_bytes(read_bytes(own))
             registry.path = str(copy)
         try:
@@ -146,47 +195,40 @@ def _untouched(folder: Path) -> Iterator[Any]:
 
 
 def _readable(registry: str, folder: Path) -> str:
-    """Return where a registry file is, as our own storage reads it; empty if only Feast can."""
-    if registry.startswith(BUCKETS):
+    """Return the path of a registry file that our own storage can read; empty if only Feast can."""
+    if registry.startswith(_BUCKETS):
         return registry
     return "" if "://" in registry else os.path.abspath(folder / registry)
 
 
-def _change(entry: Any) -> Change | None:
+def _change(entry: Any) -> DefinitionChange | None:
     before, after = _definition(entry.current_feast_object), _definition(entry.new_feast_object)
     if before == after:
         return None
     kind = str(entry.feast_object_type.value)
-    return Change(kind=kind, name=entry.name, action=_action(before, after), before=before, after=after)
-
-
-def _action(before: str, after: str) -> str:
-    return "UPDATE" if before and after else "CREATE" if after else "DELETE"
+    action = "UPDATE" if before and after else "CREATE" if after else "DELETE"
+    return DefinitionChange(kind=kind, name=entry.name, action=action, before=before, after=after)
 
 
 def _definition(thing: Any) -> str:
-    """Write an object as it is defined, without when it was applied."""
+    """Return an object's definition as canonical JSON, without when it was applied."""
+    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+
     if thing is None:
         return ""
     proto = thing.to_proto()
-    return _message(proto.spec if hasattr(proto, "spec") else proto)
-
-
-def _message(proto: Any) -> str:
-    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
-
-    return canonical(_timeless(MessageToDict(proto)))
+    return canonical(_timeless(MessageToDict(proto.spec if hasattr(proto, "spec") else proto)))
 
 
 def _timeless(data: Any) -> Any:
-    """Leave out when objects were made, at any depth: Feast takes that for part of a definition."""
+    """Leave out creation times, at any depth: Feast takes them for part of a definition."""
     if isinstance(data, dict):
         return {name: _timeless(value) for name, value in data.items() if name != "meta"}
     return [_timeless(value) for value in data] if isinstance(data, list) else data
 
 
-def lines_of(plan: Plan) -> list[str]:
-    """Write a plan for people: one line an object, and under it the properties that change."""
+def format_plan(plan: ApplyPlan) -> list[str]:
+    """Return a plan as lines: one an object, and under it the properties that change."""
     if not plan.changes:
         return [f"{plan.project}: the registry has these definitions already."]
     lines = []
@@ -199,7 +241,7 @@ def lines_of(plan: Plan) -> list[str]:
     return lines
 
 
-def _properties(change: Change) -> list[str]:
+def _properties(change: DefinitionChange) -> list[str]:
     before, after = (json.loads(text) if text else {} for text in (change.before, change.after))
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return [f"{name}: {canonical(before.get(name))} -> {canonical(after.get(name))}" for name in names]

@@ -1,4 +1,4 @@
-"""The newest row of every key within a window, from files of any size in little memory."""
+"""The newest row of every key within a window, from files of any size in bounded memory."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,35 +16,35 @@ from trainwright import tables
 from trainwright.artifacts import SourceFile
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.featurestore import OnlineView
-from trainwright.materialize.rows import microseconds
-from trainwright.materialize.window import Window
+from trainwright.materialize.encoding import microseconds
+from trainwright.materialize.watermark import Window
 from trainwright.storage import open_file
 
 READ_ROWS = 65_536
 """Rows read from a file at a time."""
 
 BATCH_ROWS = 20_000
-"""Rows handed out at a time, at most."""
+"""Rows of a batch, at most."""
 
 BATCH_BYTES = 32 << 20
-"""Bytes of them, about, at most: what bounds the memory when values are large."""
+"""Bytes of a batch, roughly, at most: bounds the memory when values are large."""
 
 SORT_MEMORY = "256MB"
-"""What the database may hold before it uses its folder."""
+"""Memory of DuckDB before it spills to its folder."""
 
 _THREADS = 2
 _US = 1_000_000
 
 
 @dataclass
-class Seen:
-    """What was met while the files were read.
+class ReadStatistics:
+    """Statistics of the rows that were read.
 
     Attributes:
-        rows: Rows of the files that the window holds.
+        rows: Rows in the window.
         newest: Newest time of them, in microseconds; None without rows.
         late: Rows before the window that became known after ``known_since``: this run does not write them.
-        problem: What stopped the reading; the database in between reports it in its own words.
+        problem: The error that stopped the reading; DuckDB only reports that there was one.
     """
 
     rows: int = 0
@@ -54,26 +54,26 @@ class Seen:
 
 
 @dataclass
-class Latest:
-    """The newest row of each key, held in a database on disk.
+class LatestRows:
+    """The newest row of each key, in a DuckDB database on disk.
 
     Attributes:
         view: The view.
-        seen: What was met while the files were read.
-        keys: How many keys there are.
+        statistics: Statistics of the rows that were read.
+        keys: Number of keys.
     """
 
     view: OnlineView
-    seen: Seen
+    statistics: ReadStatistics
     keys: int
     _database: Any = field(repr=False)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows: keys, features and times by their names in the view, in pieces of bounded size."""
+        """Yield the rows in batches of bounded size: keys, features and times by their names in the view."""
         yield from self._read("SELECT * FROM latest")
 
     def sample(self, count: int) -> pa.Table:
-        """Give the rows of some keys, in order: all, or if there are more than ``count``, always the same."""
+        """Return the rows of at most ``count`` keys, in order; always the same ones."""
         names = ", ".join(_quoted(name) for name in self.view.keys)
         some = f"SELECT * FROM latest ORDER BY hash({names}), {names} LIMIT {int(count)}"  # noqa: S608  # nosec B608 - quoted names
         found = list(self._read(f"SELECT * FROM ({some}) ORDER BY {names}"))  # noqa: S608  # nosec B608 - quoted names
@@ -91,42 +91,42 @@ class Latest:
 @contextmanager
 def latest_rows(
     view: OnlineView, files: Sequence[SourceFile], window: Window, known_since: datetime | None = None
-) -> Iterator[Latest]:
-    """Find the newest row of each key: last by its time, then by when it was created.
+) -> Iterator[LatestRows]:
+    """Find the newest row of each key: the last by event time, then by creation time.
 
     Args:
         view: The view.
-        files: Its files, as they were listed; a remote one is read as it was then.
-        window: Which rows count.
+        files: Its files, as they were listed; a remote one is read in that version.
+        window: The window.
         known_since: Count rows before the window that were created from then on.
 
     Raises:
         InputError: A file is broken or lacks a column; a key or a time is null; or two rows of one key have
-            the same times and other values, so that the choice would be chance.
+            the same times and other values, so that the choice would be arbitrary.
     """
     import duckdb
 
-    seen = Seen()
+    statistics = ReadStatistics()
     with tempfile.TemporaryDirectory(prefix="trainwright-materialize-") as scratch:
         settings: dict[str, Any] = {"memory_limit": SORT_MEMORY, "threads": _THREADS}
         settings |= {"temp_directory": f"{scratch}/spill", "preserve_insertion_order": False}
         with duckdb.connect(str(Path(scratch) / "latest.duckdb"), config=settings) as database:
             database.execute("SET TimeZone = 'UTC'")
-            database.register("incoming", _reader(view, files, window, known_since, seen))
+            database.register("incoming", _reader(view, files, window, known_since, statistics))
             try:
                 keys = _newest(database, view)
             except duckdb.Error as error:
-                raise seen.problem or _failed(error) from error
-            yield Latest(view, seen, keys, database)
+                raise statistics.problem or _failed(error) from error
+            yield LatestRows(view, statistics, keys, database)
 
 
 def _failed(error: Exception) -> DependencyError:
-    hint = "Give this step room on the disk of its temporary folder: about the size of the window's rows."
-    return DependencyError(f"the newest rows could not be sorted out: {error}", where="DuckDB", hint=hint)
+    hint = "Give the disk of the temporary folder more space: about the size of the window's rows."
+    return DependencyError(f"DuckDB could not find the newest rows: {error}", where="DuckDB", hint=hint)
 
 
 def _newest(database: Any, view: OnlineView) -> int:
-    """Keep the newest rows in the table ``latest``; return the number of keys."""
+    """Write the newest rows into the table ``latest``; return the number of keys."""
     names = ", ".join(_quoted(name) for name in view.keys)
     order = f"{_quoted(view.time)} DESC"
     order += f", {_quoted(view.created)} DESC NULLS LAST" if view.created else ""
@@ -169,12 +169,12 @@ def _reader(
     files: Sequence[SourceFile],
     window: Window,
     known_since: datetime | None,
-    seen: Seen,
+    statistics: ReadStatistics,
 ) -> pa.RecordBatchReader:
-    """Read the window's rows as one stream of batches that are all alike."""
+    """Return the window's rows as one stream of batches with the same schema."""
     schema = pa.schema([])
     for entry in files:
-        with opened(view, entry) as parquet:
+        with open_parquet(view, entry) as parquet:
             found = tables.plain(_renamed(parquet.schema_arrow.empty_table(), view, entry.uri)).schema
         schema = schema if len(schema) else found
         if found != schema:
@@ -185,19 +185,23 @@ def _reader(
     def parts() -> Iterator[pa.RecordBatch]:
         try:
             for entry in files:
-                yield from _pieces(view, entry, window, known_since, seen)
+                yield from _pieces(view, entry, window, known_since, statistics)
         except TrainwrightError as error:
-            seen.problem = error
+            statistics.problem = error
             raise
 
     return pa.RecordBatchReader.from_batches(schema, parts())
 
 
 def _pieces(
-    view: OnlineView, entry: SourceFile, window: Window, known_since: datetime | None, seen: Seen
+    view: OnlineView,
+    entry: SourceFile,
+    window: Window,
+    known_since: datetime | None,
+    statistics: ReadStatistics,
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows of one file that the window holds; row groups that cannot hold any are not read."""
-    with opened(view, entry) as parquet:
+    """Yield the rows of one file in the window; row groups without any are not read."""
+    with open_parquet(view, entry) as parquet:
         groups = [
             index
             for index in range(parquet.num_row_groups)
@@ -207,7 +211,7 @@ def _pieces(
         for batch in parquet.iter_batches(READ_ROWS, row_groups=groups, columns=columns):
             table = tables.plain(_renamed(pa.Table.from_batches([batch]), view, entry.uri))
             for piece in table.to_batches():
-                yield _within(piece, view, entry, window, known_since, seen)
+                yield _within(piece, view, entry, window, known_since, statistics)
 
 
 def _within(
@@ -216,9 +220,9 @@ def _within(
     entry: SourceFile,
     window: Window,
     known_since: datetime | None,
-    seen: Seen,
+    statistics: ReadStatistics,
 ) -> pa.RecordBatch:
-    """Keep a batch's rows of the window, and count what was met."""
+    """Return a batch's rows in the window, and update the statistics."""
     for name in (*view.keys, view.time):
         if nulls := piece.column(name).null_count:
             kind = "key" if name in view.keys else "event timestamp"
@@ -232,17 +236,17 @@ def _within(
         if known_since is not None and view.created:
             known = microseconds(piece.column(view.created))
             late = pc.and_(before, pc.greater_equal(known, int(known_since.timestamp() * _US)))
-            seen.late += pc.sum(late).as_py() or 0
-    kept = piece.filter(inside)
-    if kept.num_rows:
-        seen.rows += kept.num_rows
+            statistics.late += pc.sum(late).as_py() or 0
+    rows = piece.filter(inside)
+    if rows.num_rows:
+        statistics.rows += rows.num_rows
         newest = pc.max(at.filter(inside)).as_py()
-        seen.newest = newest if seen.newest is None else max(seen.newest, newest)
-    return kept
+        statistics.newest = max(newest, statistics.newest if statistics.newest is not None else newest)
+    return rows
 
 
 def _may_hold(group: Any, view: OnlineView, window: Window, known_since: datetime | None) -> bool:
-    """Tell from a row group's statistics whether it can have rows of the window, or such as came late."""
+    """Tell from a row group's statistics whether it can have rows of the window, or late ones."""
     times = time_span(group, view.columns[view.time])
     if times is None:
         return True
@@ -253,7 +257,7 @@ def _may_hold(group: Any, view: OnlineView, window: Window, known_since: datetim
 
 
 def time_span(group: Any, name: str) -> tuple[datetime, datetime] | None:
-    """Return the least and the greatest time in a column of a row group; None if that is not known."""
+    """Return the least and the greatest time in a column of a row group; None if unknown."""
     for index in range(group.num_columns):
         column = group.column(index)
         if column.path_in_schema != name or column.statistics is None:
@@ -266,8 +270,8 @@ def time_span(group: Any, name: str) -> tuple[datetime, datetime] | None:
 
 
 @contextmanager
-def opened(view: OnlineView, entry: SourceFile) -> Iterator[pq.ParquetFile]:
-    """Open a file of a view, as it was when it was listed.
+def open_parquet(view: OnlineView, entry: SourceFile) -> Iterator[pq.ParquetFile]:
+    """Open a file of a view, in the version that was listed.
 
     Raises:
         InputError: It is not Parquet, or broken.

@@ -1,110 +1,217 @@
-"""Which way rows go into an online store: built from arrays where we know the layout, else Feast's own."""
+"""Writers of rows into an online store: ours into Redis, Feast's own into every other, or Feast's engine."""
 
-from collections.abc import Callable
-from typing import Protocol
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
 
-import pyarrow as pa  # type: ignore[import-untyped]
-
-from trainwright.errors import DependencyError
+from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
-from trainwright.materialize.engine import LOCAL
-from trainwright.materialize.keys import VERSION
-from trainwright.materialize.rows import Rows
+from trainwright.materialize.encoding import KEY_VERSION, EncodedRows, encode_values
+from trainwright.materialize.watermark import Window
 
-Held = Callable[[], None]
-"""Raises unless this run still holds its lease. A process that was paused for longer finds out here only, so
-each way asks at a moment from which on nobody else's rows can be overtaken by these."""
+RequireLease = Callable[[], None]
+"""Raises unless this run still holds its lease; every writer calls it right before it writes."""
+
+LOCAL = "local"
+"""Feast's name of the engine that is this process."""
 
 FEAST_ROWS = 10_000
-"""Rows that Feast's own way takes at a time; by default it takes all, in gigabytes of Python objects."""
+"""Rows that Feast's writer gets at a time; by default it takes all, in gigabytes of Python objects."""
+
+MAX_REDIS_FEATURES = 1000
+"""What fits on the stack of Redis' Lua, with a margin."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT = timedelta(microseconds=1)
+_NO_TABLE = re.compile(r"no such table|relation .* does not exist|UndefinedTable", re.IGNORECASE)
 
 
 class Writer(Protocol):
-    """One view's way into an online store."""
+    """Writer of one view's rows into an online store."""
 
     name: str
 
-    def write(self, rows: Rows) -> int:
-        """Write rows, each unless a newer one is there; return how many were written."""
+    def write(self, rows: EncodedRows) -> int:
+        """Write rows; return how many were written, and not kept out by a newer one."""
         ...
 
     def close(self) -> None:
-        """Give up what was opened."""
+        """Release the connection."""
         ...
 
 
-def writer_for(online: Online, view: OnlineView, held: Held) -> Writer:
-    """Choose the way into the repository's online store.
-
-    Args:
-        online: The repository.
-        view: The view.
-        held: Asked again before rows are written.
+def writer_for(online: Online, view: OnlineView, require_lease: RequireLease) -> Writer:
+    """Return the writer for the repository's online store.
 
     Raises:
-        InputError: The view was never applied to the store.
         DependencyError: The store does not answer.
     """
-    if not is_ours(online, view):
-        return FeastWriter(online, view, held)
-    if online.store == "sqlite":
-        from trainwright.materialize.sqlite import SqliteWriter
+    if keeps_newer_rows(online, view):
+        from trainwright.materialize.redis import RedisWriter
 
-        return SqliteWriter(online, view, held)
-    if online.store == "postgres":
-        from trainwright.materialize.postgres import PostgresWriter
-
-        return PostgresWriter(online, view, held)
-    from trainwright.materialize.redis import RedisWriter
-
-    return RedisWriter(online, view, held)
+        return RedisWriter(online, view, require_lease)
+    return FeastWriter(online, view, require_lease)
 
 
-def is_ours(online: Online, view: OnlineView) -> bool:
-    """Tell whether rows are written here, under our rule that a newer one stays."""
-    settings = online.feast.config.online_store
-    if getattr(settings, "vector_enabled", False) or getattr(
-        settings, "enable_openai_compatible_store", False
-    ):
-        return False
-    if online.engine != LOCAL or online.feast.config.entity_key_serialization_version != VERSION:
-        return False
-    if online.store == "redis":
-        from trainwright.materialize.redis import MAX_FEATURES
+def keeps_newer_rows(online: Online, view: OnlineView) -> bool:
+    """Tell whether the writer compares times in the store, so that no row replaces a newer one.
 
-        return settings.redis_type != "redis_cluster" and len(view.features) <= MAX_FEATURES
-    return online.store in {"sqlite", "postgres"}
+    That is our Redis writer. Feast's SQLite and PostgreSQL stores let an older row replace a newer one.
+    """
+    config = online.feast.config
+    return (
+        online.store == "redis"
+        and online.engine == LOCAL
+        and config.entity_key_serialization_version == KEY_VERSION
+        and config.online_store.redis_type != "redis_cluster"
+        and len(view.features) <= MAX_REDIS_FEATURES
+    )
 
 
 class FeastWriter:
-    """Feast's own way, in small batches: any store, each with its own idea of which row stays."""
+    """Feast's own writer, in bounded batches. The store's own rule decides which row stays.
 
-    def __init__(self, online: Online, view: OnlineView, held: Held, *, at_once: int = FEAST_ROWS) -> None:
-        from feast.value_type import ValueType
+    The values are encoded by us and parsed into Feast's messages: its converter rounds integers beyond 2^53
+    beside a null, and takes a batch of empty bytes for nulls.
+    """
 
+    def __init__(
+        self,
+        online: Online,
+        view: OnlineView,
+        require_lease: RequireLease,
+        *,
+        batch_rows: int = FEAST_ROWS,
+    ) -> None:
         self.name = f"{online.store}, by Feast itself"
-        self._online, self._view, self._held, self._at_once = online, view, held, at_once
-        self._keys = {name: ValueType[kind] for name, kind in view.keys.items()}
+        self._online, self._view, self._require_lease = online, view, require_lease
+        self._batch_rows = batch_rows
+        _require_store_file(online)
 
-    def write(self, rows: Rows) -> int:
-        """Hand rows to Feast's store; return how many.
+    def write(self, rows: EncodedRows) -> int:
+        """Pass rows to Feast's store; return how many.
 
         Raises:
-            DependencyError: The store failed.
+            InputError: The view has no table: the definitions were never applied to this store.
+            DependencyError: The store failed; earlier batches of these rows are written.
+            TransientError: The lease was lost; likewise.
         """
-        from feast.utils import _convert_arrow_to_proto
+        from feast.utils import _validate_vector_field_lengths
 
-        store, table = self._online.feast, pa.Table.from_batches([rows.table])
-        for first in range(0, rows.count, self._at_once):
-            piece = table.slice(first, self._at_once).combine_chunks()
-            ready = _convert_arrow_to_proto(piece, self._view.feast, self._keys)
-            self._held()
-            try:
-                store.provider.online_write_batch(store.config, self._view.feast, ready, None)
-            except Exception as error:
-                what = f"Feast could not write to {self._online.store}: {type(error).__name__}: {error}"
-                raise DependencyError(what, where="the online store") from error
+        store, view = self._online.feast, self._view
+        try:
+            _validate_vector_field_lengths(rows.table, view.feast)
+        except ValueError as error:
+            raise InputError(str(error), where="the offline files") from None
+        messages = list(self._messages(rows))
+        for first in range(0, rows.count, self._batch_rows):
+            self._require_lease()
+            batch = messages[first : first + self._batch_rows]
+            with self._naming_store():
+                store.provider.online_write_batch(store.config, view.feast, batch, None)
         return rows.count
 
     def close(self) -> None:
-        """Nothing was opened here."""
+        """Do nothing: Feast's connection is closed with the repository."""
+
+    def _messages(self, rows: EncodedRows) -> Iterator[tuple[Any, dict[str, Any], datetime, datetime | None]]:
+        """Build Feast's messages: entity key, values, event time and creation time of each row."""
+        from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+        from feast.protos.feast.types.Value_pb2 import Value
+
+        names, features = list(self._view.keys), list(rows.values)
+        keys = [
+            encode_values(name, kind, rows.table.column(name)).to_pylist()
+            for name, kind in self._view.keys.items()
+        ]
+        values = [column.to_pylist() for column in rows.values.values()]
+        created = rows.created.to_pylist() if rows.created is not None else [None] * rows.count
+        for index, event in enumerate(rows.event.tolist()):
+            yield (
+                EntityKey(join_keys=names, entity_values=[Value.FromString(key[index]) for key in keys]),
+                {
+                    name: Value.FromString(column[index])
+                    for name, column in zip(features, values, strict=True)
+                },
+                _time(event),
+                None if (known := created[index]) is None else _time(known),
+            )
+
+    @contextlib.contextmanager
+    def _naming_store(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if any(_NO_TABLE.search(str(link)) for link in (error, error.__cause__) if link):
+                raise _never_applied(self._online, str(error)) from error
+            what = f"Feast could not write to {self._online.store}: {type(error).__name__}: {error}"
+            hint = "Nothing is lost: run again when it answers, and the same rows are written again."
+            raise DependencyError(what, where="the online store", hint=hint) from error
+
+
+def _time(micros: int) -> datetime:
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None)  # Feast takes it as UTC
+
+
+def _require_store_file(online: Online) -> None:
+    """Reject an SQLite store whose file is missing: Feast would make an empty one."""
+    path = getattr(online.feast.config.online_store, "path", None)
+    if online.store == "sqlite" and path and not (online.folder / path).exists():
+        raise _never_applied(online, f"no such file {path}")
+
+
+def _never_applied(online: Online, said: str) -> InputError:
+    return InputError(
+        f"the online store has no table of this view: it was never applied here: {said.strip():.200}",
+        where=f"the online store ({online.store})",
+        hint="Run `trainwright features plan`, review it, and then `trainwright features apply`.",
+    )
+
+
+def run_engine(online: Online, view: OnlineView, window: Window) -> None:
+    """Let one of Feast's engines materialize a window, and wait for it; for data past one machine.
+
+    Only the engine is called, not ``FeatureStore.materialize``: that writes its own watermark and state into
+    the registry, where a killed run leaves them wrong. Ray's engine reports success when nothing was written,
+    so the check afterwards decides.
+
+    Raises:
+        DependencyError: The engine failed, or says so.
+    """
+    from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
+
+    # Spark would start "python3", which may be one without Feast; all its nodes run the same image.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    task = MaterializationTask(
+        project=online.project,
+        feature_view=view.feast,
+        start_time=window.start or _EPOCH,
+        end_time=window.end - _INSTANT,  # Feast's windows include their end
+        tqdm_builder=_quiet,
+    )
+    try:
+        with contextlib.chdir(online.folder):  # an engine resolves relative paths against its own folder
+            jobs = online.feast.provider.batch_engine.materialize(online.feast.registry, [task])
+        failed = [job.error() for job in jobs if job.status() == MaterializationJobStatus.ERROR]
+    except Exception as error:
+        raise _engine_failed(online, view, error) from error
+    if failed:
+        raise _engine_failed(online, view, failed[0]) from failed[0]
+
+
+def _engine_failed(online: Online, view: OnlineView, error: Any) -> DependencyError:
+    return DependencyError(
+        f"Feast's engine {online.engine!r} failed on view {view.name!r}: {type(error).__name__}: {error}",
+        where=str(online.folder),
+        hint="Nothing is lost: the watermark stays where it was, and the next run repeats the window.",
+    )
+
+
+def _quiet(length: int) -> Any:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return tqdm(total=length, disable=True)

@@ -57,7 +57,7 @@ class Chain:
         """Add the next entry, with number and link filled in from what was last read.
 
         Raises:
-            AlreadyThere: Another has written that number meanwhile: read again, and decide again.
+            AlreadyExists: Another has written that number meanwhile: read again, and decide again.
         """
         numbered = replace(entry, seq=len(self._known) + 1, previous=following(self._known))
         last = self._known[-1:]

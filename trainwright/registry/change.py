@@ -19,8 +19,8 @@ from trainwright.registry.chain import Chain
 from trainwright.registry.entries import ABORT, COMMIT, INTENT, RESTORE, Broken, Entry, Event, State
 from trainwright.registry.names import HEAD, PRODUCTION
 from trainwright.registry.versions import missing, point, read_aliases, read_head
-from trainwright.storage import AlreadyThere
-from trainwright.storage.lease import Lease, held
+from trainwright.storage import AlreadyExists
+from trainwright.storage.lease import Lease, hold_lease
 from trainwright.tracking.server import persist
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Present:
         self._lease.require()
         try:
             written = self._place.chain.append(entry)
-        except AlreadyThere:
+        except AlreadyExists:
             raise TransientError(
                 "another wrote the next entry of the audit: the lease was lost on the way",
                 where=self._place.chain.place,
@@ -236,7 +236,7 @@ def changed(place: Place, decide: Callable[[Present], Change | None]) -> Event |
     """
     present = None
     try:
-        with held(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
+        with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
             present = Present(place, lease)
             change = decide(present)
             return present.perform(change) if change else None
@@ -253,7 +253,7 @@ def restored(place: Place, who: Mapping[str, str], reason: str) -> Event | None:
     An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that
     was paused moves an alias when it goes on, though another took over; it comes here then, or a person.
     """
-    with held(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
+    with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
         present = Present(place, lease)
         if not present.disagreement:
             return None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.registry.names import folder_of
-from trainwright.storage import AlreadyThere, create, join, list_files, read_bytes
+from trainwright.storage import AlreadyExists, create, join, list_files, read_bytes
 
 FOLDER = "registered"
 
@@ -60,7 +60,7 @@ def write_note(audit: str, note: Note) -> None:
         DependencyError, TransientError, PermissionRefused: The store cannot be written.
     """
     text = json.dumps(note.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with suppress(AlreadyThere):
+    with suppress(AlreadyExists):
         create(_place(audit, note.model, note.key), text.encode())
 
 

@@ -1,7 +1,7 @@
-"""Delta tables, pinned by version: the log says which files belong to it, and what their folders mean.
+"""Delta tables, pinned by version: ``deltalake`` reads the log, our own storage the files.
 
-The log is copied into a folder of its own, from the last checkpoint on, and read there. So it is reached as
-every other file is: with the same credentials, retries and limits on what may be reached.
+The log is copied into a temporary folder, from the last checkpoint on, and read there. So every file is read
+with the same credentials, retries and access limits. See ``docs/decisions/0013-kept-readers.md``.
 """
 
 import re
@@ -19,7 +19,7 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Data
 from trainwright.sources.lake import LakeFile, LakeSources, entries_of, with_checksums
-from trainwright.sources.pins import pinned, unpinned
+from trainwright.sources.parts import pinned, unpinned
 from trainwright.storage import Access, fetch, join, list_files, redacted
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class _State:
 def list_delta(
     source: str, data: Data, access: Access, inspect: Callable[[Sequence[SourceFile]], None] | None = None
 ) -> Listing:
-    """Say which files a version of a Delta table has: the pinned one, that of ``data.version``, or the last.
+    """List the files of a Delta table's version: the pinned one, ``data.version``, or the last.
 
     Raises:
-        InputError: There is no such table or version, or it uses what is not read.
+        InputError: There is no such table or version, or it uses an unsupported feature.
         DependencyError: The package for Delta tables is not installed.
     """
     root, pin = unpinned(source.rstrip("/"), _PIN)
@@ -82,14 +82,14 @@ def _read_log(root: str, wanted: str, access: Access) -> _State:
 
 
 def _place(root: str, path: str) -> str:
-    """Return where a file lies; a place of its own is checked against the folder later."""
+    """Return a file's URI; :func:`entries_of` checks that it is in the folder."""
     name = unquote(path)
     return name if "://" in name or name.startswith("/") else join(root, *name.split("/"))
 
 
 @contextmanager
 def _log_of(root: str, wanted: int | None, access: Access) -> "Iterator[tuple[DeltaTable, int]]":
-    """Copy what is needed of the log, and open it.
+    """Copy the needed part of the log, and open it.
 
     Raises:
         InputError: There is none, or it does not reach the version.
@@ -147,7 +147,7 @@ def _needed(root: str, wanted: int | None, access: Access) -> dict[str, SourceFi
 
 
 def _require_readable(table: "DeltaTable", root: str) -> None:
-    """Refuse what would silently give other rows or columns."""
+    """Reject features that would silently change rows or columns."""
     features: Sequence[str] = table.protocol().reader_features or ()
     mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     wrong = ["columns that have other names in the files"] if mapped else []
@@ -166,6 +166,6 @@ def _has_deletion_vectors(table: "DeltaTable") -> bool:
 
     try:
         found: Any = pa.table(table.deletion_vectors())
-    except (DeltaError, OSError):  # one that lies in a file of its own, which was not copied
+    except (DeltaError, OSError):  # one in a file of its own, which was not copied
         return True
     return bool(found.num_rows)

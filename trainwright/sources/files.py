@@ -1,25 +1,109 @@
-"""Files as one table: Parquet says its types, those of CSV and JSONL are found by reading them."""
+"""Files as one table: Parquet has its types, those of CSV and JSONL are inferred; folders may be columns."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import date
+from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.sources import csv, jsonl, parquet
-from trainwright.sources.declared import declared_types
-from trainwright.sources.formats import File, file_of
-from trainwright.sources.partitions import partitions_of
-from trainwright.sources.parts import Part, Sources, cut
-from trainwright.sources.schemas import Found, merge
-from trainwright.storage import Access
+from trainwright.sources import csv, jsonl
+from trainwright.sources.formats import File, file_of, read_footer, read_groups
+from trainwright.sources.inference import declared_types
+from trainwright.sources.parts import FileSchema, Part, Sources, merge, split_file
+from trainwright.storage import Access, local_path
 from trainwright.tables import plain
 
+_PAIR = re.compile(r"([^=/]+)=([^/]*)")
+_WILD = re.compile(r"[*?\[]")
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+
+Values = dict[str, dict[str, int | str | date | None]]
+"""Values of the partition columns, by file."""
+
+
+def partitions_of(source: str, uris: Sequence[str]) -> tuple[pa.Schema, Values]:
+    """Return the Hive partition columns of a source, as in ``day=2013-01-01/part-0.parquet``.
+
+    Folders count from the source's own on, and in a glob from the first wildcard on, so that a single
+    partition is read as any other folder.
+
+    Args:
+        source: The listed source.
+        uris: Its files.
+
+    Returns:
+        The columns, each ``int64``, ``date32`` or ``string``: the narrowest that takes all values, where a
+        number with leading zeros is text; and the values by file.
+
+    Raises:
+        InputError: The folders of two files have different columns.
+    """
+    texts = {uri: _pairs(uri, source) for uri in uris}
+    first = uris[0]
+    names = list(texts[first])
+    for uri in uris:
+        if list(texts[uri]) != names:
+            raise InputError(
+                f"the folders of this source name different columns: {list(texts[uri])}, not {names}",
+                where=f"{uri}, against {first}",
+                hint="Name only files that are partitioned alike.",
+            )
+    kinds = {name: _kind_of([texts[uri][name] for uri in uris]) for name in names}
+    schema = pa.schema([pa.field(name, kind) for name, (kind, _) in kinds.items()])
+    values: Values = {
+        uri: {name: None if text is None else kinds[name][1](text) for name, text in pairs.items()}
+        for uri, pairs in texts.items()
+    }
+    return schema, values
+
+
+def _pairs(uri: str, source: str) -> dict[str, str | None]:
+    """Return the names and texts of one file's folders, outermost first."""
+    root = _root(source)
+    inside = uri.removeprefix(root) if uri.startswith(f"{root}/") else ""
+    found: dict[str, str | None] = {}
+    for folder in inside.split("/")[:-1]:
+        if pair := _PAIR.fullmatch(folder):
+            name, text = (unquote(part) for part in pair.groups())
+            if name in found:
+                raise InputError(f"two folders of its path name the column {name!r}", where=uri)
+            found[name] = None if text in {_NOTHING, ""} else text
+    return found
+
+
+def _root(source: str) -> str:
+    """Return the folder from which on folders count."""
+    wild = _WILD.search(source)
+    root = source[: wild.start()].rpartition("/")[0] if wild else source
+    path = local_path(root or ("/" if source.startswith("/") else "."))
+    return (str(path) if path else root).rstrip("/")
+
+
+def _kind_of(texts: Sequence[str | None]) -> tuple[pa.DataType, Callable[[str], int | str | date]]:
+    present = {text for text in texts if text is not None}
+    if present and all(_WHOLE.fullmatch(text) for text in present):
+        return pa.int64(), int
+    if present and all(_is_date(text) for text in present):
+        return pa.date32(), date.fromisoformat
+    return pa.string(), str
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 _AT_A_TIME = 16
-"""Footers that are fetched at a time."""
+"""Footers fetched at a time."""
 
 
 class FileSources(Sources):
@@ -41,7 +125,7 @@ class FileSources(Sources):
         self._added, self._values = partitions_of(listing.source, list(self._files))
         self._found = self._find(data.runner.workers)
         inside = merge(self._found)
-        _refuse_both(self._added.names, inside.names, self._found[0].uri)
+        _reject_duplicates(self._added.names, inside.names, self._found[0].uri)
         self._require_declared(inside)
         self._inside = inside
         self.schema = pa.schema([*inside, *self._added])
@@ -51,12 +135,12 @@ class FileSources(Sources):
         parts = [
             Part(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
             for found in self._found
-            for first, last, start, rows in cut(found, self._shard_rows)
+            for first, last, start, rows in split_file(found, self._shard_rows)
         ]
         return [replace(part, index=index) for index, part in enumerate(parts)]
 
     def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
-        """Give a part's rows with the file's URI and the number of rows before them in it."""
+        """Yield a part's rows with the file's URI and the number of rows before them in it."""
         start = part.start
         for table in self._read(self._files[part.uri], part):
             yield part.uri, start, self._complete(table, part.uri)
@@ -68,11 +152,11 @@ class FileSources(Sources):
         elif file.kind == "jsonl":
             yield from jsonl.read_jsonl(file, self._inside)
         else:
-            for batch in parquet.read_groups(file, part.first, part.last):
+            for batch in read_groups(file, part.first, part.last):
                 yield pa.Table.from_batches([batch])
 
     def _complete(self, table: pa.Table, uri: str) -> pa.Table:
-        """Bring rows to the schema of all files, and add what the folders say."""
+        """Cast rows to the common schema, and add the partition columns."""
         inside = plain(table, uri).select(self._inside.names).cast(self._inside)
         columns = [
             pa.chunked_array([pa.repeat(pa.scalar(self._values[uri][field.name], field.type), len(inside))])
@@ -80,19 +164,19 @@ class FileSources(Sources):
         ]
         return pa.Table.from_arrays([*inside.columns, *columns], schema=self.schema)
 
-    def _find(self, workers: int) -> list[Found]:
+    def _find(self, workers: int) -> list[FileSchema]:
         files = list(self._files.values())
         footers = all(file.kind == "parquet" for file in files)
         with ThreadPoolExecutor(min(len(files), _AT_A_TIME if footers else workers)) as pool:
             return list(pool.map(self._find_one, files))
 
-    def _find_one(self, file: File) -> Found:
+    def _find_one(self, file: File) -> FileSchema:
         if file.kind == "csv":
-            return csv.find_types(file, self._declared, self._missing)
+            return csv.infer_csv(file, self._declared, self._missing)
         if file.kind == "jsonl":
-            return jsonl.find_types(file, self._declared)
-        schema, groups = parquet.read_footer(file)
-        return Found(uri=file.uri, schema=plain(schema.empty_table(), file.uri).schema, groups=groups)
+            return jsonl.infer_jsonl(file, self._declared)
+        schema, groups = read_footer(file)
+        return FileSchema(uri=file.uri, schema=plain(schema.empty_table(), file.uri).schema, groups=groups)
 
     def _require_declared(self, inside: pa.Schema) -> None:
         kinds = {file.kind for file in self._files.values()}
@@ -110,10 +194,10 @@ class FileSources(Sources):
             )
 
 
-def _refuse_both(folders: Sequence[str], inside: Sequence[str], uri: str) -> None:
+def _reject_duplicates(folders: Sequence[str], inside: Sequence[str], uri: str) -> None:
     if both := sorted(set(folders) & set(inside)):
         raise InputError(
             f"columns {both} are named by the folders, and are in the files, too",
             where=uri,
-            hint="Which one holds cannot be told: rename the folders, or leave the columns out of the files.",
+            hint="Rename the folders, or leave the columns out of the files.",
         )

@@ -1,4 +1,7 @@
-"""Iceberg tables, pinned by snapshot id: metadata, manifests and data files, all read by our own storage."""
+"""Iceberg tables, pinned by snapshot id: ``pyiceberg`` plans the scan, our own storage reads all files.
+
+See ``docs/decisions/0013-kept-readers.md``.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,9 +14,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.experiment import Data
+from trainwright.sources.formats import naming_parquet, open_parquet
 from trainwright.sources.lake import LakeFile, LakeSources, entries_of, with_checksums
-from trainwright.sources.parquet import naming_parquet, open_parquet
-from trainwright.sources.pins import pinned, unpinned
+from trainwright.sources.parts import pinned, unpinned
 from trainwright.storage import Access, join, list_files, redacted
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class _State:
         schema: Its columns.
         ids: The field ids of the columns, by name.
         identities: Columns that partition the table as they are.
-        files: Its data files, each with the files that say which of its rows were deleted.
+        files: Its data files, each with the files of its deleted rows.
     """
 
     snapshot: int
@@ -47,17 +50,17 @@ class _State:
 def list_iceberg(
     source: str, data: Data, access: Access, inspect: Callable[[Sequence[SourceFile]], None] | None = None
 ) -> Listing:
-    """Say which files a snapshot of an Iceberg table has: the pinned one, ``data.version``, or the current.
+    """List the files of an Iceberg table's snapshot: the pinned one, ``data.version``, or the current.
 
     Args:
         source: The table's folder, or one of its ``.metadata.json``.
-        data: Which snapshot; what remembers checksums.
+        data: The snapshot, and the checksum cache.
         access: What may be reached.
-        inspect: Is shown the files first.
+        inspect: Check of the files.
 
     Raises:
-        InputError: There is no such table or snapshot, or it uses what is not read.
-        PermissionRefused: It names files outside of its folder.
+        InputError: There is no such table or snapshot, or it uses an unsupported feature.
+        PermissionRefused: It has files outside of its folder.
         DependencyError: The package for Iceberg tables is not installed.
     """
     place, pin = unpinned(source.rstrip("/"), _PIN)
@@ -80,7 +83,7 @@ def open_iceberg(listing: Listing, data: Data, access: Access) -> "IcebergSource
 
 
 class IcebergSources(LakeSources):
-    """The data files of one snapshot; columns are found by their field ids, so a renamed one is the same."""
+    """The data files of one snapshot; columns are matched by field id, so a renamed one is the same."""
 
     def __init__(self, state: _State, listing: Listing, shard_rows: int, access: Access) -> None:
         self._ids, self._identities = state.ids, state.identities
@@ -115,10 +118,10 @@ class IcebergSources(LakeSources):
 
 
 def _newest_metadata(place: str, access: Access) -> str:
-    """Return the metadata file of a table's folder, or the one that is named.
+    """Return the newest metadata file of a table's folder, or the source if it is one.
 
     Raises:
-        InputError: There is none, or the newest cannot be told.
+        InputError: There is none, or the newest is ambiguous.
     """
     if place.endswith(".metadata.json"):
         return place
@@ -137,7 +140,7 @@ def _newest_metadata(place: str, access: Access) -> str:
     newest = numbers[max(numbers)] if numbers else []
     if len(newest) != 1:
         raise InputError(
-            f"which metadata file is the table's newest cannot be told: {newest or 'none has a number'}",
+            f"the newest metadata file of the table is ambiguous: {newest or 'none has a number'}",
             where=place,
             hint="Name the one that the catalog names, as the source.",
         )
@@ -161,7 +164,7 @@ def _read(metadata: str, root: str, wanted: str, access: Access) -> _State:
 
 
 def _open(metadata: str, root: str, access: Access) -> "StaticTable":
-    """Open a table from its metadata alone. What the table says about how it is to be read is not obeyed."""
+    """Open a table from its metadata alone, ignoring its own settings for reading."""
     try:
         from pyiceberg.catalog.noop import NoopCatalog
         from pyiceberg.serializers import FromInputFile
@@ -218,7 +221,7 @@ def _file_of(task: Any, metadata: str) -> LakeFile:
 
 
 def _identities(table: "StaticTable") -> frozenset[str]:
-    """Name the columns by whose very values some files are partitioned; old files may lack them."""
+    """Return the columns of identity partitions; old files may lack them."""
     schema = table.schema()
     return frozenset(
         name

@@ -1,4 +1,4 @@
-"""Files of an Iceberg table for pyiceberg, opened by our own storage and only below the table's folder."""
+"""File access for pyiceberg: our own storage, only below the table's folder."""
 
 import io
 from typing import Any
@@ -11,7 +11,7 @@ from trainwright.storage.uris import local_path
 
 
 class StorageIO(FileIO):
-    """Reads, and does nothing else.
+    """Read-only file access below a table's folder.
 
     Attributes:
         root: The table's folder.
@@ -23,16 +23,16 @@ class StorageIO(FileIO):
 
     @classmethod
     def below(cls, root: str, access: Access) -> "StorageIO":
-        """Return one that opens files below a folder."""
+        """Return access to the files below a folder."""
         found = cls()
         found.root, found.access = root, access
         return found
 
     def new_input(self, location: str) -> InputFile:
-        """Return a file to read from.
+        """Return a file for reading.
 
         Raises:
-            PermissionRefused: It lies outside of the table's folder.
+            PermissionRefused: It is outside of the table's folder.
         """
         if not _plain(location).startswith(f"{_plain(self.root)}/") or ".." in location.split("/"):
             raise PermissionRefused(
@@ -43,19 +43,11 @@ class StorageIO(FileIO):
         return _Input(location, self.access)
 
     def new_output(self, location: str) -> OutputFile:
-        """Refuse: a source is never written.
-
-        Raises:
-            PermissionRefused: Always.
-        """
+        """Raise PermissionRefused: a source is never written."""
         raise PermissionRefused("a source is never written", where=location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Refuse: a source is never written.
-
-        Raises:
-            PermissionRefused: Always.
-        """
+        """Raise PermissionRefused: a source is never written."""
         raise PermissionRefused("a source is never written", where=str(location))
 
 

@@ -1,4 +1,4 @@
-"""Tables of many Parquet files whose names and values stand in a log: what Delta and Iceberg share."""
+"""Tables of Parquet files that a log lists: common code of Delta and Iceberg."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +10,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.sources.formats import File
-from trainwright.sources.parquet import read_footer, read_groups
-from trainwright.sources.parts import Part, Sources, cut
-from trainwright.sources.schemas import Found
+from trainwright.sources.formats import File, read_footer, read_groups
+from trainwright.sources.parts import FileSchema, Part, Sources, split_file
 from trainwright.storage import Access, list_files, local_path
-from trainwright.storage.digests import digested
+from trainwright.storage.checksums import digest_files
 from trainwright.tables import plain
 
 _AT_A_TIME = 16
@@ -27,8 +25,8 @@ class LakeFile:
 
     Attributes:
         uri: Where it lies.
-        constants: Values of columns that stand in the log, and not in the file.
-        deletes: Files that say which of its rows were deleted.
+        constants: Values of columns that are in the log, and not in the file.
+        deletes: Files with the positions of its deleted rows.
     """
 
     uri: str
@@ -37,10 +35,10 @@ class LakeFile:
 
 
 def entries_of(root: str, uris: Sequence[str], access: Access) -> list[SourceFile]:
-    """Find the files that a table's log names, among those that lie in its folder.
+    """Return the entries of a table's files, listed in its folder.
 
     Raises:
-        PermissionRefused: One is named that lies outside of the folder.
+        PermissionRefused: One is outside of the folder.
         InputError: One is gone.
     """
     base = _absolute(root)
@@ -63,9 +61,9 @@ def entries_of(root: str, uris: Sequence[str], access: Access) -> list[SourceFil
 
 
 def with_checksums(entries: Sequence[SourceFile], remember: str | None) -> tuple[SourceFile, ...]:
-    """Return the files with their checksums; only those of a disk are read for them."""
+    """Return the files with their checksums; only local ones are read for that."""
     local = bool(entries) and local_path(entries[0].uri) is not None
-    return digested(entries, remember) if local else tuple(entries)
+    return digest_files(entries, remember) if local else tuple(entries)
 
 
 def _absolute(uri: str) -> str:
@@ -78,13 +76,13 @@ class LakeSources(Sources):
 
     Args:
         files: The data files.
-        entries: All files of the listing, by which what is read is pinned.
+        entries: All files of the listing, which pin the versions.
         schema: The table's columns.
-        shard_rows: Rows a part.
+        shard_rows: Rows of a part.
         access: What may be reached.
 
     Raises:
-        InputError: A file is broken, or has not the columns that it should have.
+        InputError: A file is broken, or lacks columns.
     """
 
     def __init__(
@@ -103,11 +101,11 @@ class LakeSources(Sources):
             self._found = list(pool.map(self._find, sorted(self._files)))
 
     def parts(self) -> list[Part]:
-        """Return parts of about ``shard_rows`` rows; of deleted ones too, which are left out when read."""
+        """Return parts of about ``shard_rows`` rows, counting deleted ones."""
         parts = [
             Part(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
             for found in self._found
-            for first, last, start, rows in cut(found, self._shard_rows)
+            for first, last, start, rows in split_file(found, self._shard_rows)
         ] or [Part(index=0, uri="", last=0, rows=0)]
         return [
             replace(part, index=index, rows=None if part.uri and self._files[part.uri].deletes else part.rows)
@@ -115,7 +113,7 @@ class LakeSources(Sources):
         ]
 
     def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
-        """Give a part's rows, without the deleted ones, with the number of the file's rows before them."""
+        """Yield a part's rows, without the deleted ones, with the number of the file's rows before them."""
         if not part.uri:
             return
         file, start = self._files[part.uri], part.start
@@ -129,11 +127,11 @@ class LakeSources(Sources):
             start += batch.num_rows
 
     def _column(self, table: pa.Table, file: LakeFile, wanted: pa.Field) -> Any:  # noqa: ARG002
-        """Return a column of a file by the table's name for it; None where the file does not have it."""
+        """Return a column of a file by its name in the table; None if the file lacks it."""
         return table[wanted.name] if wanted.name in table.column_names else None
 
     def _deleted(self, file: LakeFile) -> Any:  # noqa: ARG002
-        """Return the places of the deleted rows of a file; None if there are none."""
+        """Return the positions of the deleted rows of a file; None if there are none."""
         return None
 
     def _open(self, uri: str) -> File:
@@ -141,13 +139,13 @@ class LakeSources(Sources):
             uri=uri, version=self._versions[_absolute(uri)], kind="parquet", codec=None, access=self._access
         )
 
-    def _find(self, uri: str) -> Found:
+    def _find(self, uri: str) -> FileSchema:
         schema, groups = read_footer(self._open(uri))
         self._complete(schema.empty_table(), self._files[uri])
-        return Found(uri=uri, schema=schema, groups=groups)
+        return FileSchema(uri=uri, schema=schema, groups=groups)
 
     def _complete(self, table: pa.Table, file: LakeFile) -> pa.Table:
-        """Bring rows of a file to the table's columns: those it lacks are in the log, or have no value."""
+        """Cast rows of a file to the table's columns: missing ones are in the log, or null."""
         columns, size = [], len(table)
         for wanted in self.schema:
             if wanted.name in file.constants:

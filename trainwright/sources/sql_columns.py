@@ -1,15 +1,17 @@
-"""Columns of a database as Arrow's: by the types that the cursor describes, value for value."""
+"""Arrow columns of a database: PostgreSQL's by the cursor's description, SQLite's inferred from values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
+from trainwright.sources.inference import TypeInference, convert
+from trainwright.sources.parts import wider
 
 _MOST_DIGITS = 38
 _FREE = pa.decimal128(_MOST_DIGITS, 18)
-"""What a numeric without precision is stored as: 20 digits before and 18 after the point."""
+"""Type of a numeric without precision: 20 digits before and 18 after the point."""
 
 _INTS = {20: pa.int64(), 21: pa.int16(), 23: pa.int32(), 26: pa.int64()}
 _OTHERS = {
@@ -24,7 +26,7 @@ _OTHERS = {
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
 _AS_TEXT = {114: "json", 2950: "uuid", 3802: "jsonb"}
 _NUMERIC = 1700
-_REFUSED = {
+_UNSUPPORTED = {
     1083: "time",
     1266: "time with time zone",
     1186: "interval",
@@ -37,23 +39,23 @@ _REFUSED = {
 
 
 def arrow_types(description: Sequence[Any], where: str) -> tuple[pa.Schema, frozenset[str]]:
-    """Read a PostgreSQL cursor's description.
+    """Return the Arrow types of a PostgreSQL cursor's description.
 
     Args:
-        description: Its columns, as psycopg describes them.
+        description: Its columns, from psycopg.
         where: The database, for errors.
 
     Returns:
-        The columns and their Arrow types, and the names of those that are to be read as text.
+        The columns and their Arrow types, and the names of those to read as text.
 
     Raises:
-        InputError: A column is of a type that is not taken; all of them are named.
+        InputError: A column has an unsupported type; all of them are named.
     """
     fields, texts, wrong = [], set(), []
     for column in description:
         kind = _kind_of(column)
         if kind is None:
-            wrong.append(f"{column.name!r} is {_REFUSED.get(column.type_code) or column.type_display}")
+            wrong.append(f"{column.name!r} is {_UNSUPPORTED.get(column.type_code) or column.type_display}")
             continue
         fields.append(pa.field(column.name, kind))
         if column.type_code in _AS_TEXT:
@@ -79,17 +81,19 @@ def _kind_of(column: Any) -> pa.DataType | None:
     return _INTS.get(code) or _OTHERS.get(code)
 
 
-def as_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, where: str) -> pa.RecordBatch:
-    """Bring rows to columns.
+def postgres_batch(
+    rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, where: str
+) -> pa.RecordBatch:
+    """Convert rows to columns.
 
     Args:
-        rows: Values, as the driver gives them.
+        rows: Values from the driver.
         schema: The columns.
         start: Rows before these.
         where: The database, for errors.
 
     Raises:
-        InputError: A column's type does not take a value; names the column, the row and the value.
+        InputError: A value is not of its column's type; names the column, the row and the value.
     """
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     arrays = [
@@ -120,3 +124,66 @@ def _is_taken(value: Any, kind: pa.DataType) -> bool:
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         return False
     return True
+
+
+_KINDS = {bool: pa.int64(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+
+
+def infer_types(
+    names: Sequence[str],
+    pages: Iterable[Sequence[Sequence[Any]]],
+    declared: Mapping[str, pa.DataType],
+    where: str,
+) -> pa.Schema:
+    """Infer the type of each SQLite column that takes all its values.
+
+    Raises:
+        InputError: A column has values of two kinds, such as text and numbers.
+    """
+    kinds = dict.fromkeys(names, pa.null())
+    finders = {name: TypeInference(times_only=True) for name in names}
+    for page in pages:
+        for name, values in zip(names, zip(*page, strict=True), strict=True):
+            for kind in {_KINDS[type(value)] for value in values if value is not None}:
+                kinds[name] = _joined(kinds[name], kind, name, where)
+            if kinds[name] == pa.string():
+                finders[name].add(pa.array(values, pa.string()))
+    found = {name: finders[name].kind if kind == pa.string() else kind for name, kind in kinds.items()}
+    return pa.schema(list((found | {name: kind for name, kind in declared.items() if name in found}).items()))
+
+
+def _joined(one: pa.DataType, two: pa.DataType, name: str, where: str) -> pa.DataType:
+    joined = two if pa.types.is_null(one) else wider(one, two)
+    if joined is None:
+        raise InputError(
+            f"column {name!r} holds values of {one} and of {two}",
+            where=where,
+            hint="Cast it in data.sql.select: CAST(column AS TEXT).",
+        )
+    return joined
+
+
+def sqlite_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, where: str) -> pa.RecordBatch:
+    """Convert SQLite's rows to columns.
+
+    Raises:
+        InputError: A value is not of its declared type.
+    """
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = []
+    for values, field in zip(columns, schema, strict=True):
+        if any(isinstance(value, str) for value in values):
+            texts = pa.array([None if value is None else str(value) for value in values], pa.string())
+            arrays.append(convert(texts, field.type, field.name, where, start))
+        else:
+            arrays.append(_numbers(values, field, where))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _numbers(values: Sequence[Any], field: pa.Field, where: str) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise InputError(
+            f"column {field.name!r} is {field.type}, which does not take a value: {error!s:.200}", where=where
+        ) from None

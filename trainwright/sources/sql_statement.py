@@ -1,8 +1,8 @@
-"""One SELECT and nothing else: what a statement may hold, which tables it may read, how values come in.
+"""Check of a statement: one SELECT and nothing else, of allowed tables, with bound values.
 
-The statement is parsed and written anew; that text is parsed again, checked node by node against lists of
-what is known, and sent. So what runs is what was checked, also where a database would have read the author's
-text in another way, and it is one that parser and writer agree on.
+The statement is parsed and written anew; that text is parsed again, checked node by node against an allow
+list, and sent. So the database runs what was checked, also where it would have read the author's text
+differently, and parser and writer agree on it.
 """
 
 import re
@@ -14,7 +14,73 @@ import sqlglot
 from sqlglot import exp
 
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.sources.sql_words import CALLS, MOVING, NODES, OF_NOTHING, PASSING, ZONES
+
+_STRUCTURE = """
+Select Union Except Intersect Subquery With CTE From Join Where Group Having Order Ordered Limit Offset
+Distinct Fetch Table TableAlias Alias Aliases Column Identifier Star Paren Tuple Values Lateral
+Rollup Cube GroupingSets Window WindowSpec Filter WithinGroup Case If
+"""
+_VALUES = """
+Literal Boolean Null Placeholder Cast DataType DataTypeParam Interval IntervalSpan Var AtTimeZone Collate
+"""
+_OPERATORS = """
+And Or Not Xor EQ NEQ GT GTE LT LTE Is In Between Like ILike SimilarTo RegexpLike RegexpILike Escape Exists
+Any All NullSafeEQ NullSafeNEQ Add Sub Mul Div IntDiv Mod Pow Neg DPipe BitwiseAnd BitwiseOr BitwiseXor
+BitwiseNot BitwiseLeftShift BitwiseRightShift Overlaps JSONExtract JSONExtractScalar JSONPath JSONPathRoot
+JSONPathKey JSONPathSubscript
+"""
+_FUNCTIONS = """
+Count CountIf Sum Avg Min Max Stddev StddevPop StddevSamp Variance VariancePop Corr CovarPop CovarSamp
+LogicalAnd LogicalOr PercentileCont PercentileDisc Mode Median GroupConcat
+RowNumber Rank DenseRank PercentRank CumeDist Ntile Lag Lead FirstValue LastValue NthValue
+Abs Round Floor Ceil Trunc Ln Log Exp Sqrt Cbrt Sign Greatest Least Degrees Radians
+Sin Cos Tan Asin Acos Atan Atan2 WidthBucket Coalesce Nullif
+Lower Upper Length Substring Trim Replace Left Right Concat ConcatWs StrPosition Initcap Reverse
+Repeat Pad Split SplitPart Chr Ascii Unicode Hex MD5 RegexpReplace Translate Space StartsWith
+TimestampTrunc DateTrunc Extract TimeToStr StrToTime StrToDate StrToUnix UnixToTime TimeToUnix
+TsOrDsToDate TsOrDsToTimestamp DateFromParts TimestampFromParts Date Datetime Timestamp Cast
+DateAdd DateSub DateDiff TimestampAdd TimestampSub TimestampDiff Year Month Day Quarter Week DayOfWeek
+DayOfYear
+"""
+NODES = frozenset((_STRUCTURE + _VALUES + _OPERATORS + _FUNCTIONS).split())
+"""Kinds of nodes that a statement may hold."""
+
+_CALLS = """
+date_part to_number to_date to_timestamp make_date make_timestamp make_timestamptz make_interval
+justify_days justify_hours btrim ltrim rtrim lpad rpad overlay octet_length bit_length char_length
+regexp_count regexp_substr strpos split_part quote_literal left right sha256 encode div gcd lcm factorial
+mod power pi cot sinh cosh tanh erf erfc min_scale scale trim_scale bool_and bool_or every regr_slope
+regr_intercept regr_r2 regr_count regr_avgx regr_avgy jsonb_extract_path_text json_extract_path_text
+jsonb_array_length json_array_length jsonb_typeof json_typeof num_nulls num_nonnulls nullif ifnull iif
+instr printf total typeof unixepoch julianday strftime date time datetime substr hex likelihood likely
+unlikely
+"""
+CALLS = frozenset(_CALLS.split())
+"""Functions without a node kind in sqlglot, by name."""
+
+PASSING = {
+    "CurrentTimestamp",
+    "CurrentDate",
+    "CurrentTime",
+    "CurrentDatetime",
+    "Localtime",
+    "Localtimestamp",
+    "Rand",
+    "Randn",
+    "Uuid",
+    "TableSample",
+}
+"""Nodes whose value changes with every call, so that the same rows could not be read again."""
+
+MOVING = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Texts that a database reads as the present, wherever it expects a time."""
+
+ZONES = frozenset({"allballs", "utc", "gmt", "zulu", "z", "t"})
+"""Other words that such a text may have."""
+
+OF_NOTHING = frozenset({"date", "time", "datetime", "julianday", "unixepoch"})
+"""Functions of SQLite that return the present without an argument."""
+
 
 _MOST = 100_000
 _PART = r'(?:"[^"]+"|[^\W\d][\w$]*)'
@@ -22,18 +88,18 @@ _TABLE = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}")
 _HINT = "Make a view of it in the database, and read that."
 
 Name = tuple[str, ...]
-"""A table's name: catalog, schema and name, as many as were said."""
+"""A table's name: optionally catalog and schema, then the name."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a kind of database writes and reads SQL.
+    """SQL of a kind of database.
 
     Attributes:
-        name: As sqlglot names it.
-        marker: What a bound value is written as; takes its name.
-        doubled: A character that the driver takes for the start of a value, and that is written twice.
-        folds_quoted: Whether names are the same in any case even in quotes.
+        name: sqlglot's name.
+        marker: Format of a bound value.
+        doubled: A character that the driver reads as the start of a value, and that is escaped by doubling.
+        folds_quoted: Whether quoted names are case-insensitive.
     """
 
     name: str
@@ -49,26 +115,26 @@ SQLITE = Dialect("sqlite", ":{}", folds_quoted=True)
 def checked(
     text: str, tables: Collection[str], parameters: Collection[str], dialect: Dialect, where: str
 ) -> str:
-    """Check a statement, and return it as it is sent to the driver.
+    """Check a statement, and return the text for the driver.
 
     Args:
         text: The statement; values are written ``:name``.
         tables: Tables that it may read, with their schema if they are written with it.
-        parameters: Names of the values that are bound.
+        parameters: Names of the bound values.
         dialect: The database's.
-        where: The key of the experiment file that it stands under, for errors.
+        where: The key of the experiment file, for errors.
 
     Raises:
-        InputError: It is not one SELECT, names a value that is not bound, or calls what is not known.
+        InputError: It is not one SELECT, has an unbound value, or calls a function that is not allowed.
         PermissionRefused: It reads a table that is not on the list.
     """
-    given = _parse(text, dialect, where)
-    _require_named(given, where)
-    written = _plain(given, dialect)
+    original = _parse(text, dialect, where)
+    _require_named(original, where)
+    written = _plain(original, dialect)
     tree = _parse(written, dialect, where)
-    if _plain(tree, dialect) != written:  # sqlglot itself reads what it wrote in another way
+    if _plain(tree, dialect) != written:  # sqlglot reads its own text differently
         raise InputError(f"not understood as SQL of {dialect.name}: {text!r:.80}", where=where, hint=_HINT)
-    for node in (*given.walk(), *tree.walk()):
+    for node in (*original.walk(), *tree.walk()):
         _require_known(node, where)
     _require_tables(tree, tables, dialect, where)
     return _write(tree, parameters, dialect, where)
@@ -126,7 +192,7 @@ def _require_known(node: Any, where: str) -> None:
 
 
 def _moves(node: Any) -> bool:
-    """Tell whether a node is the present in disguise: the text 'now', or SQLite's date() of nothing."""
+    """Tell whether a node is the present time: the text 'now', or SQLite's date() without arguments."""
     if isinstance(node, exp.Literal) and node.is_string:
         return is_present(str(node.this))
     if isinstance(node, exp.Anonymous):
@@ -135,7 +201,7 @@ def _moves(node: Any) -> bool:
 
 
 def is_present(text: str) -> bool:
-    """Tell whether a database reads a text as a time that is another at every call."""
+    """Tell whether a database reads a text as the present time."""
     words = set(re.findall("[a-z]+", text.lower()))
     return bool(words & MOVING) and words <= MOVING | ZONES
 
@@ -168,7 +234,7 @@ def _allowed(text: str, dialect: Dialect) -> Name:
 
 
 def _tables_of(tree: exp.Expr, dialect: Dialect) -> Iterator[Name]:
-    """Give the tables that are read; a name that WITH gives is none where it can be seen."""
+    """Yield the tables that are read; a name of a WITH clause is none where it is visible."""
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier):
             if not isinstance(table.this, exp.Anonymous | exp.Func):
@@ -190,10 +256,10 @@ def _folded(name: Any, dialect: Dialect) -> str:
 
 
 def _seen_from(table: exp.Expr, dialect: Dialect) -> set[str]:
-    """Return the names that WITH clauses give, as seen from one place.
+    """Return the names of WITH clauses that are visible to a node.
 
-    A name is seen by the queries after it, and by its own only if that is recursive: otherwise the table
-    of that name is what is read there.
+    A name is visible to the queries after it, and to its own only if that is recursive: otherwise its own
+    reads the table of that name.
     """
     names: set[str] = set()
     inside: exp.Expr | None = table
@@ -207,8 +273,8 @@ def _seen_from(table: exp.Expr, dialect: Dialect) -> set[str]:
                 if earlier is inside:
                     break
             inside = outside.parent
-        elif outside is not None and (given := outside.args.get("with_")) is not None:
-            names |= {_folded(each.args["alias"].this, dialect) for each in given.expressions}
+        elif outside is not None and (clause := outside.args.get("with_")) is not None:
+            names |= {_folded(each.args["alias"].this, dialect) for each in clause.expressions}
             inside = outside
         else:
             inside = outside
@@ -216,7 +282,7 @@ def _seen_from(table: exp.Expr, dialect: Dialect) -> set[str]:
 
 
 def _write(tree: exp.Expr, parameters: Collection[str], dialect: Dialect, where: str) -> str:
-    """Write the tree as SQL, with the driver's own marks in place of ``:name``."""
+    """Return the tree as SQL, with the driver's markers instead of ``:name``."""
     marks: dict[str, str] = {}
     for place in list(tree.find_all(exp.Placeholder)):
         marks[f"trainwright_value_{len(marks)}_"] = str(place.name)
@@ -236,7 +302,7 @@ def _write(tree: exp.Expr, parameters: Collection[str], dialect: Dialect, where:
 
 
 def unused(texts: Collection[str], parameters: Collection[str], dialect: Dialect) -> list[str]:
-    """Return the names of values that none of some checked statements takes."""
+    """Return the names of values that no checked statement uses."""
     return sorted(
         name for name in parameters if not any(dialect.marker.format(name) in text for text in texts)
     )

@@ -6,19 +6,18 @@ URI is met.
 """
 
 from trainwright.storage.access import Access
-from trainwright.storage.commit import create, publish, remove
 from trainwright.storage.git import fetch_commit, parse_commit
 from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
-from trainwright.storage.opening import head, open_file, read_bytes
-from trainwright.storage.store import AlreadyThere, Moved
-from trainwright.storage.transfer import fetch
+from trainwright.storage.reading import fetch, head, open_file, read_bytes
+from trainwright.storage.store import AlreadyExists, ObjectChanged
 from trainwright.storage.uris import join, local_path, redacted
+from trainwright.storage.writing import create, publish, remove
 
 __all__ = [
     "TABLE_SUFFIXES",
     "Access",
-    "AlreadyThere",
-    "Moved",
+    "AlreadyExists",
+    "ObjectChanged",
     "create",
     "fetch",
     "fetch_commit",

@@ -1,4 +1,4 @@
-"""What may be reached over the network: which hosts, and which addresses behind them."""
+"""Network access: which hosts a call may reach, and which addresses behind them."""
 
 import ipaddress
 import socket
@@ -10,7 +10,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 METADATA_HOSTS = ("metadata.google.internal", "metadata.goog", "metadata", "instance-data")
 METADATA = tuple(map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")))
-"""Where clouds hand out the identity of a machine: refused whatever is allowed."""
+"""Metadata servers of clouds, which give out the machine's identity: always rejected."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _HTTPS = 443
@@ -18,27 +18,27 @@ _HTTPS = 443
 
 @dataclass(frozen=True)
 class Access:
-    """What a call may reach, and how long it may try.
+    """Hosts that a call may reach, and how long it is retried.
 
     Attributes:
         hosts: Hosts that an ``https://`` URI may name, as ``host`` or ``host:port``; no other is reached. An
             address of a private network is reached only if it is listed here itself.
         local_addresses: Also reach this machine's own addresses. For tests.
-        patience_s: Seconds for which a call that fails in passing is tried again.
+        retry_s: Seconds after the first failure for which a call is retried.
     """
 
     hosts: tuple[str, ...] = ()
     local_addresses: bool = False
-    patience_s: float = 600.0
+    retry_s: float = 600.0
 
 
 def require_host(host: str, port: int | None, access: Access) -> None:
-    """Refuse a host that is not on the list.
+    """Reject a host that is not on the list.
 
     Raises:
-        PermissionRefused: It is not, or it is one that clouds keep credentials behind.
+        PermissionRefused: It is not, or it is a cloud's metadata server.
     """
-    refuse_host(host, local_addresses=access.local_addresses)
+    reject_host(host, local_addresses=access.local_addresses)
     wanted = host.lower() if port in {None, _HTTPS} else f"{host.lower()}:{port}"
     if wanted not in {allowed.lower().removesuffix(f":{_HTTPS}") for allowed in access.hosts}:
         raise PermissionRefused(
@@ -48,8 +48,8 @@ def require_host(host: str, port: int | None, access: Access) -> None:
         )
 
 
-def refuse_host(host: str, *, local_addresses: bool = False) -> None:
-    """Refuse a host that is written as a forbidden address, or is known to lead to one.
+def reject_host(host: str, *, local_addresses: bool = False) -> None:
+    """Reject a host that is a forbidden address, or the known name of one.
 
     Raises:
         PermissionRefused: It is.
@@ -65,10 +65,10 @@ def refuse_host(host: str, *, local_addresses: bool = False) -> None:
 
 
 def addresses(host: str, port: int, access: Access) -> list[tuple[str, int]]:
-    """Look a host up and return its addresses, once every one of them was found to be allowed.
+    """Look a host up and return its addresses, if all of them are allowed.
 
     Raises:
-        PermissionRefused: One of them is not: whoever answers for the name could switch to it.
+        PermissionRefused: One of them is not: the name's owner could switch to it.
         OSError: The name has no address.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -78,10 +78,10 @@ def addresses(host: str, port: int, access: Access) -> list[tuple[str, int]]:
 
 
 def require_address(host: str, address: Address, access: Access) -> None:
-    """Refuse an address that leads to this machine, its link, its cloud's metadata, or an unlisted network.
+    """Reject an address of this machine, its link, its cloud's metadata, or an unlisted private network.
 
     Raises:
-        PermissionRefused: It does.
+        PermissionRefused: It is one.
     """
     plain = _unwrapped(address)
     if plain in METADATA:
@@ -96,7 +96,7 @@ def require_address(host: str, address: Address, access: Access) -> None:
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+    """Return the IPv4 address that an IPv6 one embeds, if any."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)

@@ -1,7 +1,7 @@
-"""One commit of a git repository over https, by git's own protocol: version 2, without its history.
+"""Fetch one commit of a git repository over https, by git's protocol version 2, without history.
 
-The commit's name is the SHA-1 over all that it holds: every object is named by its content here, and the tree
-is followed from the commit, so what is written is what was committed, whoever sent it.
+A commit's name is the SHA-1 over its content: every object is named by its content, and the tree is followed
+from the commit, so the files are those that were committed, whoever sent them.
 """
 
 import hashlib
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from trainwright.errors import InputError, PermissionRefused, TransientError
-from trainwright.storage.retries import PASSING_STATUS, retrying, wait_asked
-from trainwright.storage.store import Passing
+from trainwright.storage.store import RETRYABLE_STATUS, RetryableError, retry_after_s, with_retries
 from trainwright.storage.uris import redacted
 
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 SCHEME = "git+https://"
 FORM = f"{SCHEME}HOST/REPOSITORY@COMMIT#subdirectory=FOLDER, with the 40 digits of the commit"
 MAX_BYTES = 256 << 20
-"""A pack is held in memory; a repository of definitions is some kilobytes."""
+"""Limit of a pack, which is in memory; a repository of definitions has some kilobytes."""
 OBJECT_BYTES = 1024
-"""An object or a file counts for at least so much, however little it holds."""
+"""The least that an object or a file counts for."""
 
 _URI = re.compile(
     r"git\+(?P<url>https://[^@#?]+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^#]+))?"
@@ -39,7 +38,7 @@ _FORBIDDEN, _ABSENT = (401, 403), 404
 _MOVED = range(300, 400)
 _LONGEST_NUMBER = 1 << 63
 _Objects = dict[str, tuple[bytes, bytes]]
-"""The kind and the content of each object, by its name."""
+"""Kind and content of each object, by its name."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class Commit:
 
 
 def parse_commit(uri: str) -> Commit | None:
-    """Read the URI of a commit; None for a URI of another kind.
+    """Parse the URI of a commit; return None for another kind of URI.
 
     Raises:
-        InputError: It is one of git, and names no commit, or carries credentials.
-        PermissionRefused: Its folder leads upwards.
+        InputError: It is a git URI without a commit, or with credentials.
+        PermissionRefused: Its folder has ``..``.
     """
     if not uri.startswith("git+"):
         return None
@@ -83,16 +82,16 @@ def parse_commit(uri: str) -> Commit | None:
     return Commit(found["url"].rstrip("/"), found["commit"], folder)
 
 
-def fetch_commit(place: Commit, target: Path, patience_s: float) -> None:
+def fetch_commit(place: Commit, target: Path, retry_s: float) -> None:
     """Write the files of a commit's folder below a local folder.
 
     Raises:
-        InputError: There is no such repository, commit or folder; or it holds a link, or is too large.
-        PermissionRefused: The server refuses.
-        TransientError: The server kept failing, or what it sent is damaged.
+        InputError: There is no such repository, commit or folder; or it has a link, or is too large.
+        PermissionRefused: The server rejects the credentials.
+        TransientError: The server kept failing, or sent damaged objects.
         DependencyError: Nothing answers there.
     """
-    pack = retrying(lambda: _pack(place), "fetching", place.uri, patience_s)
+    pack = with_retries(lambda: _pack(place), "fetching", place.uri, retry_s)
     try:
         objects = _objects(pack, place)
         tree = _root(objects, place)
@@ -113,7 +112,7 @@ def fetch_commit(place: Commit, target: Path, patience_s: float) -> None:
 
 @dataclass
 class _Budget:
-    """How many bytes the objects or the files of a commit may still take."""
+    """Bytes that the objects or the files of a commit may still take."""
 
     place: Commit
     left: int = field(default_factory=lambda: MAX_BYTES)
@@ -187,7 +186,7 @@ def _entries(objects: _Objects, digest: str) -> Iterator[tuple[bytes, str, str]]
 
 
 def _pack(place: Commit) -> bytes:
-    """Ask for the objects of one commit; one attempt."""
+    """Request the objects of one commit; one attempt."""
     import requests
 
     wanted = [f"want {place.commit}\n", "deepen 1\n", "done\n"]
@@ -220,18 +219,20 @@ def _pack(place: Commit) -> bytes:
         raise InputError(f"this is no URL: {redacted(str(error))}", where=place.uri) from None
     except requests.exceptions.SSLError as error:
         if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-            raise Passing(f"{type(error).__name__}: {error}") from None
+            raise RetryableError(f"{type(error).__name__}: {error}") from None
         raise InputError(f"its certificate is not trusted: {redacted(str(error))}", where=place.uri) from None
     except requests.exceptions.RequestException as error:
         answered = not isinstance(error, requests.exceptions.ConnectionError)
-        raise Passing(f"{type(error).__name__}: {error}", answered=answered) from None
+        raise RetryableError(f"{type(error).__name__}: {error}", answered=answered) from None
     return _unwrapped(bytes(content), place)
 
 
 def _require_answered(answer: "requests.Response", place: Commit) -> None:
     status = answer.status_code
-    if status in PASSING_STATUS:
-        raise Passing(f"the server answered {status}", wait_asked(answer.headers.get("Retry-After")))
+    if status in RETRYABLE_STATUS:
+        raise RetryableError(
+            f"the server answered {status}", retry_after_s(answer.headers.get("Retry-After"))
+        )
     if status in _MOVED:
         there = redacted(urljoin(answer.url, answer.headers.get("Location", "")))
         there = there.removesuffix("/git-upload-pack")
@@ -258,7 +259,7 @@ def _line(text: str) -> bytes:
 
 
 def _unwrapped(content: bytes, place: Commit) -> bytes:
-    """Take the pack out of the lines that it comes in."""
+    """Return the pack from the protocol's lines."""
     at, pack, packing = 0, bytearray(), False
     while at + 4 <= len(content):
         try:
@@ -274,12 +275,12 @@ def _unwrapped(content: bytes, place: Commit) -> bytes:
             pack += line[1:]
         packing = packing or line == b"packfile\n"
     if pack[:4] != b"PACK" or hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
-        raise Passing("the objects arrived damaged or not at all")
+        raise RetryableError("the objects arrived damaged or not at all")
     return bytes(pack)
 
 
 def _objects(pack: bytes, place: Commit) -> _Objects:
-    """Unpack all objects, each by the name that its content gives it."""
+    """Unpack all objects, each by the name computed from its content."""
     by_offset: dict[int, tuple[bytes, bytes]] = {}
     by_name: _Objects = {}
     at, budget = 12, _Budget(place)
@@ -343,7 +344,7 @@ def _inflated(data: bytes, at: int, budget: _Budget) -> tuple[bytes, int]:
 
 
 def _patched(base: bytes, delta: bytes, budget: _Budget) -> bytes:
-    """Apply a delta: copies out of the base, and bytes of its own."""
+    """Apply a delta: copies from the base, and bytes of its own."""
     expected, at = _varint(delta, 0)
     size, at = _varint(delta, at)
     if size > budget.left:
@@ -369,7 +370,7 @@ def _patched(base: bytes, delta: bytes, budget: _Budget) -> bytes:
 
 
 def _copied(delta: bytes, at: int, order: int) -> tuple[int, int, int]:
-    """Return the place and the size of a copy, and where its order ends."""
+    """Return the offset and the size of a copy, and the end of its instruction."""
     place = size = 0
     for bit in range(7):
         if order >> bit & 1:

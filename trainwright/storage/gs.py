@@ -1,7 +1,7 @@
 """``gs://`` by google-cloud-storage: pinned by generation, written only where nothing is.
 
 Every call is one try with the library's own retries off; the one policy is in
-:mod:`trainwright.storage.retries`. Endpoint and credentials are the library's own configuration.
+:mod:`trainwright.storage.store`. Endpoint and credentials are the library's own configuration.
 """
 
 import base64
@@ -21,8 +21,14 @@ from google.cloud import storage as google  # type: ignore[import-untyped]
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.storage.access import Access
-from trainwright.storage.retries import PASSING_STATUS, wait_asked
-from trainwright.storage.store import Absent, Passing, Sink, Taken
+from trainwright.storage.store import (
+    RETRYABLE_STATUS,
+    NotFound,
+    PreconditionFailed,
+    RetryableError,
+    Sink,
+    retry_after_s,
+)
 from trainwright.storage.uris import redacted
 
 TIMEOUT_S = (10, 60)
@@ -38,8 +44,8 @@ _READ, _WRITE, _REMOVE = (
 _log = logging.getLogger("trainwright.storage")
 
 
-class Bucket:
-    """One bucket. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
+class GoogleBucket:
+    """A bucket; see :class:`trainwright.storage.store.Store`."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name, self.access = name, access
@@ -47,13 +53,13 @@ class Bucket:
     def head(self, name: str, version: str = "") -> SourceFile:
         """Return an object as it is now, or one generation of it."""
         blob = self._blob(name, version)
-        with self._told(name, _READ):
+        with self._errors(name, _READ):
             blob.reload(projection="noAcl", timeout=TIMEOUT_S, retry=None)
         return self._entry(blob)
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
         """List one page of objects whose names start with a prefix."""
-        with self._told(prefix, _READ):
+        with self._errors(prefix, _READ):
             found = self._bucket.client.list_blobs(
                 self.name,
                 prefix=prefix or None,
@@ -68,7 +74,7 @@ class Bucket:
 
     def children(self, prefix: str) -> list[str]:
         """Name what lies directly below a prefix."""
-        with self._told(prefix, _READ):
+        with self._errors(prefix, _READ):
             found = self._bucket.client.list_blobs(
                 self.name, prefix=prefix, delimiter="/", max_results=_PAGE, timeout=TIMEOUT_S, retry=None
             )
@@ -77,9 +83,9 @@ class Bucket:
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of one generation into the sink."""
-        with self._told(name, _READ):
+        with self._errors(name, _READ):
             self._blob(name, version).download_to_file(
-                _Taking(sink),
+                _SinkFile(sink),
                 start=start,
                 end=stop - 1,
                 raw_download=True,
@@ -92,7 +98,7 @@ class Bucket:
         """Write an object that must not exist yet; the store compares what it got with size and MD5."""
         blob = self._blob(name)
         blob.md5_hash = base64.b64encode(md5).decode()
-        with self._told(name, _WRITE):
+        with self._errors(name, _WRITE):
             blob.upload_from_file(
                 content,
                 size=size,
@@ -106,14 +112,14 @@ class Bucket:
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        with self._told(name, _REMOVE):
+        with self._errors(name, _REMOVE):
             self._blob(name).delete(timeout=TIMEOUT_S, retry=None)
 
     def protection(self) -> str:
-        """Say whether a generation can still be had back once it was replaced or removed."""
+        """Return whether a generation can still be read once it was replaced or removed."""
         bucket = self._bucket
         try:
-            with self._told("", "roles/storage.legacyBucketReader"):
+            with self._errors("", "roles/storage.legacyBucketReader"):
                 bucket.reload(timeout=TIMEOUT_S, retry=None)
         except PermissionRefused:
             _log.warning(
@@ -129,7 +135,7 @@ class Bucket:
 
     @property
     def _bucket(self) -> Any:
-        with self._told("", _READ):
+        with self._errors("", _READ):
             return _client(os.getpid()).bucket(self.name)
 
     def _blob(self, name: str, version: str = "") -> Any:
@@ -153,32 +159,34 @@ class Bucket:
         )
 
     @contextmanager
-    def _told(self, name: str, role: str) -> Iterator[None]:
-        """Turn what the library raises into what every store raises."""
+    def _errors(self, name: str, role: str) -> Iterator[None]:
+        """Translate the library's errors into those of a store."""
         try:
             yield
         except google_errors.GoogleAPICallError as error:
             raise self._answer(error, name, role) from None
         except (auth_errors.TransportError, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=_answered(error)) from None
+            raise RetryableError(
+                redacted(f"{type(error).__name__}: {error}"), answered=_answered(error)
+            ) from None
         except ConnectionError as error:
-            raise Passing(f"{type(error).__name__}: {error}") from None
+            raise RetryableError(f"{type(error).__name__}: {error}") from None
         except auth_errors.GoogleAuthError as error:
             if error.retryable:
-                raise Passing(f"credentials: {type(error).__name__}", answered=False) from None
+                raise RetryableError(f"credentials: {type(error).__name__}", answered=False) from None
             raise self._refused(name, role, f"there are no credentials that work: {error}") from None
 
     def _answer(self, error: google_errors.GoogleAPICallError, name: str, role: str) -> Exception:
         status, said = int(error.code or 0), redacted(error.message or "")
         if status == requests.codes.not_found:
-            return Absent(said)
+            return NotFound(said)
         if status == requests.codes.precondition_failed:
-            return Taken(said)
+            return PreconditionFailed(said)
         if status in {requests.codes.unauthorized, requests.codes.forbidden}:
             return self._refused(name, role, said)
-        if status in PASSING_STATUS or "hash" in said:  # 400: what arrived was not what was sent
+        if status in RETRYABLE_STATUS or "hash" in said:  # 400: what arrived was not what was sent
             headers = getattr(error.response, "headers", {})
-            return Passing(f"{status} {said[:200]}", wait_asked(headers.get("Retry-After")))
+            return RetryableError(f"{status} {said[:200]}", retry_after_s(headers.get("Retry-After")))
         return InputError(
             f"the store refused the request: {status} {said[:200]}", where=f"gs://{self.name}/{name}"
         )
@@ -191,7 +199,7 @@ class Bucket:
         )
 
 
-class _Taking:
+class _SinkFile:
     """The part of a file that a download writes to."""
 
     def __init__(self, sink: Sink) -> None:

@@ -1,27 +1,72 @@
 """``https://`` by requests: one file a URI, pinned by its strong ETag or else its time of writing.
 
-No proxy, password file or cookie of the machine is used, and no redirect is followed without a look: host and
-address are checked for every connection, and the connection goes to the address that was checked.
+No proxy, password file or cookie of the machine is used, and every redirect is checked. A name is looked up
+once, every address it has is checked, and the connection goes to one of those: between two look-ups the
+answer could change. The certificate is still that of the name.
 """
 
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
+from urllib3.exceptions import NameResolutionError, NewConnectionError
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.storage.access import Access, require_host
-from trainwright.storage.connections import Checked
-from trainwright.storage.retries import PASSING_STATUS, wait_asked
-from trainwright.storage.store import Absent, Passing, Sink, Taken
+from trainwright.storage.access import Access, addresses, require_host
+from trainwright.storage.store import (
+    RETRYABLE_STATUS,
+    NotFound,
+    PreconditionFailed,
+    RetryableError,
+    Sink,
+    retry_after_s,
+)
 from trainwright.storage.uris import redacted
+
+
+class CheckedAdapter(HTTPAdapter):
+    """Adapter for https whose connections, also after a redirect, only go to allowed addresses."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **settings: Any) -> None:
+        """Create the connection pool; it trusts the machine's certificates besides those of requests."""
+        settings["ssl_context"] = ssl.create_default_context()
+        super().init_poolmanager(*args, **settings)
+        connection = type("Connection", (_Connection,), {"access": self._access})
+        pool = type("Pool", (HTTPSConnectionPool,), {"ConnectionCls": connection})
+        self.poolmanager.pool_classes_by_scheme = {"https": pool}
+
+
+class _Connection(HTTPSConnection):
+    access: ClassVar[Access]
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            places = addresses(self.host, self.port or self.default_port, self.access)
+        except OSError as error:
+            raise NameResolutionError(self.host, self, error) from error  # type: ignore[arg-type]
+        for place in places:
+            try:
+                return socket.create_connection(place, self.timeout, self.source_address)
+            except OSError as error:
+                failure = error
+        raise NewConnectionError(self, f"no address of {self.host} answers: {failure}")
+
 
 TIMEOUT_S = (10, 60)
 _HOPS, _PIECE = 5, 1 << 16
@@ -31,8 +76,8 @@ _PARTIAL, _TAKEN, _BEYOND = 206, 412, 416
 _WITHOUT_RANGES = 64 << 20
 
 
-class Server:
-    """One web server. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
+class WebServer:
+    """A web server; see :class:`trainwright.storage.store.Store`."""
 
     def __init__(self, host: str, access: Access) -> None:
         self.host, self.access = host, access
@@ -40,20 +85,20 @@ class Server:
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self._session.mount("https://", Checked(access))
+        self._session.mount("https://", CheckedAdapter(access))
 
     def head(self, name: str, version: str = "") -> SourceFile:
-        """Return the file as it is now. Asks for one byte: that tells more than HEAD."""
+        """Return the file as it is now. A request for one byte says more than HEAD."""
         with self._get(name, {"Range": "bytes=0-0"}) as answer:
             found = SourceFile(
                 uri=f"https://{self.host}/{name}",
                 size=_size(answer, self._where(name)),
                 checksum="",
-                version=_mark(answer),
+                version=_version(answer),
                 written=_written(answer),
             )
         if version and found.version != version:
-            raise Taken(f"version {found.version} lies there")
+            raise PreconditionFailed(f"version {found.version} lies there")
         return found
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:  # noqa: ARG002
@@ -68,12 +113,12 @@ class Server:
         """Send bytes ``[start, stop)`` of the pinned version into the sink."""
         condition = {"If-Match": version} if version.startswith('"') else {}
         with self._get(name, {"Range": f"bytes={start}-{stop - 1}", **condition}) as answer:
-            if version and _mark(answer) != version:
-                raise Taken(f"version {_mark(answer)} lies there")
-            begins = _begins(answer)
-            if begins > start:
-                raise Passing(f"bytes from {begins} on came, not from {start}")
-            _pass_on(answer, start - begins, stop - start, sink)
+            if version and _version(answer) != version:
+                raise PreconditionFailed(f"version {_version(answer)} lies there")
+            first = _first_byte(answer)
+            if first > start:
+                raise RetryableError(f"expected bytes from {start}, got bytes from {first}")
+            _copy_range(answer, start - first, stop - start, sink)
 
     def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:  # noqa: ARG002
         """Nothing is written to a web server."""
@@ -92,9 +137,9 @@ class Server:
 
     @contextmanager
     def _get(self, name: str, headers: dict[str, str]) -> Iterator[requests.Response]:
-        """Ask, and follow redirects to where it is allowed, and nowhere else."""
+        """Send a request, and follow redirects to allowed hosts only."""
         url = f"https://{self.host}/{name}"
-        with self._told(name):
+        with self._errors(name):
             for _ in range(_HOPS):
                 answer = self._session.get(
                     url,
@@ -105,7 +150,7 @@ class Server:
                 )
                 with answer:
                     if not answer.is_redirect:
-                        self._judge(answer, name)
+                        self._require_success(answer, name)
                         yield answer
                         return
                     url = urljoin(url, answer.headers["Location"])
@@ -116,31 +161,33 @@ class Server:
             hint="Name the address that it leads to in the end.",
         )
 
-    def _judge(self, answer: requests.Response, name: str) -> None:
+    def _require_success(self, answer: requests.Response, name: str) -> None:
         status = answer.status_code
         if status in _GONE:
-            raise Absent(f"{status}")
+            raise NotFound(f"{status}")
         if status == _TAKEN:
-            raise Taken(f"{status}")
+            raise PreconditionFailed(f"{status}")
         if status in _REFUSED:
             raise PermissionRefused(
                 f"the server refused: {status} {answer.reason}",
                 where=self._where(name),
                 hint="Only what needs no credentials is read over https; copy it to a bucket.",
             )
-        if status in PASSING_STATUS:
-            raise Passing(f"{status} {answer.reason}", wait_asked(answer.headers.get("Retry-After")))
+        if status in RETRYABLE_STATUS:
+            raise RetryableError(
+                f"{status} {answer.reason}", retry_after_s(answer.headers.get("Retry-After"))
+            )
         if status not in {requests.codes.ok, _PARTIAL, _BEYOND}:
             raise InputError(f"the server answered {status} {answer.reason}", where=self._where(name))
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Turn what the library raises into what every store raises."""
+    def _errors(self, name: str) -> Iterator[None]:
+        """Translate the library's errors into those of a store."""
         try:
             yield
         except requests.exceptions.SSLError as error:
             if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-                raise Passing(f"{type(error).__name__}: {redacted(str(error))}") from None
+                raise RetryableError(f"{type(error).__name__}: {redacted(str(error))}") from None
             raise PermissionRefused(
                 "the server's certificate is not one that this machine trusts",
                 where=self._where(name),
@@ -150,13 +197,13 @@ class Server:
             raise InputError(f"this is no URL: {redacted(str(error))}", where=self._where(name)) from None
         except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
             answered = not isinstance(error, requests.ConnectionError)
-            raise Passing(
+            raise RetryableError(
                 f"{type(error).__name__}: {redacted(str(error))[:200]}", answered=answered
             ) from None
 
 
 def _require_allowed(url: str, access: Access) -> None:
-    """Refuse a URL, or where a redirect leads, that is not https or of a host that is not on the list."""
+    """Reject a URL, also of a redirect, that is not https or whose host is not on the list."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -172,7 +219,7 @@ def _require_allowed(url: str, access: Access) -> None:
 
 
 def _size(answer: requests.Response, where: str) -> int:
-    """Return how long the whole file is."""
+    """Return the size of the whole file."""
     if answer.status_code == requests.codes.ok:
         length = answer.headers.get("Content-Length", "")
     else:
@@ -192,13 +239,13 @@ def _size(answer: requests.Response, where: str) -> int:
     return int(length)
 
 
-def _begins(answer: requests.Response) -> int:
+def _first_byte(answer: requests.Response) -> int:
     """Return the offset of the first byte that comes."""
     found = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
     return int(found[1]) if answer.status_code == _PARTIAL and found else 0
 
 
-def _pass_on(answer: requests.Response, skip: int, count: int, sink: Sink) -> None:
+def _copy_range(answer: requests.Response, skip: int, count: int, sink: Sink) -> None:
     for piece in answer.raw.stream(_PIECE, decode_content=False):
         wanted = piece[skip : skip + count]
         skip, count = max(0, skip - len(piece)), count - len(wanted)
@@ -208,8 +255,8 @@ def _pass_on(answer: requests.Response, skip: int, count: int, sink: Sink) -> No
             return
 
 
-def _mark(answer: requests.Response) -> str:
-    """Return what tells this state of the file from another; empty if the server says nothing."""
+def _version(answer: requests.Response) -> str:
+    """Return the version of the file; empty if the server says nothing."""
     etag = answer.headers.get("ETag", "")
     return etag if etag.startswith('"') else answer.headers.get("Last-Modified", etag)
 

@@ -1,9 +1,8 @@
-"""A lease: of many runs, one writes in a place, and one that died is succeeded after a while.
+"""A lease: of many runs, one writes in a folder, and another takes over when it died.
 
-It is held in a folder by files that are only ever created. ``lease.N.json`` is a claim;
-the highest number holds. Its owner gives signs of life, ``lease.N.beat.K.json``, and ends with
-``lease.N.done.json``. Whoever finds the last sign too old claims N+1. Ages are taken by the store's clock
-alone: what pods think of the time does not matter.
+It consists of files that are only ever created. ``lease.N.json`` is a claim; the highest number holds. Its
+owner writes heartbeats, ``lease.N.beat.K.json``, and ends with ``lease.N.done.json``. Whoever finds the last
+heartbeat too old claims N+1. Ages are taken by the store's clock alone: the clocks of pods do not matter.
 """
 
 import os
@@ -20,26 +19,26 @@ from datetime import datetime
 from trainwright.artifacts import SourceFile
 from trainwright.documents import canonical
 from trainwright.errors import InputError, TrainwrightError, TransientError
-from trainwright.storage.commit import create, remove
 from trainwright.storage.listing import list_files
-from trainwright.storage.opening import head
-from trainwright.storage.store import AlreadyThere
+from trainwright.storage.reading import head
+from trainwright.storage.store import AlreadyExists
 from trainwright.storage.uris import join
+from trainwright.storage.writing import create, remove
 
 _NAME = re.compile(r"lease\.(\d{8})\.(?:(beat)\.(\d{8})\.|(done)\.)?json")
 _BEATS = 3
-"""Signs of life in the time after which their absence counts."""
+"""Heartbeats in the time of a lease."""
 
 _SHORTEST_S = 0.05
-"""The first wait for another that holds it; each next is twice as long."""
+"""The first wait for another holder; each next is twice as long."""
 
 _LISTINGS = 100
-"""How often to list again when files come and go."""
+"""How often to list again when files disappear meanwhile."""
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """The highest claim that is there, and when its owner was last heard of."""
+    """The highest claim, and the time of its owner's last heartbeat."""
 
     number: int
     done: bool
@@ -49,11 +48,11 @@ class _Claim:
 
 
 class Lease:
-    """A claim that this process holds, as long as its signs of life arrive.
+    """A claim that this process holds, as long as its heartbeats arrive.
 
     Attributes:
-        began: When it was claimed, by the store's clock.
-        number: How many held it up to now, this one included: it only rises, so it tells who came later.
+        began: Time of the claim, by the store's clock.
+        number: Number of the claim: it only rises, so it is a fencing token.
     """
 
     def __init__(self, folder: str, number: int, began: datetime, lease_s: float) -> None:
@@ -62,18 +61,18 @@ class Lease:
         self._heard = time.monotonic()
         self._lost = ""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, name="lease", daemon=True)
         self._thread.start()
 
     def require(self) -> None:
-        """Check that the claim still holds; asked before every write.
+        """Check that the claim still holds; call it before every write.
 
         Raises:
             TransientError: It does not: another may be writing.
         """
         silent_s = time.monotonic() - self._heard
         if not self._lost and silent_s > self._lease_s:
-            self._lost = f"no sign of life could be left for {silent_s:.0f} s"
+            self._lost = f"no heartbeat arrived for {silent_s:.0f} s"
         if self._lost:
             raise TransientError(
                 f"the lease was lost: {self._lost}",
@@ -82,14 +81,14 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give it up, so that the next need not wait; one that cannot be given up runs out."""
+        """Release the claim, so that the next need not wait; otherwise it expires."""
         self._ended.set()
         self._thread.join()
         if not self._lost:
             with suppress(TrainwrightError):
                 create(join(self._folder, _name(self.number, "done.")), b"{}")
 
-    def _live(self) -> None:
+    def _send_heartbeats(self) -> None:
         beat = 0
         while not self._ended.wait(self._lease_s / _BEATS):
             asked, beat = time.monotonic(), beat + 1
@@ -100,8 +99,9 @@ class Lease:
                     self._lost = "another run took over"
                     return
                 if time.monotonic() - self._heard > self._lease_s:
-                    # After a pause: another may have looked before this sign came, and claim in a moment.
-                    self._lost = "the last sign of life came too late"
+                    # After a pause: another may have listed before this heartbeat came, and claim in a
+                    # moment.
+                    self._lost = "the last heartbeat came too late"
                     return
                 remove(uri for uri in claim.files if _beat(uri) not in {0, beat})
                 self._heard = asked
@@ -110,13 +110,13 @@ class Lease:
 
 
 @contextmanager
-def held(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]:
-    """Hold the lease of a folder; wait for another run, and succeed one that died.
+def hold_lease(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]:
+    """Hold the lease of a folder; wait for another run, and take over from one that died.
 
     Args:
         folder: Path or URI; it need not exist.
-        lease_s: After so long without a sign of life, an owner counts as dead.
-        wait_s: How long to wait for one that lives.
+        lease_s: Seconds without a heartbeat after which an owner counts as dead.
+        wait_s: How long to wait for a living owner.
 
     Raises:
         TransientError: Another run holds it all this time.
@@ -139,7 +139,7 @@ def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
             continue
         if time.monotonic() > until:
             raise TransientError(
-                f"another run has been writing here for the {wait_s:.0f} s that were waited",
+                f"another run has been writing here for the {wait_s:.0f} s of waiting",
                 where=folder,
                 hint="Start it again when the other has ended, or wait longer (wait_s).",
             )
@@ -152,12 +152,12 @@ def _claim(folder: str, before: _Claim | None, lease_s: float) -> Lease | None:
     number = before.number + 1 if before else 1
     owner = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
     try:
-        made = _known(create(join(folder, _name(number)), canonical(owner).encode()))
-    except AlreadyThere:
+        made = _with_time(create(join(folder, _name(number)), canonical(owner).encode()))
+    except AlreadyExists:
         return None
     now = _look(folder)
     if now is None or now.number != number:
-        return None  # the list was old: a later claim was there, and is left alone
+        return None  # the list was outdated: a later claim holds
     remove(now.older)
     return Lease(folder, number, _written(made), lease_s)
 
@@ -179,7 +179,7 @@ def _look(folder: str) -> _Claim | None:
 
 
 def _listed(folder: str) -> list[SourceFile]:
-    """List the files of all claims; on a disk, one that another run removes meanwhile spoils the list."""
+    """List the files of all claims; on a disk, a file that disappears meanwhile fails the listing."""
     for _ in range(_LISTINGS):
         try:
             return list_files(join(folder, "lease.*.json"))
@@ -191,12 +191,12 @@ def _listed(folder: str) -> list[SourceFile]:
 
 
 def _age_s(folder: str, claim: _Claim) -> float:
-    """Return how long ago an owner was heard of, by the clock of the store: a file is made to ask it.
+    """Return the age of the last heartbeat, by the clock of the store: a new file tells its time.
 
-    The signs of life are listed after that, not before: one that arrives in between counts.
+    The heartbeats are listed after that, not before: one that arrives in between counts.
     """
     uri = join(folder, f"time.{secrets.token_hex(8)}.json")
-    asked = _known(create(uri, b"{}"))
+    asked = _with_time(create(uri, b"{}"))
     remove([uri])
     now = _look(folder)
     if now is None or now.number != claim.number or now.heard is None:
@@ -204,8 +204,8 @@ def _age_s(folder: str, claim: _Claim) -> float:
     return (_written(asked) - now.heard).total_seconds()
 
 
-def _known(file: SourceFile) -> SourceFile:
-    """Look a file up if its store did not say, when it was made, at what time that was: S3 does not."""
+def _with_time(file: SourceFile) -> SourceFile:
+    """Look up a file's time of writing where the create call did not return it, as on S3."""
     return file if file.written else head(file.uri)
 
 
@@ -218,7 +218,7 @@ def _name(number: int, rest: str = "") -> str:
 
 
 def _beat(uri: str) -> int:
-    """Return the number of a sign of life; 0 for other files."""
+    """Return the number of a heartbeat; 0 for other files."""
     match = _NAME.fullmatch(_last(uri))
     return int(match.group(3)) if match and match.group(3) else 0
 

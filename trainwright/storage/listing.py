@@ -1,20 +1,91 @@
-"""What a source holds: files, folders and globs; cheap where the store keeps checksums."""
+"""Listing of sources: files, folders and globs; cheap where the store has checksums."""
 
+import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from trainwright.artifacts import Listing, SourceFile
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.storage.access import Access
-from trainwright.storage.digests import digested
+from trainwright.storage.checksums import digest_files
 from trainwright.storage.git import parse_commit
-from trainwright.storage.globs import counts, fixed, matcher, wild
 from trainwright.storage.local import list_local
-from trainwright.storage.missing import nothing_local, nothing_remote
-from trainwright.storage.retries import retrying
-from trainwright.storage.store import Absent, store_of
-from trainwright.storage.uris import Remote, local_path, remote
+from trainwright.storage.store import NotFound, store_of, with_retries
+from trainwright.storage.uris import (
+    Remote,
+    fixed_prefix,
+    has_wildcard,
+    is_visible,
+    local_path,
+    matcher,
+    redacted,
+    remote,
+)
+
+_NEAR, _SHOWN = 3, 8
+_HINT_PATIENCE_S = 10.0
+
+
+def _nothing_local(source: str, path: Path, suffixes: tuple[str, ...]) -> InputError:
+    """Return the error for a local source without files: names the nearest folder that exists."""
+    if path.is_dir():
+        return InputError(
+            f"no file ending in {', '.join(suffixes) or 'anything'} below this folder",
+            where=str(path),
+            hint=_seen("", _names(path), ""),
+        )
+    nearest = next(parent for parent in path.parents if parent.is_dir())
+    wanted = path.relative_to(nearest).parts[0]
+    return InputError(_looked_for(source), where=str(path), hint=_seen(str(nearest), _names(nearest), wanted))
+
+
+def _nothing_remote(place: Remote, suffixes: tuple[str, ...], access: Access) -> InputError:
+    """Return the error for a remote source without files: names the nearest prefix that exists."""
+    if place.scheme == "https":
+        return InputError("there is no such page", where=redacted(place.uri), hint="Check the path.")
+    what, names = _looked_for(place.uri.rstrip("/")), place.name.strip("/").split("/")
+    if below := _children(place, "".join(f"{name}/" for name in names if name), access):
+        what = f"no file ending in {', '.join(suffixes) or 'anything'} below this folder"
+        return InputError(what, where=place.uri, hint=_seen("", below, ""))
+    for depth in reversed(range(len(names))):
+        folder = "".join(f"{name}/" for name in names[:depth])
+        if not has_wildcard(folder) and (found := _children(place, folder, access)):
+            return InputError(
+                what,
+                where=place.uri,
+                hint=_seen(f"{place.scheme}://{place.bucket}/{folder}", found, names[depth]),
+            )
+    return InputError(what, where=place.uri, hint=f"The bucket {place.bucket} has nothing of that kind.")
+
+
+def _looked_for(source: str) -> str:
+    return f"no file matches {source!r}" if has_wildcard(source) else f"no such file or folder: {source!r}"
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # it may be traversed, but not listed
+        return []
+
+
+def _children(place: Remote, folder: str, access: Access) -> list[str]:
+    store = store_of(place, access)
+    try:
+        return sorted(with_retries(lambda: store.children(folder), "listing", place.uri, _HINT_PATIENCE_S))
+    except (NotFound, TrainwrightError):
+        return []
+
+
+def _seen(folder: str, names: list[str], wanted: str) -> str:
+    near = difflib.get_close_matches(wanted, names, n=_NEAR) or names
+    shown = ", ".join(near[:_SHOWN]) + (", …" if len(names) > len(near[:_SHOWN]) else "")
+    said = f"it holds {shown}." if names else "it is empty."
+    return f"The nearest that exists is {folder}: {said}" if folder else said
+
 
 _PACKED = ("", ".gz", ".bz2", ".zst")
 TABLE_SUFFIXES = (
@@ -22,7 +93,7 @@ TABLE_SUFFIXES = (
     ".pq",
     *(f".{kind}{packed}" for kind in ("csv", "jsonl", "ndjson") for packed in _PACKED),
 )
-"""What a table file's name ends with; in a folder, other files are not part of a source."""
+"""Endings of table files; other files of a folder are not part of a source."""
 
 ANYTHING = Access()
 
@@ -30,41 +101,40 @@ ANYTHING = Access()
 def take_listing(source: str, access: Access = ANYTHING, remember: str | None = None) -> Listing:
     """List the table files of a source, with the checksum of each.
 
-    Stores that keep checksums are not read. Files of a disk are, each once and in parallel.
+    Files of stores that have checksums are not read. Local files are, each once and in parallel.
 
     Args:
         source: As :func:`list_files` takes it; or a commit of a git repository, which is one entry.
         access: What may be reached.
-        remember: Folder that remembers checksums of local files, so that an unchanged one is not read again.
+        remember: Folder of the checksum cache of local files.
 
     Returns:
-        The listing, whose content digest is equal wherever the same bytes lie. List again and compare to
-        see whether anything was written meanwhile.
+        The listing, whose content digest is equal wherever the same bytes are.
 
     Raises:
         InputError: Nothing is there.
-        Moved: A file was written while it was read.
+        ObjectChanged: A file was written while it was read.
         PermissionRefused: Something may not be listed, read or reached.
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the scheme's driver is not installed.
     """
-    if commit := parse_commit(source):  # its name is its content: nothing has to be asked
+    if commit := parse_commit(source):  # its name identifies its content: no request is needed
         entry = SourceFile(uri=commit.uri, size=0, checksum=f"git:{commit.commit}", version=commit.commit)
         return Listing(source=source, files=(entry,), protection="versioned")
     files = list_files(source, TABLE_SUFFIXES, access)
     place = remote(source)
     if place is None:
-        return Listing(source=source, files=digested(files, remember))
+        return Listing(source=source, files=digest_files(files, remember))
     if place.scheme == "https":
-        from trainwright.storage.ranges import md5_by_reading
+        from trainwright.storage.reading import md5_by_reading
 
         files = [md5_by_reading(file, access) for file in files]
-    protection = retrying(store_of(place, access).protection, "looking at", source, access.patience_s)
+    protection = with_retries(store_of(place, access).protection, "looking at", source, access.retry_s)
     return Listing(source=source, files=tuple(files), protection=protection)
 
 
 def list_files(source: str, suffixes: tuple[str, ...] = (), access: Access = ANYTHING) -> list[SourceFile]:
-    """List what a source holds now, sorted by URI.
+    """List the files of a source, sorted by URI.
 
     Args:
         source: A file, a folder (all files below it, but hidden ones and those that start with ``_``), or a
@@ -77,8 +147,8 @@ def list_files(source: str, suffixes: tuple[str, ...] = (), access: Access = ANY
         Files with size and time of writing; remote ones with checksum and version too.
 
     Raises:
-        InputError: Nothing is there; says what is, as near as it can. Or a link leads nowhere, or back to
-            a folder that it lies in.
+        InputError: Nothing is there; the message names the nearest that exists. Or a link leads nowhere, or
+            back to a folder that it is in.
         PermissionRefused: A folder may not be listed, or a link leads out of the source's folder.
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the scheme's driver is not installed.
@@ -93,11 +163,11 @@ def _list_local(source: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
     assert path is not None  # noqa: S101 - what is not remote is local
     if found := list_local(path, suffixes):
         return found
-    raise nothing_local(source, path, suffixes)
+    raise _nothing_local(source, path, suffixes)
 
 
 def find(root: str, name: str, access: Access = ANYTHING) -> Iterator[str]:
-    """Give the URIs of all files of one name below a folder, sorted; none if there is no such folder."""
+    """Yield the URIs of all files of one name below a folder, sorted; none if there is no such folder."""
     place = remote(root)
     if place is None:
         path = local_path(root)
@@ -111,35 +181,37 @@ def find(root: str, name: str, access: Access = ANYTHING) -> Iterator[str]:
 def _list_remote(place: Remote, suffixes: tuple[str, ...], access: Access) -> list[SourceFile]:
     if place.scheme == "https":
         found = _object(place, access)
-    elif wild(place.name):
+    elif has_wildcard(place.name):
         found = _matching(place, suffixes, access)
     else:
         found = _object(place, access) or _below(place, suffixes, access)
     if not found:
-        raise nothing_remote(place, suffixes, access)
+        raise _nothing_remote(place, suffixes, access)
     return found
 
 
 def _object(place: Remote, access: Access) -> list[SourceFile]:
-    """Return the object of that very name, if there is one."""
+    """Return the object of exactly that name, if there is one."""
     if not place.name or place.name.endswith("/"):
         return []
     store = store_of(place, access)
     try:
-        return [retrying(lambda: store.head(place.name), "looking at", place.uri, access.patience_s)]
-    except Absent:
+        return [with_retries(lambda: store.head(place.name), "looking at", place.uri, access.retry_s)]
+    except NotFound:
         return []
 
 
 def _below(place: Remote, suffixes: tuple[str, ...], access: Access) -> list[SourceFile]:
     folder = replace(place, name=_folder(place.name))
-    return [file for file in _pages(folder, access) if counts(file.uri.removeprefix(folder.uri), suffixes)]
+    return [
+        file for file in _pages(folder, access) if is_visible(file.uri.removeprefix(folder.uri), suffixes)
+    ]
 
 
 def _matching(place: Remote, suffixes: tuple[str, ...], access: Access) -> list[SourceFile]:
-    """Return the objects that match a glob; one whose name is the glob itself is taken as it is."""
+    """Return the objects that match a glob; one whose name is the glob itself comes first."""
     start, matches = replace(place, name=""), matcher(place.name, suffixes)
-    below = list(_pages(replace(place, name=fixed(place.name)), access))
+    below = list(_pages(replace(place, name=fixed_prefix(place.name)), access))
     exact = [file for file in below if file.uri == place.uri]
     return exact or [file for file in below if matches(file.uri.removeprefix(start.uri))]
 
@@ -150,8 +222,8 @@ def _pages(place: Remote, access: Access) -> Iterator[SourceFile]:
     while True:
         ask = partial(store.page, place.name, after)
         try:
-            found, after = retrying(ask, "listing", place.uri, access.patience_s)
-        except Absent:
+            found, after = with_retries(ask, "listing", place.uri, access.retry_s)
+        except NotFound:
             raise InputError(
                 f"there is no bucket {place.bucket!r}",
                 where=place.uri,

@@ -1,4 +1,4 @@
-"""Files of a disk or a mounted volume: listed within the source's folder, written whole or not at all."""
+"""Local files: list, open, write under a new name; and translate errors of the disk."""
 
 import errno
 import hashlib
@@ -13,11 +13,59 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainwright.artifacts import SourceFile
-from trainwright.errors import InputError, PermissionRefused
-from trainwright.storage.disk import text_of, told
-from trainwright.storage.globs import HIDDEN, counts, matcher, wild
-from trainwright.storage.store import AlreadyThere, Moved
-from trainwright.storage.uris import refuse_system
+from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
+from trainwright.storage.store import AlreadyExists, ObjectChanged
+from trainwright.storage.uris import HIDDEN, has_wildcard, is_visible, matcher, reject_system_path
+
+_WRONG_PATH = {
+    errno.ENOENT: "no such file",
+    errno.EISDIR: "this is a folder, not a file",
+    errno.ENOTDIR: "a file lies where a folder should be",
+    errno.EEXIST: "a file lies where a folder should be",
+    errno.ENAMETOOLONG: "this name is longer than the disk takes",
+    errno.ELOOP: "a link that leads back to itself",
+    errno.EINVAL: "the disk takes no such name",
+    errno.EILSEQ: "the disk takes no such name",
+}
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def naming_path(path: Path) -> Iterator[None]:
+    """Translate the system's errors about a path into errors that name it.
+
+    Raises:
+        InputError: Nothing is there, or nothing can be.
+        PermissionRefused: The user may not do it.
+        DependencyError: The disk is full, or fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _translated(error, str(error.filename or path)) from None
+
+
+def _translated(error: OSError, where: str) -> BaseException:
+    if error.errno in _WRONG_PATH:
+        return InputError(_WRONG_PATH[error.errno], where=where)
+    if error.errno in _FORBIDDEN:
+        return PermissionRefused(f"user {os.geteuid()} may not do that here: {error.strerror}", where=where)
+    known = in_our_words(error)
+    return known if known is not error else DependencyError(f"the disk fails: {error}", where=where)
+
+
+def text_of(path: Path) -> str:
+    """Return a path as text.
+
+    Raises:
+        InputError: Its name is not UTF-8, so no listing and no manifest could have it.
+    """
+    try:
+        return str(path).encode().decode()
+    except UnicodeEncodeError:
+        shown = str(path).encode(errors="backslashreplace").decode()
+        raise InputError("the name of this file is no UTF-8", where=shown, hint="Rename it.") from None
+
 
 PIECE = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
@@ -31,7 +79,7 @@ def list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:
         PermissionRefused: A folder may not be listed, or a link leads out of the source's folder.
         DependencyError: The disk fails.
     """
-    with told(path):
+    with naming_path(path):
         try:
             if path.is_file():
                 return [_entry(path)]
@@ -46,23 +94,23 @@ def list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:
 
 
 def open_local(path: Path) -> BinaryIO:
-    """Open a file for reading; a pipe, which could keep a reader waiting for ever, is none.
+    """Open a file for reading; not a pipe, on which a reader could block.
 
     Raises:
         InputError: There is no such file.
         PermissionRefused: It may not be read.
         DependencyError: The disk fails.
     """
-    with told(path):
+    with naming_path(path):
         _entry(path)
         return path.open("rb")
 
 
 def md5_of(entry: SourceFile) -> str:
-    """Read a listed file once and return its MD5; memory stays flat.
+    """Read a listed file once, in pieces, and return its MD5.
 
     Raises:
-        Moved: It is not as it was listed, or was written meanwhile.
+        ObjectChanged: It is not as it was listed, or was written meanwhile.
     """
     total, path = hashlib.md5(usedforsecurity=False), Path(entry.uri)
     with open_local(path) as stream:
@@ -72,20 +120,22 @@ def md5_of(entry: SourceFile) -> str:
         after = os.fstat(stream.fileno())
     states = {(state.st_size, _moment(state.st_mtime_ns)) for state in (before, after)}
     if states != {(entry.size, entry.written)}:
-        raise Moved("the file was written while it was read", where=entry.uri, hint="List the source again.")
+        raise ObjectChanged(
+            "the file was written while it was read", where=entry.uri, hint="List the source again."
+        )
     return total.hexdigest()
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to fill, which gets a name that must be free once it is whole and on the disk, or never.
+def create_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file that is linked to the path, which must be free, once it is complete and synced.
 
     Raises:
-        AlreadyThere: Something lies there.
-        InputError: There can be no file of that name.
+        AlreadyExists: The path exists.
+        InputError: No file can have that name.
         PermissionRefused: The folder may not be written to.
     """
-    with told(path):
+    with naming_path(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
         try:
@@ -93,10 +143,10 @@ def placed(path: Path) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            _claim(part, path)
+            _link(part, path)
         finally:
             part.unlink(missing_ok=True)
-        _settle(path.parent)
+        _sync_folder(path.parent)
 
 
 def remove_local(path: Path) -> None:
@@ -105,7 +155,7 @@ def remove_local(path: Path) -> None:
     Raises:
         PermissionRefused: It may not be removed.
     """
-    with told(path):
+    with naming_path(path):
         path.unlink(missing_ok=True)
 
 
@@ -115,16 +165,16 @@ def entry_of(path: Path) -> SourceFile:
     Raises:
         InputError: It is not there.
     """
-    with told(path):
+    with naming_path(path):
         return _entry(path)
 
 
-def _claim(part: Path, path: Path) -> None:
-    """Give a finished file its name, if that is free. A link does it in one step, and never replaces."""
+def _link(part: Path, path: Path) -> None:
+    """Link a complete file to its name, if that is free: one step that never replaces."""
     try:
         os.link(part, path)
     except FileExistsError:
-        raise AlreadyThere("a file lies there already", where=str(path)) from None
+        raise AlreadyExists("a file lies there already", where=str(path)) from None
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -132,12 +182,12 @@ def _claim(part: Path, path: Path) -> None:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         except FileExistsError:
-            raise AlreadyThere("a file lies there already", where=str(path)) from None
+            raise AlreadyExists("a file lies there already", where=str(path)) from None
         part.replace(path)
 
 
-def _settle(folder: Path) -> None:
-    """Make a new name survive a power cut, where the file system can."""
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power cut, where the file system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -151,9 +201,9 @@ def _settle(folder: Path) -> None:
 
 
 def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Give the files below a folder that count. What cannot be looked into is an error, never left out."""
+    """Yield the files below a folder. A folder that cannot be listed is an error, never left out."""
     root = folder.resolve()
-    yield from _walk(folder, root, (root,), lambda name: counts(name, suffixes))
+    yield from _walk(folder, root, (root,), lambda name: is_visible(name, suffixes))
 
 
 def _walk(folder: Path, root: Path, above: tuple[Path, ...], wanted: Callable[[str], bool]) -> Iterator[Path]:
@@ -164,7 +214,7 @@ def _walk(folder: Path, root: Path, above: tuple[Path, ...], wanted: Callable[[s
         if entry.is_symlink():
             _require_inside(path, root)
         if entry.is_dir():
-            if counts(entry.name, ()):
+            if is_visible(entry.name, ()):
                 real = path.resolve()
                 if real in above:
                     raise InputError(
@@ -178,8 +228,8 @@ def _walk(folder: Path, root: Path, above: tuple[Path, ...], wanted: Callable[[s
 
 
 def _matching(pattern: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Give the files that match a glob, looking only into folders that can lead to one."""
-    fixed_parts = len([*takewhile(lambda part: not wild(part), pattern.parts)])
+    """Yield the files that match a glob; only folders that can have one are listed."""
+    fixed_parts = len([*takewhile(lambda part: not has_wildcard(part), pattern.parts)])
     if fixed_parts == len(pattern.parts):
         return
     folder, wanted = Path(*pattern.parts[:fixed_parts]), pattern.parts[fixed_parts:]
@@ -190,7 +240,7 @@ def _matching(pattern: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _descend(folder: Path, wanted: tuple[str, ...], root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Give the files that could match: every level is one part of the pattern, but from ``**`` on, all do."""
+    """Yield the files that could match: each level is one part of the pattern, from ``**`` on all are."""
     real = folder.resolve()
     if real in above:
         raise InputError(
@@ -220,7 +270,7 @@ def _require_inside(path: Path, root: Path) -> None:
             where=str(path),
             hint="Name the folder that it leads to as the source, or copy what is meant into this one.",
         )
-    refuse_system(real)
+    reject_system_path(real)
 
 
 def _entry(path: Path) -> SourceFile:

@@ -1,15 +1,20 @@
-"""``s3://`` and ``minio://`` by boto3: pinned by version id where the bucket keeps versions, else by ETag.
+"""``s3://`` and ``minio://`` by boto3: pinned by version id where the bucket has versions, else by ETag.
 
-Every call is one try with the library's own retries off; the one policy is in
-:mod:`trainwright.storage.retries`. Endpoint, region and credentials are the library's own configuration. Only
-``minio://`` has a default endpoint of its own, the one that Kubeflow Pipelines gives this scheme.
+Every call is one attempt, with the library's own retries off; the one retry policy is
+:mod:`trainwright.retries`. Endpoint, region and credentials are the library's own configuration. Only
+``minio://`` has a default endpoint of its own, the one that Kubeflow Pipelines gives this scheme. A large
+object is uploaded in parts, several at a time, and gets its name only once all have arrived.
 """
 
 import base64
+import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, BinaryIO
 
@@ -20,13 +25,97 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.storage.access import Access
-from trainwright.storage.parts import PART, Parts
-from trainwright.storage.retries import PASSING_STATUS, wait_asked
-from trainwright.storage.store import Absent, Passing, Sink, Taken
+from trainwright.storage.store import (
+    RETRYABLE_STATUS,
+    NotFound,
+    PreconditionFailed,
+    RetryableError,
+    Sink,
+    retry_after_s,
+    with_retries,
+)
 from trainwright.storage.uris import redacted
 
+PART = 32 << 20
+"""Bytes of a part, and the largest object that is written in one piece; 10,000 parts make 312 GiB."""
+
+_AT_A_TIME = 4
+_ACTION = "s3:PutObject"
+
+
+@dataclass(frozen=True)
+class MultipartUpload:
+    """A multipart upload; each part is retried on its own, and the store checks its MD5.
+
+    Attributes:
+        client: boto3's client.
+        bucket: Name of the bucket.
+        name: Name of the object.
+        uri: The object, for messages.
+        errors: Context that translates boto3's errors.
+        retry_s: How long each part is retried.
+    """
+
+    client: Any
+    bucket: str
+    name: str
+    uri: str
+    errors: Callable[[str, str], AbstractContextManager[None]]
+    retry_s: float
+
+    def push(self, content: BinaryIO, size: int) -> None:
+        """Send all parts, then create the object, if its name is free; else leave nothing behind."""
+        with self.errors(self.name, _ACTION):
+            upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=self.name)["UploadId"]
+        lock, count = threading.Lock(), -(-size // PART)
+
+        def send(number: int) -> dict[str, Any]:
+            with lock:  # parts are read as they are sent: memory holds only those
+                content.seek(number * PART)
+                piece = content.read(PART)
+            return self._send(upload, number + 1, piece)
+
+        try:
+            with ThreadPoolExecutor(_AT_A_TIME) as pool:
+                sent = list(pool.map(send, range(count)))
+            with self.errors(self.name, _ACTION):
+                self.client.complete_multipart_upload(
+                    Bucket=self.bucket,
+                    Key=self.name,
+                    UploadId=upload,
+                    MultipartUpload={"Parts": sent},
+                    IfNoneMatch="*",
+                )
+        except BaseException:
+            self._abort(upload)
+            raise
+
+    def _send(self, upload: str, number: int, piece: bytes) -> dict[str, Any]:
+        md5 = base64.b64encode(hashlib.md5(piece, usedforsecurity=False).digest()).decode()
+
+        def once() -> str:
+            with self.errors(self.name, _ACTION):
+                done = self.client.upload_part(
+                    Bucket=self.bucket,
+                    Key=self.name,
+                    UploadId=upload,
+                    PartNumber=number,
+                    Body=piece,
+                    ContentMD5=md5,
+                )
+            return str(done["ETag"])
+
+        where = f"{self.uri} part {number}"
+        return {"ETag": with_retries(once, "writing", where, self.retry_s), "PartNumber": number}
+
+    def _abort(self, upload: str) -> None:
+        """Abort the upload; a bucket's lifecycle rule removes what stays when that fails."""
+        with suppress(Exception):
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=self.name, UploadId=upload)
+
+
 _PAGE, _PIECE = 1000, 1 << 16
-_PASSING_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "Throttling", "BadDigest"})
+_RETRYABLE_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "Throttling", "BadDigest"})
 _REFUSED_CODES = frozenset({"ExpiredToken", "InvalidToken", "AccessDenied"})
 _NO_CREDENTIALS = (boto_errors.NoCredentialsError, boto_errors.PartialCredentialsError)
 _BROKEN = (
@@ -39,7 +128,7 @@ _BROKEN = (
 )
 _UNANSWERED = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError)
 _MD5 = 32
-_LACKING = frozenset({405, 501})
+_UNSUPPORTED = frozenset({405, 501})
 _FORBIDDEN, _ABSENT, _CONFLICT, _FAILED, _ELSEWHERE = 403, 404, 409, 412, 301
 _AMAZON = ".amazonaws.com"
 
@@ -62,23 +151,23 @@ _CREDENTIALS = (
 )
 
 
-class Lacking(InputError):
-    """The store speaks S3, but not all of it."""
+class UnsupportedRequest(InputError):
+    """The store implements S3, but not this request."""
 
 
-class Bucket:
-    """One bucket. What it can do and raise is written at :class:`trainwright.storage.store.Store`."""
+class S3Bucket:
+    """A bucket; see :class:`trainwright.storage.store.Store`."""
 
     def __init__(self, name: str, access: Access, scheme: str = "s3") -> None:
         self.name, self.access, self._scheme = name, access, scheme
-        self._seal: bool | None = None
+        self._is_encrypted: bool | None = None
 
     def head(self, name: str, version: str = "") -> SourceFile:
         """Return an object as it is now, or the version that is pinned."""
-        with self._told(name, "s3:GetObject"):
+        with self._errors(name, "s3:GetObject"):
             found = self._client.head_object(Bucket=self.name, Key=name, **_pin(version))
-        sealed = str(found.get("ServerSideEncryption", "")).startswith("aws:")
-        return self._entry(name, found["ContentLength"], found, sealed=sealed)
+        encrypted = str(found.get("ServerSideEncryption", "")).startswith("aws:")
+        return self._entry(name, found["ContentLength"], found, encrypted=encrypted)
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
         """List one page of objects whose names start with a prefix."""
@@ -86,12 +175,12 @@ class Bucket:
             rows, following = self._page_of_versions(prefix, after)
         else:
             rows, following = self._page_of_objects(prefix, after)
-        sealed = bool(rows) and self._sealed(rows)
-        return [self._entry(row["Key"], row["Size"], row, sealed=sealed) for row in rows], following
+        encrypted = bool(rows) and self._encrypted(rows)
+        return [self._entry(row["Key"], row["Size"], row, encrypted=encrypted) for row in rows], following
 
     def children(self, prefix: str) -> list[str]:
         """Name what lies directly below a prefix."""
-        with self._told(prefix, "s3:ListBucket"):
+        with self._errors(prefix, "s3:ListBucket"):
             found = self._client.list_objects_v2(
                 Bucket=self.name, Prefix=prefix, Delimiter="/", MaxKeys=_PAGE
             )
@@ -101,7 +190,9 @@ class Bucket:
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of the pinned version into the sink."""
-        with self._told(name, "s3:GetObject" if not version or version[0] == '"' else "s3:GetObjectVersion"):
+        with self._errors(
+            name, "s3:GetObject" if not version or version[0] == '"' else "s3:GetObjectVersion"
+        ):
             wanted = {"Bucket": self.name, "Key": name, "Range": f"bytes={start}-{stop - 1}", **_pin(version)}
             with closing(self._client.get_object(**wanted)["Body"]) as body:
                 for piece in body.iter_chunks(_PIECE):
@@ -110,11 +201,11 @@ class Bucket:
     def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
         """Write an object that must not exist yet; the store compares what it got with its MD5."""
         if size > PART:
-            Parts(self._client, self.name, name, self._uri(name), self._told, self.access.patience_s).push(
-                content, size
-            )
+            MultipartUpload(
+                self._client, self.name, name, self._uri(name), self._errors, self.access.retry_s
+            ).push(content, size)
             return self.head(name)
-        with self._told(name, "s3:PutObject"):
+        with self._errors(name, "s3:PutObject"):
             done = self._client.put_object(
                 Bucket=self.name,
                 Key=name,
@@ -132,7 +223,7 @@ class Bucket:
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        with self._told(name, "s3:DeleteObject"):
+        with self._errors(name, "s3:DeleteObject"):
             self._client.delete_object(Bucket=self.name, Key=name)
 
     def protection(self) -> str:
@@ -149,28 +240,28 @@ class Bucket:
     @cached_property
     def _versioned(self) -> bool:
         try:
-            with self._told("", "s3:GetBucketVersioning"):
+            with self._errors("", "s3:GetBucketVersioning"):
                 found = self._client.get_bucket_versioning(Bucket=self.name)
-        except (PermissionRefused, Lacking):
-            return False  # refused, or a store that knows no versions: pinned by ETag, and not protected
+        except (PermissionRefused, UnsupportedRequest):
+            return False  # forbidden, or a store without versions: pinned by ETag, and not protected
         return str(found.get("Status", "")) == "Enabled"
 
-    def _sealed(self, rows: list[dict[str, Any]]) -> bool:
-        """Tell whether a bucket's ETags are no MD5s, as where a key service encrypts: one object shows it."""
-        if self._seal is None:
+    def _encrypted(self, rows: list[dict[str, Any]]) -> bool:
+        """Tell whether a bucket's ETags are no MD5s, as with encryption by a key service."""
+        if self._is_encrypted is None:
             whole = [row["Key"] for row in rows if len(row["ETag"].strip('"')) == _MD5]
-            self._seal = self.head(whole[0]).checksum.startswith("etag:") if whole else None
-        return bool(self._seal)
+            self._is_encrypted = self.head(whole[0]).checksum.startswith("etag:") if whole else None
+        return bool(self._is_encrypted)
 
     def _page_of_objects(self, prefix: str, after: str) -> tuple[list[dict[str, Any]], str]:
         more = {"ContinuationToken": after} if after else {}
-        with self._told(prefix, "s3:ListBucket"):
+        with self._errors(prefix, "s3:ListBucket"):
             found = self._client.list_objects_v2(Bucket=self.name, Prefix=prefix, MaxKeys=_PAGE, **more)
         return found.get("Contents", []), found.get("NextContinuationToken", "")
 
     def _page_of_versions(self, prefix: str, after: str) -> tuple[list[dict[str, Any]], str]:
         more = json.loads(after) if after else {}
-        with self._told(prefix, "s3:ListBucketVersions"):
+        with self._errors(prefix, "s3:ListBucketVersions"):
             found = self._client.list_object_versions(Bucket=self.name, Prefix=prefix, MaxKeys=_PAGE, **more)
         marks = {"KeyMarker": found.get("NextKeyMarker"), "VersionIdMarker": found.get("NextVersionIdMarker")}
         rows = [row for row in found.get("Versions", ()) if row["IsLatest"]]
@@ -178,9 +269,9 @@ class Bucket:
             "IsTruncated"
         ] else ""
 
-    def _entry(self, name: str, size: int, row: dict[str, Any], *, sealed: bool) -> SourceFile:
+    def _entry(self, name: str, size: int, row: dict[str, Any], *, encrypted: bool) -> SourceFile:
         digits = row["ETag"].strip('"')
-        kind = "md5" if len(digits) == _MD5 and not sealed else "etag"
+        kind = "md5" if len(digits) == _MD5 and not encrypted else "etag"
         return SourceFile(
             uri=self._uri(name),
             size=int(size),
@@ -190,8 +281,8 @@ class Bucket:
         )
 
     @contextmanager
-    def _told(self, name: str, action: str) -> Iterator[None]:
-        """Turn what the library raises into what every store raises."""
+    def _errors(self, name: str, action: str) -> Iterator[None]:
+        """Translate the library's errors into those of a store."""
         where = self._uri(name)
         try:
             yield
@@ -201,7 +292,7 @@ class Bucket:
             raise self._refused(f"there are no credentials: {error}", where, action) from None
         except _BROKEN as error:
             answered = not isinstance(error, _UNANSWERED)
-            raise Passing(redacted(f"{type(error).__name__}: {error}"), answered=answered) from None
+            raise RetryableError(redacted(f"{type(error).__name__}: {error}"), answered=answered) from None
         except (boto_errors.BotoCoreError, ValueError) as error:
             raise InputError(
                 f"the request cannot be made: {redacted(str(error))}", where=where, hint=_CONFIGURE
@@ -211,15 +302,17 @@ class Bucket:
         answer, said = error.response.get("ResponseMetadata", {}), redacted(str(error))[:300]
         status, code = int(answer.get("HTTPStatusCode", 0)), error.response.get("Error", {}).get("Code", "")
         if status == _ABSENT:
-            return Absent(said)
+            return NotFound(said)
         if status == _FAILED:
-            return Taken(said)
+            return PreconditionFailed(said)
         if status == _FORBIDDEN or code in _REFUSED_CODES:
             return self._refused(said, where, action)
-        if status in PASSING_STATUS or status == _CONFLICT or code in _PASSING_CODES:
-            return Passing(f"{status} {code}", wait_asked(answer.get("HTTPHeaders", {}).get("retry-after")))
-        if status in _LACKING:
-            return Lacking(f"the store does not know this request: {said}", where=where)
+        if status in RETRYABLE_STATUS or status == _CONFLICT or code in _RETRYABLE_CODES:
+            return RetryableError(
+                f"{status} {code}", retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after"))
+            )
+        if status in _UNSUPPORTED:
+            return UnsupportedRequest(f"the store does not know this request: {said}", where=where)
         hint = (
             "The bucket lies in another region: set it where the SDK looks." if status == _ELSEWHERE else ""
         )
@@ -259,7 +352,7 @@ def _client(process: int, scheme: str) -> Any:  # noqa: ARG001 - a forked proces
 
 
 def _pipelines_keys() -> tuple[str, str]:
-    """Return the keys of ``minio://`` alone; empty unless both are there."""
+    """Return the keys of ``minio://`` alone; empty unless both are set."""
     key, secret = (os.environ.get(name, "") for name in PIPELINES_KEYS)
     return (key, secret) if key and secret else ("", "")
 

@@ -1,22 +1,96 @@
-"""What a path or a URI names, what it may not carry, and how it is shown: never with a secret in it."""
+"""Paths, URIs and globs: parse, check, redact and match.
+
+The same glob rules hold for a disk and for object stores: ``*`` and ``?`` within a folder, ``[..]`` for one
+character, ``**`` across folders. A name that starts with ``.`` or ``_`` is hidden: a wildcard never matches
+it, a pattern that starts with the same character does.
+"""
 
 import difflib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from trainwright.errors import InputError, PermissionRefused
 
+HIDDEN = (".", "_")
+_WILD = re.compile(r"[*?\[]")
+_NOT_HIDDEN = r"(?![._])"
+
+
+def has_wildcard(text: str) -> bool:
+    """Tell whether a text has a wildcard."""
+    return _WILD.search(text) is not None
+
+
+def fixed_prefix(pattern: str) -> str:
+    """Return the common prefix of all matches: the pattern up to its first wildcard."""
+    return _WILD.split(pattern, maxsplit=1)[0]
+
+
+def is_visible(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Tell whether no part of a path is hidden, and it has one of the endings, in any case."""
+    hidden = any(part.startswith(HIDDEN) for part in name.split("/"))
+    return not hidden and (not suffixes or name.lower().endswith(suffixes))
+
+
+def matcher(pattern: str, suffixes: tuple[str, ...] = ()) -> Callable[[str], bool]:
+    """Return a function that tells whether a path matches a pattern.
+
+    Args:
+        pattern: A path with wildcards.
+        suffixes: Required endings where the pattern ends with ``*``: ``day=*/*`` matches the tables there,
+            and not other files beside them.
+
+    Raises:
+        InputError: It is no valid pattern, such as ``[z-a]``.
+    """
+    if pattern == "**" or pattern.endswith("/**"):
+        pattern += "/*"
+    *folders, last = re.sub(r"(?:(?<=/)|^)(?:\*\*/)+", "**/", pattern).split("/")
+    ways = "".join(f"(?:{_NOT_HIDDEN}[^/]+/)*" if name == "**" else f"{_segment(name)}/" for name in folders)
+    try:
+        found = re.compile(f"{ways}{_segment(last)}", re.DOTALL)
+    except re.error as error:
+        raise InputError(f"{pattern!r:.200} is no pattern: {error}", where="source") from None
+    endings = suffixes if last.endswith("*") else ()
+    return lambda path: found.fullmatch(path) is not None and (not endings or path.lower().endswith(endings))
+
+
+def _segment(pattern: str) -> str:
+    """Return one folder's or file's pattern as a regular expression that never crosses a slash.
+
+    The text between two stars matches where it comes first, without backtracking: so a match takes no longer
+    than the text times the pattern, however many stars there are.
+    """
+    parts, rest = [""], pattern
+    while rest:
+        group = re.match(r"\[(!?)(\]?[^\]/]*)\]", rest)
+        if group and group[2]:
+            inside = re.sub(r"([\\\[&~|^])", r"\\\1", group[2])
+            parts[-1] += f"(?!/)[{'^' if group[1] else ''}{inside}]"
+            rest = rest[group.end() :]
+            continue
+        if rest[0] == "*":
+            parts.append("")
+        else:
+            parts[-1] += "[^/]" if rest[0] == "?" else re.escape(rest[0])
+        rest = rest[1:]
+    hidden = _NOT_HIDDEN if pattern[:1] in {"*", "?", "["} else ""
+    between = "".join(f"(?>[^/]*?{part})" for part in parts[1:-1])
+    return f"{hidden}{parts[0]}{between}" + (f"[^/]*{parts[-1]}" if len(parts) > 1 else "")
+
+
 SCHEMES = ("file", "gs", "s3", "minio", "https")
-"""What can be named; a path without a scheme is a local one."""
+"""Known schemes; a path without a scheme is local."""
 
 FORBIDDEN = ("/etc", "/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
-"""Places that are the machine's own, or hold the identity of the pod: never a source, whoever asks."""
+"""Folders of the system, or with the identity of the pod: never a source."""
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  # nosec B108
-"""The one place below ``/dev`` that holds data."""
+"""The one folder below ``/dev`` that has data."""
 
 _SIGNING = (
     r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature|"
@@ -25,7 +99,7 @@ _SIGNING = (
 )
 _SECRET_PARAMETER = re.compile(rf"([?&;](?:{_SIGNING})=)[^&;#\s'\"]*", re.IGNORECASE)
 _USER = re.compile(r"(://)(?:[^/?#\s'\"]*|[^/?#\s@'\":]+:(?!\d+(?:[/?#]|$))[^\s'\"@]*)@")
-"""A user and a password; the second form is one with slashes in it."""
+"""A user and a password; the second alternative has slashes in the password."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SLIP = re.compile(r"(gs|s3|minio|https?|file):/*", re.IGNORECASE)
@@ -34,7 +108,7 @@ _IDENTITY = "Take it out: credentials come from the identity that the step runs 
 
 @dataclass(frozen=True)
 class Remote:
-    """A place in an object store or on a web server.
+    """An object or a prefix in an object store, or a page of a web server.
 
     Attributes:
         scheme: ``gs``, ``s3``, ``minio`` or ``https``.
@@ -48,22 +122,22 @@ class Remote:
 
     @property
     def uri(self) -> str:
-        """Write it as a URI again."""
+        """Return the URI."""
         return f"{self.scheme}://{self.bucket}/{self.name}"
 
 
 def remote(uri: str) -> Remote | None:
-    """Split the URI of something that is not local, or return None for a local path.
+    """Parse a remote URI; return None for a local path.
 
     Raises:
-        InputError: It is empty, malformed, of a scheme that is not known, or carries credentials.
-        PermissionRefused: It leads upwards, or names a place of the machine's own.
+        InputError: It is empty, malformed, of an unknown scheme, or has credentials.
+        PermissionRefused: It has ``..``, or names a folder of the system.
     """
     _require_name(uri)
-    _refuse_credentials(uri)
+    _reject_credentials(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        _refuse_slip(uri)
+        _reject_slip(uri)
         return None
     if scheme not in SCHEMES:
         raise _unknown(scheme, rest)
@@ -82,16 +156,16 @@ def remote(uri: str) -> Remote | None:
             where=redacted(uri)[:300],
             hint="It has letters, digits, '.', '-' and '_', and ends and starts with a letter or digit.",
         )
-    _refuse_upwards(name if scheme != "https" else unquote(name.partition("?")[0]), uri)
+    _reject_upwards(name if scheme != "https" else unquote(name.partition("?")[0]), uri)
     return Remote(scheme, bucket, name)
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the absolute local path that a path or a ``file://`` URI names, or None for a remote one.
+    """Return the absolute local path of a path or a ``file://`` URI; None for a remote one.
 
     Raises:
-        InputError: It is empty, malformed, of a scheme that is not known, or carries credentials.
-        PermissionRefused: It leads upwards, or names a place of the machine's own.
+        InputError: It is empty, malformed, of an unknown scheme, or has credentials.
+        PermissionRefused: It has ``..``, or names a folder of the system.
     """
     if remote(uri) is not None:
         return None
@@ -104,9 +178,9 @@ def local_path(uri: str) -> Path | None:
             )
         text = unquote(f"/{rest}", errors="surrogateescape")
         _require_name(text)
-    _refuse_upwards(text, uri)
+    _reject_upwards(text, uri)
     path = Path(os.path.abspath(text))
-    refuse_system(path)
+    reject_system_path(path)
     return path
 
 
@@ -115,7 +189,7 @@ def join(root: str, *names: str) -> str:
 
     Raises:
         InputError: A name is empty.
-        PermissionRefused: A name leads upwards, or is absolute.
+        PermissionRefused: A name has ``..``, or is absolute.
     """
     for name in names:
         if not name:
@@ -133,8 +207,8 @@ def redacted(text: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
-def refuse_system(path: Path) -> None:
-    """Refuse a place of the machine's own, also behind a link.
+def reject_system_path(path: Path) -> None:
+    """Reject a folder of the system, also behind a link.
 
     Raises:
         PermissionRefused: It is one.
@@ -167,7 +241,7 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _refuse_credentials(uri: str) -> None:
+def _reject_credentials(uri: str) -> None:
     scheme, separator, _ = uri.partition("://")
     shown = redacted(uri)
     if separator and shown != uri:
@@ -175,7 +249,7 @@ def _refuse_credentials(uri: str) -> None:
         raise InputError(f"a {scheme}:// URI carries {what}", where=shown, hint=_IDENTITY)
 
 
-def _refuse_upwards(name: str, uri: str) -> None:
+def _reject_upwards(name: str, uri: str) -> None:
     if ".." in name.split("/"):
         raise PermissionRefused(
             "'..' in a path could lead out of the place that it starts with",
@@ -184,8 +258,8 @@ def _refuse_upwards(name: str, uri: str) -> None:
         )
 
 
-def _refuse_slip(text: str) -> None:
-    """Refuse what is a URI but for its slashes, such as ``s3:/bucket/name``."""
+def _reject_slip(text: str) -> None:
+    """Reject a URI with wrong slashes, such as ``s3:/bucket/name``."""
     if found := _SLIP.match(text):
         scheme = "https" if found[1].lower().startswith("http") else found[1].lower()
         slashes = ":///" if scheme == "file" else "://"
@@ -204,10 +278,10 @@ def _host(rest: str) -> str:
 
 
 def _unknown(scheme: str, rest: str) -> InputError | PermissionRefused:
-    from trainwright.storage.access import refuse_host
+    from trainwright.storage.access import reject_host
 
     if scheme.lower().startswith("http"):
-        refuse_host(_host(rest))
+        reject_host(_host(rest))
     near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.6)
     return InputError(
         f"scheme {scheme!r} is not read here; known are {', '.join(SCHEMES)}",

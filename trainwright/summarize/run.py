@@ -129,7 +129,7 @@ class _Store:
     """
 
     def __init__(self, problems: list[str]) -> None:
-        self._problems, self._access = problems, Access(patience_s=_PATIENCE_S)
+        self._problems, self._access = problems, Access(retry_s=_PATIENCE_S)
         self._away = set[tuple[str, str]]()
 
     def find(self, root: str, name: str) -> list[str]:

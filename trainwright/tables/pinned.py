@@ -221,7 +221,7 @@ def _pinned_stream(entry: SnapshotFile) -> Iterator[BinaryIO]:
                 raise changed(entry, f"{size:,} bytes", f"{entry.size:,}", entry.uri)
             stream.seek(0)
             yield stream
-    except storage.Moved:
+    except storage.ObjectChanged:
         raise _gone_or_changed(entry) from None
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment.feeding import Feeding
-from trainwright.storage.disk import told
+from trainwright.storage.local import naming_path
 from trainwright.train import shards
 from trainwright.train.locks import is_still, only_one, removed
 
@@ -81,7 +81,7 @@ class Cache:
         self._verified: dict[str, str] = {}
         self._mutex = threading.RLock()
         self._most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        with told(folder):
+        with naming_path(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
 
@@ -128,7 +128,7 @@ class Cache:
                 if shard.key in self._held:
                     self._held.move_to_end(shard.key)
                     return self._held[shard.key]
-            with told(self._place(shard)), contextlib.suppress(shards.Damaged):
+            with naming_path(self._place(shard)), contextlib.suppress(shards.Damaged):
                 return self._map(shard, self._opened(shard))
         raise DependencyError(
             f"a shard that was made {_TRIES} times is damaged each time",

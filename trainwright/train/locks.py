@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwright.storage.disk import told
+from trainwright.storage.local import naming_path
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def only_one(path: Path) -> Iterator[bool]:
     Args:
         path: The file that stands for it; it is there only while somebody holds the lock.
     """
-    with told(path):
+    with naming_path(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         mine = _locked(descriptor) and is_still(path, descriptor)

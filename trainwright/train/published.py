@@ -33,7 +33,7 @@ def publish_page(page: Path, prefix: str) -> str:
 
     uri = f"{prefix}-{page.parent.name}-{time.time_ns()}.html"
     try:
-        storage.publish(page, uri, storage.Access(patience_s=20.0))
+        storage.publish(page, uri, storage.Access(retry_s=20.0))
     except Exception as error:
         sys.stderr.write(f"the page of this training could not be kept at {uri}: {error}\n")
         return ""

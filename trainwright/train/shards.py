@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InternalError
-from trainwright.storage.disk import told
+from trainwright.storage.local import naming_path
 
 FORMAT = 1
 """Part of every key: raised when what the bytes mean changes, so that older shards are not read."""
@@ -64,7 +64,7 @@ def allocate(path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     Raises:
         DependencyError: The disk is full.
     """
-    with told(path), path.open("xb") as stream:
+    with naming_path(path), path.open("xb") as stream:
         os.posix_fallocate(stream.fileno(), 0, HEAD + size_of(dtype, shape))
 
 
@@ -81,7 +81,7 @@ def fill(path: Path, dtype: str, shape: tuple[int, ...], parts: Iterable[NDArray
         DependencyError: The disk fails.
     """
     total, left = hashlib.sha256(), size_of(dtype, shape)
-    with told(path), path.open("r+b") as stream:
+    with naming_path(path), path.open("r+b") as stream:
         stream.seek(HEAD)
         for part in parts:
             left -= part.nbytes

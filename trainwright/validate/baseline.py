@@ -19,7 +19,7 @@ from trainwright.artifacts import Record
 from trainwright.documents import Document, digest_file
 from trainwright.errors import DataRefused, InputError
 from trainwright.lineage import ancestors
-from trainwright.storage import AlreadyThere, create, local_path, open_file, remove, take_listing
+from trainwright.storage import AlreadyExists, create, local_path, open_file, remove, take_listing
 from trainwright.tracking import environment
 from trainwright.validate.columns import Counts, Cuts
 from trainwright.validate.profile import Profile
@@ -360,7 +360,7 @@ def _create_once(uri: str, content: bytes) -> None:
     """Create a file that is named by its content; another writer's is as good."""
     try:
         create(uri, content)
-    except AlreadyThere:
+    except AlreadyExists:
         with open_file(uri) as stream:
             if stream.read() != content:
                 raise InputError("other statistics lie here under this digest", where=uri) from None
@@ -369,7 +369,7 @@ def _create_once(uri: str, content: bytes) -> None:
 def _created(uri: str, content: bytes) -> str:
     try:
         create(uri, content)
-    except AlreadyThere:
+    except AlreadyExists:
         return ""
     return uri
 

@@ -149,7 +149,7 @@ class Shelf:
 def _create(place: str, content: bytes) -> None:
     try:
         storage.create(place, content)
-    except storage.AlreadyThere:
+    except storage.AlreadyExists:
         if storage.read_bytes(place) != content:
             raise
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainwright import storage
 from trainwright.documents import canonical
 from trainwright.errors import InputError, PreemptedUnsaved, TrainwrightError
-from trainwright.storage import Access, AlreadyThere
+from trainwright.storage import Access, AlreadyExists
 from trainwright.train.checkpoint.fence import Fence
 from trainwright.train.checkpoint.manifest import Manifest, Name, SavedFile
 from trainwright.train.checkpoint.reading import read_manifest
@@ -31,7 +31,7 @@ class Copies:
     """
 
     def __init__(self, place: str, keep: int, patience_s: float = 30.0) -> None:
-        self._place, self._keep, self._access = place, keep, Access(patience_s=patience_s)
+        self._place, self._keep, self._access = place, keep, Access(retry_s=patience_s)
         self.fence = Fence(place, self._access)
         self._number, self._attempt, self._claimed = 0, "", False
         self._changed = threading.Condition()
@@ -139,7 +139,7 @@ class Copies:
     def _put(self, path: Path, uri: str) -> None:
         try:
             storage.publish(path, uri, self._access)
-        except AlreadyThere:
+        except AlreadyExists:
             # Nobody else writes under the number of this start.
             if storage.head(uri, access=self._access).size != path.stat().st_size:
                 raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainwright import storage
 from trainwright.documents import canonical
 from trainwright.errors import InputError, PreemptedUnsaved
-from trainwright.storage import Access, AlreadyThere
+from trainwright.storage import Access, AlreadyExists
 
 _FOLDER = "starts"
 
@@ -34,7 +34,7 @@ class Fence:
         uri = storage.join(self._place, f"{number:04}.json")
         try:
             storage.create(uri, canonical({"attempt": attempt}).encode(), self._access)
-        except AlreadyThere:
+        except AlreadyExists:
             return False
         return True
 

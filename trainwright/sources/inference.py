@@ -1,13 +1,66 @@
-"""Columns of text: which type takes every value, and the values in that type.
+"""Types of text columns: declared or inferred, and conversion to them.
 
-A number that would not come back as it was written stays text: one with leading zeros or a plus, and an
-integer beyond 64 bits, or beyond 53 beside floats. So a code such as 007 is never taken for 7.
+A number that would not be written the same again stays text: one with leading zeros or a plus, and an integer
+beyond 64 bits, or beyond 53 beside floats. So a code such as 007 is never read as 7.
 """
+
+import difflib
+import re
+from collections.abc import Mapping
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
+
+_NAMES = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "date32": pa.date32(),
+    "date32[day]": pa.date32(),
+    "timestamp[us]": pa.timestamp("us"),
+    "timestamp[us, tz=UTC]": pa.timestamp("us", tz="UTC"),
+}
+_DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}), ?(\d{1,2})\)")
+_MOST_DIGITS = 38
+
+
+def declared_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Parse the types of ``data.types``.
+
+    Raises:
+        InputError: One is unknown; all of them are named.
+    """
+    found, wrong = {}, []
+    for column, text in types.items():
+        decimal = _DECIMAL.fullmatch(text)
+        if text in _NAMES:
+            found[column] = _NAMES[text]
+        elif decimal and 1 <= int(decimal[1]) <= _MOST_DIGITS and int(decimal[2]) <= int(decimal[1]):
+            found[column] = pa.decimal128(int(decimal[1]), int(decimal[2]))
+        else:
+            close = difflib.get_close_matches(text, _NAMES, n=1)
+            wrong.append(f"{column}: {text!r:.80}" + (f", did you mean {close[0]}?" if close else ""))
+    if wrong:
+        raise InputError(
+            f"no such type: {'; '.join(wrong)}",
+            where="data.types",
+            hint=f"Known are {', '.join(_NAMES)}, and decimal128(digits, decimals).",
+        )
+    return found
+
 
 _DAY, _TIME, _ZONED = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 _WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
@@ -20,7 +73,7 @@ _WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     _ZONED: (_ZONED,),
     pa.string(): (),
 }
-"""What a column that fits one type so far may still be, the narrowest first; text takes all."""
+"""The types that a column of one type so far may still have, the narrowest first; text takes all."""
 
 _TIMES = frozenset({_DAY, _TIME, _ZONED})
 _CODE = r"^(\+|-?0[0-9])"
@@ -31,15 +84,15 @@ _EXACT = 2**53
 _LONG = 16
 
 
-class KindFinder:
-    """Finds the narrowest type that takes every value of a text column, batch by batch.
+class TypeInference:
+    """Inference of the narrowest type that takes every value of a text column, batch by batch.
 
     Args:
-        times_only: Look for dates and times alone; text that is written as a number stays text.
+        times_only: Infer only dates and times; numbers stay text.
 
     Attributes:
         kind: The type so far; ``null`` while there is no value.
-        digits: Whether all values so far are digits alone, so that the text may be codes.
+        digits: Whether all values so far have digits only, so that the text may be codes.
     """
 
     def __init__(self, *, times_only: bool = False) -> None:
@@ -47,11 +100,7 @@ class KindFinder:
         self._times_only, self._large = times_only, False
 
     def add(self, column: pa.Array) -> None:
-        """Take more values.
-
-        Args:
-            column: Text, without a value where it is null.
-        """
+        """Add values."""
         if self.kind == pa.string() and not self.digits:
             return
         present = column.drop_null()
@@ -71,10 +120,10 @@ class KindFinder:
 
 
 def convert(column: pa.Array, kind: pa.DataType, name: str, where: str, start: int) -> pa.Array:
-    """Return a text column in a type.
+    """Convert a text column to a type.
 
     Args:
-        column: Text, without a value where it is null.
+        column: Text, with nulls.
         kind: The type.
         name: The column's name.
         where: The file.
@@ -93,7 +142,7 @@ def convert(column: pa.Array, kind: pa.DataType, name: str, where: str, start: i
     raise InputError(
         f"column {name!r} is {kind}, which does not take {value!r:.80} in row {start + row + 1:,}",
         where=where,
-        hint=f"Mend the value, say it means none (data.missing), or another type: data.types.{name}.",
+        hint=f"Correct the value, list it in data.missing, or declare another type: data.types.{name}.",
     )
 
 
@@ -120,7 +169,7 @@ def _fits(present: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _suspects(present: pa.Array) -> pa.Array:
-    """Return the values that could be codes; a cheap look before a dear one."""
+    """Return the values that could be codes: a cheap filter before an expensive one."""
     trimmed = pc.utf8_trim_whitespace(present)
     zero = pc.or_(pc.starts_with(trimmed, "0"), pc.starts_with(trimmed, "-0"))
     return trimmed.filter(pc.or_(zero, pc.starts_with(trimmed, "+")))
@@ -135,7 +184,7 @@ def _cast_whole(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _loses_digits(present: pa.Array, floats: pa.Array) -> bool:
-    """Tell whether an integer among floats has more digits than they keep."""
+    """Tell whether an integer among floats has more digits than they have."""
     if not _has_large(floats):
         return False
     long = present.filter(pc.greater_equal(pc.binary_length(present), _LONG))
@@ -148,7 +197,7 @@ def _has_large(floats: pa.Array) -> bool:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast text strictly; spaces around a value do not count."""
+    """Cast text strictly, ignoring spaces around a value."""
     try:
         return _cast_exactly(column, kind)
     except pa.ArrowException:

@@ -1,8 +1,8 @@
-"""The referee: Feast's own point-in-time join, asked for some of the rows to be judged by its answer.
+"""The reference join: a sample of the rows joined again by Feast itself, to compare the values.
 
-Feast's DuckDB store compares each asked row with every row of its key. So what is asked is cut into spans of
-time, and each is asked of the part of the history that it can reach. Columns have names of their own there:
-Feast loses those that end with ``_y``, and joins by a part of a key of which a service renames another part.
+Feast's DuckDB store compares each row with every row of its key. So the sample is split into spans of time,
+and each is joined to the reachable part of the history. The columns get names of their own: Feast loses those
+that end with ``_y``, and joins by a part of a key of which a service renames another part.
 """
 
 import copy
@@ -23,13 +23,19 @@ from numpy.typing import NDArray
 
 from trainwright.errors import InputError, InternalError
 from trainwright.featurestore import Service
-from trainwright.join.asof import Found, Ints
-from trainwright.join.distinct import complete_rows, distinct_rows
-from trainwright.join.engine import EngineSource
-from trainwright.join.source import UTC_US, Source, microseconds
+from trainwright.join.engine import EngineHistory
+from trainwright.join.history import (
+    UTC_US,
+    AsOfResult,
+    FileHistory,
+    Ints,
+    complete_rows,
+    distinct_rows,
+    microseconds,
+)
 
 PAIRS_PER_SPAN = 20_000_000
-"""Pairs of rows that DuckDB compares in the time that one more question takes."""
+"""Pairs of rows that DuckDB compares in the overhead of one more join."""
 
 MAX_SPANS = 64
 
@@ -39,56 +45,58 @@ _EVENT, _CREATED = "event", "created"
 
 
 @dataclass(frozen=True)
-class Again:
-    """What some rows got when they were joined again, another way.
+class ReferenceValues:
+    """Values of some rows that were joined again, by the other implementation.
 
     Attributes:
-        by: Who joined them.
+        by: The implementation.
         values: The view's features.
-        found: What our own search says of them; None if Feast joined them.
+        found: Result of our own search; None if Feast joined them.
     """
 
     by: str
     values: pa.Table
-    found: Found | None = None
+    found: AsOfResult | None = None
 
 
-def joined_again(service: Service, source: Source | EngineSource, rows: pa.Table, time: str) -> Again:
-    """Join some rows the other way: ours by Feast, and those that Feast's engine joined by our own search.
+def joined_again(
+    service: Service, source: FileHistory | EngineHistory, rows: pa.Table, time: str
+) -> ReferenceValues:
+    """Join some rows by the other implementation: ours by Feast, those of Feast's engine by our own search.
 
     Raises:
-        InputError: Feast refuses the join.
+        InputError: Feast rejects the join.
     """
-    if isinstance(source, Source):
-        return Again("Feast", feast_values(service, source, rows, time))
-    own = Source(source.view, among=rows)
+    if isinstance(source, FileHistory):
+        return ReferenceValues("Feast", feast_values(service, source, rows, time))
+    own = FileHistory(source.view, among=rows)
     found = own.find(rows, microseconds(rows[time]))
-    return Again("our own search", own.take(found), found)
+    return ReferenceValues("our own search", own.take(found), found)
 
 
 def feast_values(
     service: Service,
-    source: Source,
+    source: FileHistory,
     rows: pa.Table,
     time: str,
     *,
     pairs_per_span: int = PAIRS_PER_SPAN,
 ) -> pa.Table:
-    """Ask Feast for one view's features as of each row's time, once for every distinct key and time.
+    """Join one view's features by Feast as of each row's time, once for every distinct key and time.
 
     Args:
-        service: The service the view belongs to.
-        source: The view's history, of which only the rows with these keys are shown to Feast.
+        service: The service of the view.
+        source: The view's history; Feast gets only the rows with these keys.
         rows: Any rows; those with a null key get nulls.
         time: Column of ``rows`` with the time.
-        pairs_per_span: Pairs of rows that are worth one more question.
+        pairs_per_span: Pairs of rows that are worth one more join.
 
     Returns:
         The view's features in its order, one row for each of ``rows``, in their order.
 
     Raises:
-        InputError: Feast refuses the join.
-        InternalError: Feast gave more or fewer rows than it was asked for.
+        InputError: Feast rejects the join.
+        InternalError: Feast returned more or fewer rows than requested.
     """
     keys = list(source.view.keys.values())
     first, number = distinct_rows([rows[name] for name in [*keys, time]])
@@ -107,9 +115,9 @@ def feast_values(
 
 
 def _spans(
-    complete: Ints, at: Ints, source: Source, of_keys: NDArray[np.bool_], pairs_per_span: int
+    complete: Ints, at: Ints, source: FileHistory, of_keys: NDArray[np.bool_], pairs_per_span: int
 ) -> list[Ints]:
-    """Cut the asked rows into spans of time: as many as pay; one if any age of a value is accepted."""
+    """Split the rows into spans of time: as many as are faster; one without a TTL."""
     pairs = complete.size * int(of_keys.sum()) / max(source.key_count, 1)
     count = min(max(round(math.sqrt(pairs / pairs_per_span)), 1), MAX_SPANS) if source.max_age else 1
     ordered = complete[np.argsort(at[complete], kind="stable")]
@@ -117,9 +125,9 @@ def _spans(
 
 
 def _answer(
-    service: Service, source: Source, asked: pa.Table, at: Ints, of_keys: NDArray[np.bool_]
+    service: Service, source: FileHistory, asked: pa.Table, at: Ints, of_keys: NDArray[np.bool_]
 ) -> pa.Table:
-    """Ask Feast about one span, and check that it gives one row for each that was asked for, in order."""
+    """Join one span by Feast, and check that it returns one row for each, in order."""
     keys = [_ASKED.format(place) for place in range(asked.num_columns - 1)]
     frame = asked.rename_columns([*keys, _TIME]).set_column(len(keys), _TIME, pa.array(at).cast(UTC_US))
     frame = frame.to_pandas()
@@ -129,15 +137,15 @@ def _answer(
         answer = _ask(service, source, view, frame).sort_by(_ROW)
     if not np.array_equal(answer[_ROW].to_numpy(), np.arange(asked.num_rows)):
         raise InternalError(
-            f"view {source.view.name!r}: asked for {asked.num_rows:,} rows, got {answer.num_rows:,}"
+            f"view {source.view.name!r}: expected {asked.num_rows:,} rows, got {answer.num_rows:,}"
         )
     return answer.drop_columns([_ROW])
 
 
-def _reachable(source: Source, at: Ints, of_keys: NDArray[np.bool_], path: Path) -> Any:
-    """Give Feast's view of only those rows of the history that some of the times can reach.
+def _reachable(source: FileHistory, at: Ints, of_keys: NDArray[np.bool_], path: Path) -> Any:
+    """Return Feast's view with only those rows of the history that the times can reach.
 
-    They are one file whatever the source is: Feast itself cannot read a folder.
+    They are one file, whatever the source is: Feast itself cannot read a folder.
     """
     within = of_keys & (source.event <= at.max())
     if source.max_age:
@@ -162,8 +170,8 @@ def _reachable(source: Source, at: Ints, of_keys: NDArray[np.bool_], path: Path)
     return view
 
 
-def _ask(service: Service, source: Source, reachable: Any, frame: Any) -> pa.Table:
-    """Ask Feast's offline store about a frame of rows; gives the features in the types of the files."""
+def _ask(service: Service, source: FileHistory, reachable: Any, frame: Any) -> pa.Table:
+    """Join a frame of rows by Feast's offline store; return the features in the types of the files."""
     store, view = service.feast, source.view
     names = [_FEATURE.format(place) for place in range(len(view.features))]
     try:

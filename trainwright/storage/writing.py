@@ -1,4 +1,4 @@
-"""Writing by URI: under a fresh name, whole or not at all, and never over something."""
+"""Create-only writes by URI: whole or not at all, and never over something."""
 
 import hashlib
 import io
@@ -13,25 +13,32 @@ from typing import BinaryIO, cast
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError
 from trainwright.storage.access import Access
-from trainwright.storage.local import entry_of, open_local, placed, remove_local
-from trainwright.storage.ranges import RangeFile
-from trainwright.storage.retries import retrying
-from trainwright.storage.store import Absent, AlreadyThere, Passing, Store, Taken, store_of
+from trainwright.storage.local import create_file, entry_of, open_local, remove_local
+from trainwright.storage.reading import RangeFile
+from trainwright.storage.store import (
+    AlreadyExists,
+    NotFound,
+    PreconditionFailed,
+    RetryableError,
+    Store,
+    store_of,
+    with_retries,
+)
 from trainwright.storage.uris import Remote, local_path, redacted, remote
 
 _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """What a content comes to, read once."""
+class _Digests:
+    """Size and digests of a content, read once."""
 
     size: int
     md5: bytes
     sha256: str
 
     @classmethod
-    def of(cls, stream: BinaryIO) -> "_Sums":
+    def of(cls, stream: BinaryIO) -> "_Digests":
         md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
         while piece := stream.read(_PIECE):
             md5.update(piece)
@@ -42,18 +49,18 @@ class _Sums:
 
 
 def publish(path: Path, uri: str, access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen
-    """Write a local file to a place where nothing lies yet, and check that it arrived whole.
+    """Write a local file to a name that must not exist, and check that it arrived whole.
 
     Args:
         path: The file.
-        uri: Where to; a path, ``gs://`` or ``s3://``. Its folder is made where there is such a thing.
-        access: How long to try.
+        uri: A path, ``gs://`` or ``s3://``; folders are created.
+        access: How long to retry.
 
     Returns:
-        What lies there now: its SHA-256, size and version.
+        The new object: its SHA-256, size and version.
 
     Raises:
-        AlreadyThere: Something lies there, and it is not what an earlier try of this call wrote.
+        AlreadyExists: The name exists, and an earlier attempt of this call did not write it.
         PermissionRefused: It may not be written.
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the disk is full.
@@ -63,18 +70,18 @@ def publish(path: Path, uri: str, access: Access = Access()) -> SourceFile:  # n
 
 
 def create(uri: str, content: bytes, access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen
-    """Write a small object that must not exist: the commit. Of many writers, exactly one succeeds.
+    """Create a small object: the commit. Of many writers, exactly one succeeds.
 
     Args:
-        uri: Where to; a path, ``gs://`` or ``s3://``.
-        content: All of it.
-        access: How long to try.
+        uri: A path, ``gs://`` or ``s3://``.
+        content: All bytes.
+        access: How long to retry.
 
     Returns:
-        What lies there now.
+        The new object.
 
     Raises:
-        AlreadyThere: Another was first.
+        AlreadyExists: Another writer was first.
         PermissionRefused: It may not be written.
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the disk is full.
@@ -83,7 +90,7 @@ def create(uri: str, content: bytes, access: Access = Access()) -> SourceFile:  
 
 
 def remove(uris: Iterable[str], access: Access = Access()) -> None:  # noqa: B008 - it is frozen
-    """Remove files; one that is not there is no error.
+    """Remove files; a missing one is no error.
 
     Raises:
         PermissionRefused: One may not be removed.
@@ -96,58 +103,58 @@ def remove(uris: Iterable[str], access: Access = Access()) -> None:  # noqa: B00
             remove_local(path)
             continue
         place = _writable(uri)
-        with suppress(Absent):
+        with suppress(NotFound):
             store = store_of(place, access)
-            retrying(partial(store.delete, place.name), "removing", uri, access.patience_s)
+            with_retries(partial(store.delete, place.name), "removing", uri, access.retry_s)
 
 
 def _write(stream: BinaryIO, uri: str, access: Access) -> SourceFile:
-    sums = _Sums.of(stream)
+    digests = _Digests.of(stream)
     path = local_path(uri)
     if path is not None:
-        with placed(path) as target:
+        with create_file(path) as target:
             shutil.copyfileobj(stream, target, _PIECE)
-        return replace(entry_of(path), checksum=f"sha256:{sums.sha256}")
+        return replace(entry_of(path), checksum=f"sha256:{digests.sha256}")
     place = _writable(uri)
-    pushed = _push(store_of(place, access), place, stream, sums, access.patience_s)
-    return replace(pushed, checksum=f"sha256:{sums.sha256}")
+    pushed = _push(store_of(place, access), place, stream, digests, access.retry_s)
+    return replace(pushed, checksum=f"sha256:{digests.sha256}")
 
 
-def _push(store: Store, place: Remote, stream: BinaryIO, sums: _Sums, patience_s: float) -> SourceFile:
-    """Push until it is there. A try whose reply was lost has left our own content under the name."""
+def _push(store: Store, place: Remote, stream: BinaryIO, digests: _Digests, retry_s: float) -> SourceFile:
+    """Push until it is there. An attempt whose reply was lost has left our own content under the name."""
     unsure = False
 
     def once() -> SourceFile:
         nonlocal unsure
         stream.seek(0)
         try:
-            return store.push(place.name, stream, sums.size, sums.md5)
-        except Passing:
+            return store.push(place.name, stream, digests.size, digests.md5)
+        except RetryableError:
             unsure = True
             raise
 
     try:
-        return retrying(once, "writing", place.uri, patience_s)
-    except Absent:
+        return with_retries(once, "writing", place.uri, retry_s)
+    except NotFound:
         raise InputError(
             f"there is no bucket {place.bucket!r}",
             where=place.uri,
-            hint="Make it first, or look at the name.",
+            hint="Create it first, or check the name.",
         ) from None
-    except Taken:
-        found = retrying(lambda: store.head(place.name), "looking at", place.uri, patience_s)
-        if unsure and _same(found, sums, store, patience_s):
+    except PreconditionFailed:
+        found = with_retries(lambda: store.head(place.name), "looking at", place.uri, retry_s)
+        if unsure and _same(found, digests, store, retry_s):
             return found
-        raise AlreadyThere("an object lies there already", where=place.uri) from None
+        raise AlreadyExists("an object exists there already", where=place.uri) from None
 
 
-def _same(found: SourceFile, sums: _Sums, store: Store, patience_s: float) -> bool:
-    """Tell whether an object holds our content; it is read again only where its store keeps no MD5 of it."""
-    if found.size != sums.size:
+def _same(found: SourceFile, digests: _Digests, store: Store, retry_s: float) -> bool:
+    """Tell whether an object has our content; it is read only if its store has no MD5 of it."""
+    if found.size != digests.size:
         return False
     if found.checksum.startswith("md5:"):
-        return found.checksum == f"md5:{sums.md5.hex()}"
-    return _Sums.of(cast(BinaryIO, RangeFile(store, found, patience_s))).sha256 == sums.sha256
+        return found.checksum == f"md5:{digests.md5.hex()}"
+    return _Digests.of(cast(BinaryIO, RangeFile(store, found, retry_s))).sha256 == digests.sha256
 
 
 def _writable(uri: str) -> Remote:

@@ -1,4 +1,4 @@
-"""Rows that validation took out of the entities: they get no features and go no further."""
+"""The quarantine: rows that validation took out, which get no features and go no further."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,11 @@ from trainwright.artifacts import RUN_AGAIN, Snapshot
 from trainwright.errors import InputError
 
 
-class LeftOut:
-    """The keys of rows in quarantine, and how many rows were met that have one.
+class Quarantine:
+    """The keys of quarantined rows, and how many rows of the entities have one of them.
 
     Args:
-        keys: Their keys; null for a row that has none.
+        keys: Their keys; null for a row without one.
         version: Digest of the quarantine.
     """
 
@@ -26,11 +26,11 @@ class LeftOut:
 
     @property
     def met(self) -> dict[str, int]:
-        """Rows that were left out, by split; splits without any are missing."""
+        """Rows that were left out, by split; splits without any are absent."""
         return {split: rows for split, rows in self._met.items() if rows}
 
     def without(self, split: str, rows: pa.Table, key: str) -> pa.Table:
-        """Return the rows that go on, and count the others."""
+        """Return the other rows, and count the quarantined ones."""
         if not self.rows:
             return rows
         kept = rows.filter(pc.invert(self._among(rows[key])))
@@ -38,7 +38,7 @@ class LeftOut:
         return kept
 
     def keys(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return those of the rows' keys that must be there and distinct; a null may be in quarantine."""
+        """Return the rows' keys that must be present and distinct; a null may be in quarantine."""
         return keys.drop_null() if self._nulls else keys
 
     def _among(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -46,7 +46,7 @@ class LeftOut:
         return pc.or_(known, pc.is_null(keys)) if self._nulls else known
 
     def require_met(self) -> None:
-        """Check that every row in quarantine was met among the entities.
+        """Check that every quarantined row was among the entities.
 
         Raises:
             InputError: More or fewer were.
@@ -56,24 +56,24 @@ class LeftOut:
             raise InputError(
                 f"{self.rows:,} rows are in quarantine, and {met:,} of the entities have one of their keys",
                 where="quarantine",
-                hint="The key has to tell every row from every other.",
+                hint="The key has to be unique.",
             )
 
 
-def read_left_out(folder: Path | None, version: str, data_version: str, key: str) -> LeftOut:
-    """Read the keys of the rows in quarantine.
+def read_quarantine(folder: Path | None, version: str, data_version: str, key: str) -> Quarantine:
+    """Read the keys of the quarantined rows.
 
     Args:
         folder: Snapshot of the quarantine; None if there is none.
-        version: Digest that it must have.
-        data_version: Digest of the entities that it must have been taken from.
+        version: Expected digest.
+        data_version: Digest of the entities that it must belong to.
         key: Their key column.
 
     Raises:
-        InputError: The quarantine is gone or changed, or is that of other rows.
+        InputError: The quarantine is gone or changed, or belongs to other rows.
     """
     if folder is None:
-        return LeftOut(pa.chunked_array([], pa.string()), "")
+        return Quarantine(pa.chunked_array([], pa.string()), "")
     snapshot = Snapshot.open(folder, version)
     if snapshot.parents.get("snapshot") != data_version:
         named = snapshot.parents.get("snapshot", "")[:12] or "(not named)"
@@ -83,7 +83,7 @@ def read_left_out(folder: Path | None, version: str, data_version: str, key: str
             hint=RUN_AGAIN,
         )
     batches = list(_keys(folder, snapshot, key))
-    return LeftOut(pa.chunked_array(batches or [pa.array([], pa.string())]), version)
+    return Quarantine(pa.chunked_array(batches or [pa.array([], pa.string())]), version)
 
 
 def _keys(folder: Path, snapshot: Snapshot, key: str) -> Iterator[pa.Array]:

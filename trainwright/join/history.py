@@ -1,0 +1,487 @@
+"""The history of a feature view: its rows, and a search for the newest that was known at a time."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from trainwright.errors import InputError
+from trainwright.featurestore import View, offline_file, offline_files
+from trainwright.tables import plain
+
+Ints = NDArray[np.int64]
+
+NOTHING = -1
+"""Position of no row."""
+
+_UNITS = (1, 1_000, 1_000_000, 60_000_000)
+"""Microseconds, milliseconds, seconds, minutes: the usual units of times."""
+
+
+@dataclass(frozen=True)
+class AsOfResult:
+    """Result of a point-in-time lookup; arrays of shape (lookups,).
+
+    Attributes:
+        position: Row of the history; ``NOTHING`` where none is valid.
+        expired: A row was known, but the newest one is older than the limit.
+        held_back: A newer row describes an earlier time, but was created after the lookup's time.
+    """
+
+    position: Ints
+    expired: NDArray[np.bool_]
+    held_back: NDArray[np.bool_]
+
+
+class History:
+    """Rows ordered for point-in-time lookups by key.
+
+    Args:
+        key: Code of each row's key, from 0 and below 2**31; shape (rows,).
+        event: Event time in microseconds; shape (rows,).
+        created: Creation time; ``event`` if unknown.
+    """
+
+    def __init__(self, key: Ints, event: Ints, created: Ints) -> None:
+        self._line = _SortKey(key, event)
+        place = self._line.of(key, event)
+        order = np.argsort(place)
+        self._places = place[order]
+        if (self._places[1:] == self._places[:-1]).any():
+            order = np.lexsort((created, place))
+        self.order: Ints = order.astype(np.int64, copy=False)
+        self._key, self._event, self._created = key[self.order], event[self.order], created[self.order]
+
+    def ties(self) -> tuple[Ints, Ints]:
+        """Return pairs of rows with the same key, event and creation time: neither is newer."""
+        same = (self._places[1:] == self._places[:-1]) & (self._created[1:] == self._created[:-1])
+        first = np.flatnonzero(same)
+        return self.order[first], self.order[first + 1]
+
+    def newest(self, key: Ints, at: Ints, *, max_age: int) -> AsOfResult:
+        """Find, for each key and time, the row with the latest event, then creation, that was known by then.
+
+        Feast's definition: event <= at, created <= at, event >= at - max_age; ties go to the latest created.
+
+        Args:
+            key: Codes of the same keys; a key that the history never had is any other code. Shape (lookups,).
+            at: Times in microseconds, shape (lookups,).
+            max_age: Oldest accepted event before ``at``, in microseconds; 0 is any age.
+        """
+        if not self._key.size:
+            nothing = np.zeros(at.size, dtype=bool)
+            return AsOfResult(np.full(at.size, NOTHING, dtype=np.int64), nothing, nothing)
+        latest = self._same_key(_count_up_to(self._places, self._line.of(key, at)) - 1, key)
+        place = self._known(latest, at)
+        held_back = place != latest
+        known = place != NOTHING
+        expired = known & (max_age > 0) & (self._event[place] < at - max_age)
+        position = np.where(known & ~expired, self.order[place], NOTHING)
+        return AsOfResult(position.astype(np.int64, copy=False), expired, held_back)
+
+    @cached_property
+    def _earlier(self) -> Ints:
+        return _earlier_created(self._key, self._created)
+
+    def _same_key(self, place: Ints, key: Ints) -> Ints:
+        return np.where((place >= 0) & (self._key[place] == key), place, NOTHING)
+
+    def _known(self, place: Ints, at: Ints) -> Ints:
+        """Step back from rows that were created after ``at``, over all others that were, too."""
+        place = place.copy()
+        late = np.flatnonzero((place != NOTHING) & (self._created[place] > at))
+        while late.size:
+            place[late] = self._earlier[place[late]]
+            late = late[(place[late] != NOTHING) & (self._created[place[late]] > at[late])]
+        return place
+
+
+class _SortKey:
+    """Maps a key and a time to one number that orders by both, for one sort and one search.
+
+    Keys and times often fit into 64 bits together, or do when the times are whole seconds; where they do not,
+    the ranks of the times replace them.
+    """
+
+    def __init__(self, key: Ints, event: Ints) -> None:
+        self._first, last = (int(event.min()), int(event.max())) if event.size else (0, 0)
+        self._keys = int(key.max(initial=-1)) + 1
+        self._times: Ints | None = None
+        for self._unit in _UNITS:
+            self._width = (last - self._first) // self._unit + 2
+            fits = self._keys * self._width <= np.iinfo(np.int64).max
+            if fits and (self._unit == 1 or not ((event - self._first) % self._unit).any()):
+                return
+        self._times = np.unique(event)
+        self._width = self._times.size + 1
+
+    def of(self, key: Ints, time: Ints) -> Ints:
+        """Return the numbers of keys and times; of an unknown key, any number."""
+        place: Ints = np.clip(key, -1, self._keys - 1) * self._width
+        if self._times is not None:
+            return place + _count_up_to(self._times, time)
+        # 0 is before the first time; rounding down keeps the order of each time and those before it.
+        step = np.maximum(time - self._first, -self._unit) // self._unit + 1
+        place += np.minimum(step, self._width - 1)
+        return place
+
+
+def _count_up_to(values: Ints, asked: Ints) -> Ints:
+    """Return how many of some ordered values are at most each of ``asked``."""
+    # An ordered search reads memory once: that saves more than the sort costs.
+    order = np.argsort(asked)
+    found = np.empty(asked.size, dtype=np.int64)
+    found[order] = np.searchsorted(values, asked[order], side="right")
+    return found
+
+
+def _earlier_created(key: Ints, created: Ints) -> Ints:
+    """Return for each row the nearest one before it, of the same key, that was created earlier.
+
+    Everything between was created no earlier than the row itself, so a lookup that comes too early for the
+    row can skip it: a backfill of a million rows at once costs one step.
+    """
+    before = np.arange(-1, key.size - 1, dtype=np.int64)
+    if not key.size:
+        return before
+    before[np.flatnonzero(np.diff(key, prepend=key[0] - 1))] = NOTHING
+    # Where creation follows the events the answer is the row before; the few others are walked.
+    late = np.flatnonzero((before != NOTHING) & (created[before] >= created))
+    while late.size:
+        before[late] = before[before[late]]
+        late = late[(before[late] != NOTHING) & (created[before[late]] >= created[late])]
+    return before
+
+
+UNKNOWN = -1
+"""Code of a key that the history never had, or that is null in any of its columns."""
+
+_DENSE = 2**24
+"""Whole numbers that span less than this are their own codes: no table has to be looked up."""
+
+
+class Codes:
+    """Numbers, at least 0 and below 2**31, for the combinations of key values that a history has.
+
+    Args:
+        keys: The history's key columns, without nulls.
+
+    Attributes:
+        own: Code of each row of the history; shape (rows,).
+    """
+
+    def __init__(self, keys: Sequence[pa.ChunkedArray]) -> None:
+        self._columns = [_Column(column) for column in keys]
+        self._known: list[Ints] = []
+        own = self._columns[0].codes(keys[0])
+        for column, values in zip(self._columns[1:], keys[1:], strict=True):
+            # Numbered anew after every column: the next product then fits into 64 bits.
+            known, own = np.unique(own * column.size + column.codes(values), return_inverse=True)
+            self._known.append(known)
+        self.own: Ints = own.astype(np.int64, copy=False)
+
+    def of(self, keys: Sequence[pa.ChunkedArray]) -> Ints:
+        """Return the code of each row's key, given in the history's types; shape (rows,)."""
+        total = self._columns[0].codes(keys[0])
+        for known, column, values in zip(self._known, self._columns[1:], keys[1:], strict=True):
+            code = column.codes(values)
+            if not known.size:
+                return np.full_like(total, UNKNOWN)
+            pair = total * column.size + code
+            place = np.minimum(np.searchsorted(known, pair), known.size - 1)
+            there = (total >= 0) & (code >= 0) & (known[place] == pair)
+            total = np.where(there, place, UNKNOWN)
+        return total
+
+
+class _Column:
+    """Numbers for the values of one key column.
+
+    Attributes:
+        size: Above every number.
+    """
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._low: int | None = None
+        if pa.types.is_signed_integer(column.type) and len(column):
+            numbers = column.to_numpy()
+            low, high = int(numbers.min()), int(numbers.max())
+            if high - low < _DENSE and low > np.iinfo(np.int64).min:
+                self._low, self.size = low, high - low + 1
+                return
+        self._values = pc.unique(column)
+        self.size = max(len(self._values), 1)
+
+    def codes(self, column: pa.ChunkedArray) -> Ints:
+        """Return the number of each value; -1 for a null, and for a value that is not among them."""
+        if self._low is None:
+            code = pc.fill_null(pc.index_in(column, value_set=self._values), UNKNOWN)
+            return code.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+        low = self._low
+        numbers: Ints = pc.fill_null(column.cast(pa.int64()), low - 1).to_numpy()
+        return np.where((numbers >= low) & (numbers < low + self.size), numbers - low, UNKNOWN)
+
+
+UTC_US = pa.timestamp("us", tz="UTC")
+
+BATCH_ROWS = 65_536
+"""Rows of a file read at a time, where only some keys are needed."""
+
+THREADS = min(os.cpu_count() or 1, 8)
+"""Columns gathered in parallel."""
+
+
+class FileHistory:
+    """One view's history, read from its files.
+
+    Attributes:
+        view: The view.
+        table: Keys, times and features of each usable row of the files: those with a key and all times.
+        values: The features, in the view's order; one row for each of ``table``.
+        event: Event time of each row in microseconds; shape (rows,).
+        created: Creation time; ``event`` if unknown.
+        unusable: Rows of the files without a key or a creation time, which no lookup finds.
+
+    Args:
+        view: The view.
+        among: Only read the rows with a key of these rows; all if None.
+
+    Raises:
+        InputError: A row has no event time; or two rows of the same key, time and creation have different
+            values, so that the join would be arbitrary.
+    """
+
+    def __init__(self, view: View, among: pa.Table | None = None) -> None:
+        self.view = view
+        table = _read(view, among)
+        _require_times(view, table)
+        needed = [*view.keys, view.created] if view.created else list(view.keys)
+        self.table = _usable(table, needed).combine_chunks()
+        self.unusable = table.num_rows - self.table.num_rows
+        self.values = self.table.select(list(view.features))
+        self.event = microseconds(self.table[view.time])
+        self.created = microseconds(self.table[view.created]) if view.created else self.event
+        self._codes = Codes([self.table[name] for name in view.keys])
+        self._history = History(self._codes.own, self.event, self.created)
+        self._reject_ties()
+
+    @property
+    def key_count(self) -> int:
+        """Number of distinct keys."""
+        return int(np.unique(self._codes.own).size)
+
+    def among(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Tell which rows of the history have a key of some rows."""
+        asked = self._codes.of(self.keys(rows))
+        return np.isin(self._codes.own, asked[asked >= 0])
+
+    @property
+    def max_age(self) -> int:
+        """Oldest accepted value, relative to the row, in microseconds; 0 is any age."""
+        return int(self.view.definition["ttl_us"])
+
+    def find(self, rows: pa.Table, at: Ints) -> AsOfResult:
+        """Find the newest known row for each of some rows, by key, at the times ``at`` in microseconds.
+
+        Raises:
+            InputError: A key column has another type here than in the view's files.
+        """
+        return self._history.newest(self._codes.of(self.keys(rows)), at, max_age=self.max_age)
+
+    def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
+        """Return the rows' keys in the types of the files; null where they could not hold the value.
+
+        Raises:
+            InputError: A key column has another type here than in the view's files.
+        """
+        pairs = self.view.keys.items()
+        return [as_files_type(rows[mine], self.table[own].type, self.view, mine) for own, mine in pairs]
+
+    def take(self, found: AsOfResult) -> pa.Table:
+        """Return the features of a result, one row for each lookup; nulls where nothing was found."""
+        position = pa.array(found.position, mask=found.position == NOTHING)
+        with ThreadPoolExecutor(THREADS) as pool:
+            columns = list(pool.map(lambda column: column.take(position), self.values.columns))
+        return pa.table(columns, schema=self.values.schema)
+
+    def ages(self, found: AsOfResult, at: Ints) -> Ints:
+        """Return the ages of a result, at the rows' times, in microseconds."""
+        matched = found.position != NOTHING
+        ages: Ints = at[matched] - self.event[found.position[matched]]
+        return ages
+
+    def wrong(self, found: AsOfResult, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:
+        """Tell, from the files' own columns, which rows got a value that leaks.
+
+        That is one of another key, of a later time, created later, or past the TTL. The index of the search
+        is not used.
+        """
+        matched = found.position != NOTHING
+        place = found.position[matched]
+        event = self.event[place]
+        wrong = (event > at[matched]) | (self.created[place] > at[matched])
+        if self.max_age:
+            wrong |= event < at[matched] - self.max_age
+        for own, key in zip(self.view.keys, self.keys(rows), strict=True):
+            same = pc.equal(self.table[own].take(pa.array(place)), key.filter(pa.array(matched)))
+            wrong |= ~pc.fill_null(same, fill_value=False).to_numpy()
+        result = np.zeros(at.size, dtype=bool)
+        result[matched] = wrong
+        return result
+
+    def _reject_ties(self) -> None:
+        first, second = self._history.ties()
+        if not first.size:
+            return
+        differ = differing_rows(self.values.take(pa.array(first)), self.values.take(pa.array(second)))
+        if not differ.any():
+            return
+        example = self.table.slice(int(first[differ][0]), 1)
+        shown = ", ".join(f"{name}={example[name][0].as_py()}" for name in [*self.view.keys, self.view.time])
+        raise InputError(
+            f"view {self.view.name!r} fans out: {int(differ.sum()):,} pairs of its rows have the same key, "
+            f"time and creation but other values, such as {shown}",
+            where=self.view.source,
+            hint="Keep one of them, or give them different created timestamps.",
+        )
+
+
+def as_files_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) -> pa.ChunkedArray:
+    """Return a key column of the rows in its type in the files; null where that cannot hold the value.
+
+    Args:
+        column: The rows' column.
+        kind: Its type in the files.
+        view: The view that joins by it, for the error.
+        name: Its name in the rows.
+
+    Raises:
+        InputError: The types cannot be compared.
+    """
+    if pa.types.is_floating(kind):
+        raise InputError(
+            f"view {view.name!r} joins by {name!r}, {kind} in its files, which is not exact",
+            where=view.source,
+            hint="Write keys as integers or strings; in pandas, integers beside nulls are floats.",
+        )
+    both_integers = pa.types.is_integer(column.type) and pa.types.is_integer(kind)
+    if column.type != kind and not both_integers:
+        raise InputError(
+            f"view {view.name!r} joins by {name!r}, {column.type} in the rows but {kind} in its files",
+            where=view.source,
+            hint="Write the key with the same type in both.",
+        )
+    if column.type == kind:
+        return column
+    narrow = column.cast(kind, safe=False)  # the files cannot have a key that does not fit
+    fits = pc.equal(narrow.cast(column.type, safe=False), column)
+    # The cast there and back turns -1 into 2^64 - 1 and into -1 again: compare the signs.
+    signs = [pc.less(numbers, pa.scalar(0, numbers.type)) for numbers in (narrow, column)]
+    fits = pc.and_(fits, pc.equal(*signs))
+    return pc.if_else(fits, narrow, pa.scalar(None, kind))
+
+
+def _read(view: View, among: pa.Table | None) -> pa.Table:
+    names = (*view.features, *view.keys, view.time, view.created)
+    columns = {name: view.column(name) for name in names if name}
+    parts = []
+    for uri in offline_files(view):
+        with offline_file(view, uri) as stream:
+            read = list(dict.fromkeys(columns.values()))
+            if among is None:
+                parts.append(plain(_rename(pq.read_table(stream, columns=read), columns), uri))
+                continue
+            file = pq.ParquetFile(stream)
+            for batch in file.iter_batches(BATCH_ROWS, columns=read):
+                piece = plain(_rename(pa.Table.from_batches([batch]), columns), uri)
+                parts.append(piece.filter(_with_key_among(piece, view, among)))
+    return pa.concat_tables(parts)
+
+
+def _with_key_among(piece: pa.Table, view: View, among: pa.Table) -> pa.ChunkedArray:
+    """Tell which rows have, part by part, a key of some rows; a few too many do no harm."""
+    found = pa.chunked_array([pa.array(np.ones(piece.num_rows, dtype=bool))])
+    for own, mine in view.keys.items():
+        wanted = as_files_type(among[mine], piece[own].type, view, mine).drop_null().unique()
+        found = pc.and_(found, pc.is_in(piece[own], value_set=wanted))
+    return found
+
+
+def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:
+    return pa.table({name: table[column] for name, column in columns.items()})
+
+
+def _require_times(view: View, table: pa.Table) -> None:
+    """Reject rows without an event time."""
+    if nulls := table[view.time].null_count:
+        raise InputError(
+            f"event timestamp column {view.column(view.time)!r} of view {view.name!r} has {nulls:,} nulls",
+            where=view.source,
+            hint="Every row needs its time: remove such rows from the files.",
+        )
+
+
+def _usable(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Leave out rows with a null in any of some columns."""
+    gaps = [table[name] for name in names if table[name].null_count]
+    if not gaps:
+        return table
+    return table.filter(pa.array(np.all([column.is_valid().to_numpy() for column in gaps], axis=0)))
+
+
+def microseconds(time: pa.ChunkedArray) -> Ints:
+    """Return timestamps as microseconds since 1970 in UTC; one without a zone is UTC, as Feast takes it."""
+    kind = pa.timestamp("us") if time.type.tz is None else UTC_US
+    values: Ints = time.cast(kind).cast(pa.int64()).to_numpy()
+    return values
+
+
+def differing_rows(expected: pa.Table, found: pa.Table) -> NDArray[np.bool_]:
+    """Tell which rows of two tables of the same columns differ; null equals null and NaN equals NaN."""
+    differ = np.zeros(expected.num_rows, dtype=bool)
+    for name in expected.column_names:
+        differ |= _differing(expected[name].combine_chunks(), found[name].combine_chunks())
+    return differ
+
+
+def _differing(expected: pa.Array, found: pa.Array) -> NDArray[np.bool_]:
+    one_null: NDArray[np.bool_] = pc.xor(expected.is_null(), found.is_null()).to_numpy(zero_copy_only=False)
+    if pa.types.is_nested(expected.type):
+        pairs = zip(expected.to_pylist(), found.to_pylist(), strict=True)
+        # NaN within a list is unlike itself; as text it is not.
+        differ = [left != right and repr(left) != repr(right) for left, right in pairs]
+        unlike: NDArray[np.bool_] = np.array(differ, dtype=bool)
+        return one_null | unlike
+    unequal = pc.not_equal(expected, found)
+    if pa.types.is_floating(expected.type):
+        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(expected), pc.is_nan(found)))
+    other: NDArray[np.bool_] = pc.fill_null(unequal, fill_value=False).to_numpy(zero_copy_only=False)
+    return one_null | other
+
+
+def distinct_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, Ints]:
+    """Number the distinct combinations of values.
+
+    Returns:
+        The first row of each combination, and the combination's number for each row.
+    """
+    number = np.zeros(len(columns[0]), dtype=np.int64)
+    first = number[:1]
+    for column in columns:
+        codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices
+        pair = number * (len(column) + 1) + codes.to_numpy().astype(np.int64)
+        _, first, number = np.unique(pair, return_index=True, return_inverse=True)
+    return first.astype(np.int64), number.astype(np.int64)
+
+
+def complete_rows(rows: pa.Table) -> Ints:
+    """Return the places of the rows without a null."""
+    places: Ints = np.flatnonzero(np.all([column.is_valid().to_numpy() for column in rows.columns], axis=0))
+    return places
