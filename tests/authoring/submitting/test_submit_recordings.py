@@ -189,6 +189,8 @@ def test_a_pod_deleted_with_its_grace_period_that_argo_saw_end_is_a_run_stopped_
     [
         (None, 21, "Argo could not save or load what belongs to the step: wait: Error (exit code 64)"),
         ("main: OOMKilled (exit code 137)", 10, "the step ran out of memory"),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "10Mi". ', 21, "more disk than it may"),
+        ("Container main exceeded its local ephemeral storage limit 1Gi. ", 21, "more disk than it may"),
         ("pod deleted", 20, "lost with its node"),
         ("The node was low on resource: ephemeral-storage.", 20, "lost with its node"),
         ("Pod was active on the node longer than the specified deadline", 31, "exceeded its time limit"),

@@ -63,6 +63,12 @@ _CAUSES: tuple[tuple[str, type[TrainwrightError], str, str], ...] = (
         "Give it more: steps.STEP.memory of the experiment file.",
     ),
     (
+        r"EmptyDir volume|ephemeral(?: local)? storage",
+        DependencyError,
+        "the pod used more disk than it may",
+        "Raise the limit that the sentence names, or keep less on the disk of the pod.",
+    ),
+    (
         r"exit code 143",
         PreemptedUnsaved,
         "the pod was stopped from outside, as when it is deleted or its node drained",
