@@ -1,6 +1,7 @@
 """What a team checks on its own Kubeflow before it relies on it: ``make test-kubeflow HOST=…``."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -93,17 +94,18 @@ def test_a_lost_pod_is_replaced(kubeflow: Installation, findings: dict[str, dict
         pytest.skip("it needs a kubeconfig")
     if policy(findings) == "OnFailure":
         pytest.skip("this installation does not retry lost pods: OnFailure")
-    begun = kubeflow.submit("lost", "--param", "wait_s=60", "--param", "count=2001", wait=False)
+    begun = kubeflow.submit("lost", "--param", "wait_s=90", "--param", "count=2001", wait=False)
     run_id = begun.last("run_submitted")["run_id"]
 
     def running() -> Any:
-        # A pod that Argo has not seen running is made again under the same name, and counts as no attempt.
         if ("executor(0)", "RUNNING") not in kubeflow.tasks(run_id):
             return None
         listed = kubeflow.executors(pods, run_id)
         return next((pod for pod in listed if pod.status.phase == "Running"), None)
 
     pod = kubeflow.until("a step's pod runs", running, kubeflow.wait_s / 2)
+    # Argo makes a pod that is gone in its first 10 s again under the same name, and counts no attempt.
+    time.sleep(20)
     # Without a grace period, as the pod of a lost node is: with one, Argo may see the container end with 143
     # before the pod is gone, and then it calls the step failed, which OnError does not retry.
     pods.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
