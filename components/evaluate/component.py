@@ -12,7 +12,6 @@ def evaluate(
     evaluation: str,
     verdict: dsl.Output[dsl.Artifact],
     report: dsl.Output[dsl.HTML],
-    summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
     slices: dsl.Output[dsl.Metrics],
     curve: dsl.Output[dsl.ClassificationMetrics],
@@ -27,8 +26,7 @@ def evaluate(
         predictions_version: Digest of its manifest; another content is refused.
         evaluation: JSON: split, slices, threshold, rules (the section ``evaluation``).
         verdict: ``verdict.json``: the decision, every rule with its number and limit, what was not judged.
-        report: One self-contained page, written whatever the decision.
-        summary: The rules, and what to do next.
+        report: One self-contained page, whatever the decision; a short ``summary.md`` is in ``verdict``.
         metrics: The overall figures, such as ``auc`` and ``gain/auc``.
         slices: Those of every slice and group, such as ``slice/origin/EWR/recall``, and the ends of the
             overall figures' intervals, such as ``auc_low``.
@@ -54,11 +52,11 @@ def evaluate(
             Evaluation.parse(evaluation, "parameter evaluation"),
             verdict=Path(verdict.path),
             report=Path(report.path),
-            summary=Path(summary.path),
+            summary=Path(verdict.path, "summary.md"),
             baseline=Given(baseline and Path(baseline.path), baseline_version, baseline_registered),
         )
         metrics.metadata.update(made.metrics)
         slices.metadata.update(made.details)
-        describe(verdict)
+        describe("evaluate", verdict, report, metrics, slices, curve)
         made.draw(curve)
     return made.decision

@@ -28,9 +28,11 @@ def hold(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.hold.reason import explain
 
     with reported("hold"):
         reason = explain(Path(verdict.path), gate, Path(record.path), Path(summary.path))
+        describe("hold", record, summary)
     return reason

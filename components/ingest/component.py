@@ -35,5 +35,5 @@ def ingest(
     with reported("ingest"):
         section = Data.parse(data, "parameter data")
         made = take(source, source_version, section, Path(snapshot.path), Path(summary.path))
-        describe(snapshot)
+        describe("ingest", snapshot, summary)
     return made.digest

@@ -51,5 +51,5 @@ def join(
             quarantine=Path(quarantine.path),
             quarantine_version=quarantine_version,
         )
-        describe(training_set)
+        describe("join", training_set, summary)
     return made.digest

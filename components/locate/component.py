@@ -28,6 +28,7 @@ def locate(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
     from trainwright.locate.registered import locate as ask
@@ -35,4 +36,5 @@ def locate(
     with reported("locate"):
         section = Registry.parse(registry, "parameter registry")
         found = ask(section, Path(record.path), Path(summary.path))
+        describe("locate", record, summary)
     return (found.model, found.source, found.version)

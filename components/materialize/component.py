@@ -32,6 +32,7 @@ def materialize(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Materialize
 
@@ -41,4 +42,5 @@ def materialize(
         asked = Materialize.parse(section, "parameter section")
         places = Path(online.path), Path(summary.path)
         done = bring(asked, features_version, date, *places, scheduled=scheduled)
+        describe("materialize", online, summary)
     return done.digest

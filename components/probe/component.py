@@ -25,9 +25,11 @@ def probe(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.probe.trial import try_model
 
     with reported("probe"):
         made = try_model(Path(model.path), model_version, Path(trial.path), Path(summary.path))
+        describe("probe", trial, summary)
     return made.digest

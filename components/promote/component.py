@@ -28,6 +28,7 @@ def promote(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Promotion, PromotionRequest, Registry
     from trainwright.promote.promotion import promote as move
@@ -40,4 +41,5 @@ def promote(
             Path(record.path),
             Path(summary.path),
         )
+        describe("promote", record, summary)
     return made.decision

@@ -45,5 +45,5 @@ def register(
         judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
         places = Path(registration.path), Path(summary.path)
         made = enter(Path(model.path), model_version, *judged, section, commit, *places)
-        describe(registration)
+        describe("register", registration, summary)
     return made.version

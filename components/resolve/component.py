@@ -49,11 +49,13 @@ def resolve(
     """
     from pathlib import Path
 
+    from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.resolve.source import resolve as look
 
     with reported("resolve"):
         folder = Path(listing.path)
         found = look(source, folder, data, date, scheduled, features=feature_source, baseline=baseline)
+        describe("resolve", listing)
     versions = (found.features.version, found.baseline.source, found.baseline.version)
     return (found.version, found.source, found.newest_since, *versions)

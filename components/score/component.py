@@ -44,5 +44,6 @@ def score(
         judged = Evaluation.parse(evaluation, "parameter evaluation")
         rows = Path(training_set.path), data_version, judged, asked
         made = score_rows(*rows, predictions=Path(predictions.path), summary=Path(summary.path))
-        describe(predictions, name="production predictions")
+        describe("score", predictions, name="production predictions")
+        describe("score", summary)
     return made.predictions_version

@@ -66,5 +66,5 @@ def train(
         places = (Path(place.path) for place in (model, predictions, summary, report))
         made = submit(asked, *places)
         metrics.metadata.update(made.metrics)
-        describe(model, predictions)
+        describe("train", model, predictions, report, summary, metrics)
     return (made.model_version, made.predictions_version)

@@ -8,7 +8,7 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.TFDV, install_kfp_package=False)
-def validate(  # noqa: PLR0917 - five of them are what it leaves
+def validate(
     snapshot: dsl.Input[dsl.Dataset],
     data_version: str,
     schema: str,
@@ -16,7 +16,6 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
     verdict: dsl.Output[dsl.Artifact],
     quarantine: dsl.Output[dsl.Dataset],
     report: dsl.Output[dsl.HTML],
-    summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
     baseline: str = "",
     baseline_version: str = "",
@@ -33,7 +32,6 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
         verdict: The verdict, TFDV's statistics and anomalies, and the baseline that was calculated.
         quarantine: Snapshot of the rows that violate the schema; without rows unless ``quarantine`` is set.
         report: One page: what moved, how far, against what limit, and what could not be compared.
-        summary: The decision and the columns closest to their limits.
         metrics: ``drift/<column>`` and the like: every distance that was measured, fractions in [0, 1].
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         baseline_version: The content digest that ``resolve`` found for it.
@@ -54,13 +52,14 @@ def validate(  # noqa: PLR0917 - five of them are what it leaves
         section = Validation.parse(validation, "parameter validation")
         from trainwright.validate.validate import Given, Places, judge_snapshot
 
+        summary = Path(verdict.path, "summary.md")
         outcome = judge_snapshot(
             Path(snapshot.path),
             data_version,
             section,
             Given(schema, baseline, baseline_version, newest_since, date),
-            Places(*(Path(made.path) for made in (verdict, quarantine, report, summary))),
+            Places(Path(verdict.path), Path(quarantine.path), Path(report.path), summary),
         )
         metrics.metadata.update(outcome.metrics)
-        describe(verdict, quarantine)
+        describe("validate", verdict, quarantine, report, metrics)
     return (outcome.decision, outcome.quarantine_version)

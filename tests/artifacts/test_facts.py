@@ -27,8 +27,8 @@ def snapshot(folder: Path) -> Snapshot:
 def test_a_datasets_metadata_has_version_rows_columns_and_where_it_came_from(tmp_path: Path) -> None:
     made = snapshot(tmp_path / "training_set")
     Stopwatch().record(tmp_path / "training_set", "join", "10 rows", outputs={"training_set": made.digest})
-    artifact = SimpleNamespace(path=str(tmp_path / "training_set"), metadata={})
-    describe(artifact)
+    artifact = SimpleNamespace(path=str(tmp_path / "training_set"), name="training_set", metadata={})
+    describe("join", artifact)
     assert artifact.metadata == {
         "display_name": f"training_set {made.digest[:12]}",
         "version": made.digest,
@@ -42,6 +42,19 @@ def test_a_datasets_metadata_has_version_rows_columns_and_where_it_came_from(tmp
         "step": "join",
         "headline": "10 rows",
     }
+
+
+def test_an_artifact_without_a_version_is_named_after_its_step_and_output(tmp_path: Path) -> None:
+    (tmp_path / "verdict").mkdir()
+    (tmp_path / "page").write_text("<!doctype html>")
+    found = [
+        SimpleNamespace(path=str(tmp_path / path), name=name, metadata={"auc": 0.7})
+        for path, name in (("page", "report"), ("verdict", ""), ("nothing", "metrics"))
+    ]
+    describe("evaluate", *found)
+    assert [artifact.metadata for artifact in found] == [
+        {"auc": 0.7, "display_name": f"evaluate {name}"} for name in ("report", "verdict", "metrics")
+    ]
 
 
 def test_a_models_metadata_has_its_kind_version_data_and_figures(tmp_path: Path) -> None:

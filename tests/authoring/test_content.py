@@ -58,8 +58,8 @@ def test_facts_that_repeat_an_artifacts_documents_are_no_part_of_a_steps_key(
     replace(Snapshot.read(other), parents={"source": "there"}).write(other)
     found = []
     for folder in (one, other):
-        artifact = SimpleNamespace(path=str(folder), metadata={"owner": "another team"})
-        describe(artifact)
+        artifact = SimpleNamespace(path=str(folder), name="one", metadata={"owner": "another team"})
+        describe("join", artifact)
         assert artifact.metadata["rows"] == 2
         found.append(_own_metadata({"metadata": artifact.metadata}, folder))
     assert found == [{"owner": "another team"}, {"owner": "another team"}]

@@ -18,7 +18,6 @@ COMPONENT = Path(__file__).parents[2] / "components" / "evaluate" / "component.p
 OUTPUTS = {
     "verdict": "system.Artifact",
     "report": "system.HTML",
-    "summary": "system.Markdown",
     "metrics": "system.Metrics",
     "slices": "system.Metrics",
     "curve": "system.ClassificationMetrics",

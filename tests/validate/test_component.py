@@ -21,7 +21,6 @@ OUTPUTS = {
     "verdict": "system.Artifact",
     "quarantine": "system.Dataset",
     "report": "system.HTML",
-    "summary": "system.Markdown",
     "metrics": "system.Metrics",
 }
 
@@ -94,12 +93,16 @@ def test_a_component_returns_its_decision_and_leaves_report_summary_and_metrics(
     metrics = said["artifacts"]["metrics"]["artifacts"][0]["metadata"]
     assert metrics.keys() == {
         *("columns_moved", "not_judged", "drift/hour", "drift/delay", "drift/late", "new/late"),
-        *("missing/hour", "missing/delay", "missing/late"),
+        *("missing/hour", "missing/delay", "missing/late", "display_name"),
     }
     assert 0 <= metrics["drift/hour"] < 0.01
     assert Verdict.read(tmp_path / "out" / "verdict").decision == "PASS"
     assert (tmp_path / "out" / "report").read_text().startswith("<!doctype html>")
-    assert (tmp_path / "out" / "summary").read_text().startswith("**PASS** 0 of 3 columns moved; closest ")
+    assert (
+        (tmp_path / "out" / "verdict" / "summary.md")
+        .read_text()
+        .startswith("**PASS** 0 of 3 columns moved; closest ")
+    )
 
 
 def test_wrong_parameters_end_with_one_json_line_and_the_code_of_bad_input(

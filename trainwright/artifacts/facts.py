@@ -100,12 +100,18 @@ _READERS: Mapping[str, Callable[[Path], Facts]] = {
 }
 
 
-def describe(*artifacts: Any, name: str = "") -> None:
-    """Put the facts of output artifacts of Kubeflow Pipelines into their metadata.
+def describe(step: str, *artifacts: Any, name: str = "") -> None:
+    """Put the facts of output artifacts of Kubeflow Pipelines into their metadata, with a name for the UI.
+
+    A document has its version in its name. Anything else is named after its step and its output, such as
+    ``evaluate report``: Kubeflow would call the reports of all steps ``report``.
 
     Args:
-        artifacts: Each a ``dsl.Artifact`` whose folder was written.
+        step: The step that made them.
+        artifacts: Each a ``dsl.Artifact`` that was written.
         name: As :func:`facts_of` has it; empty for the output's own.
     """
     for artifact in artifacts:
-        artifact.metadata.update(facts_of(Path(artifact.path), name))
+        path = Path(artifact.path)
+        found = facts_of(path, name) if path.is_dir() else {}
+        artifact.metadata.update({DISPLAY: f"{step} {artifact.name or path.name}"} | found)
