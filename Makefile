@@ -114,7 +114,7 @@ $(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/
 	@$(BIN)/python -m pip install -qq --require-hashes --no-deps --requirement .venv/uv.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements $<
 	@echo '$(CURDIR)' > .venv/lib/python3.11/site-packages/trainwright.pth
-	@printf '#!%s\nimport sys\n\nfrom trainwright.authoring.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
+	@printf '#!%s\nimport sys\n\nfrom trainwright.cli.app import main\n\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/trainwright
 	@chmod +x $(BIN)/trainwright && touch $@
 
 .venv/.tools: .venv/.made tests/requirements.lock

@@ -23,9 +23,10 @@ from typing import Any
 from results import publish
 
 from trainwright.artifacts import Record
-from trainwright.authoring import catalog, engines, images, runs
+from trainwright.authoring import catalog, images
 from trainwright.authoring.environments import python
-from trainwright.authoring.steps import toolchain_of
+from trainwright.authoring.pipeline_spec import toolchain_of
+from trainwright.local import container_engine, run_folder
 
 GOAL_S = 0.5
 REPEATS = 5
@@ -56,12 +57,12 @@ def here(toolchain: str, command: Sequence[str]) -> str:
 
 def contained() -> Start:
     """Return what runs a command in a container of a toolchain's image, as strictly as a run does."""
-    client = engines.client()
+    client = container_engine.client()
 
     def start(toolchain: str, command: Sequence[str]) -> str:
         options = {"read_only": True, "cap_drop": ["ALL"], "tmpfs": {"/tmp": "mode=1777"}}  # noqa: S108
         container = client.containers.create(
-            engines.identity(images.name(toolchain)), list(command), **options
+            container_engine.identity(images.name(toolchain)), list(command), **options
         )
         try:
             container.start()
@@ -105,7 +106,7 @@ def steps() -> dict[str, tuple[str, list[str]]]:
 
 def working(folder: Path) -> dict[str, float]:
     """Return the seconds that each step of the newest finished run worked, from its own record."""
-    for run in sorted(folder.glob("*/" + runs.OWN), reverse=True):
+    for run in sorted(folder.glob("*/" + run_folder.OWN), reverse=True):
         found: dict[str, float] = {}
         for path in run.parent.glob(f"*/*/{Record.FILE}"):
             record = Record.read(path.parent)

@@ -27,9 +27,9 @@ OURS = """
 import json, resource, sys, time
 from pathlib import Path
 import kfp.local
-from trainwright.authoring import local
+from trainwright.local import runner
 start = time.perf_counter()
-outcome = local.run(Path(sys.argv[1]), {}, runs_folder=Path(sys.argv[2]))
+outcome = runner.run(Path(sys.argv[1]), {}, runs_folder=Path(sys.argv[2]))
 seconds = time.perf_counter() - start
 assert outcome.exit_code == 0, outcome
 peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -27,7 +27,8 @@ for name in sys.argv[1:]:
 seconds = time.monotonic() - start
 tools = ("pip", "pip3", "gcc", "cc", "g++", "c++", "make", "uv", "git")
 left = [name for name in tools if shutil.which(name)]
-left += [name for name in ("pip", "ensurepip", "trainwright.authoring") if importlib.util.find_spec(name)]
+modules = ("pip", "ensurepip", "trainwright.authoring", "trainwright.cli", "trainwright.local")
+left += [name for name in modules if importlib.util.find_spec(name)]
 try:
     open(os.path.join(sys.prefix, "written"), "w").close()
     left.append("a file system that can be written to")

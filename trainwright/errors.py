@@ -139,6 +139,15 @@ def in_our_words(error: BaseException) -> BaseException:
     return error
 
 
+def as_ours(error: Exception) -> TrainwrightError | None:
+    """Return an error as one of this module; None for a bug. An error of a file or a disk is not a bug."""
+    if isinstance(error, PermissionError):
+        return PermissionRefused(str(error))
+    if isinstance(error, OSError):
+        return DependencyError(str(error), hint="Look at the disk and at the path.")
+    return error if isinstance(error, TrainwrightError) else None
+
+
 def as_record(error: BaseException, component: str) -> dict[str, object]:
     """Describe an error as the fields of the one JSON line that every failing step prints."""
     error = in_our_words(error)

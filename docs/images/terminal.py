@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from trainwright.authoring import runs
-from trainwright.authoring.local import Outcome, Plan
-from trainwright.authoring.screen import Screen
+from trainwright.local import run_folder
+from trainwright.local.console import Screen
+from trainwright.local.runner import Outcome, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ["trainwright", "run", "train_and_register", "--config", "examples/flights/flights.yaml"]
@@ -43,11 +43,11 @@ def recorded(command: list[str]) -> str:
 def told_again(run: str) -> str:
     """Return what a run that succeeded has written, from what it left in its folder."""
     folder, said = ROOT / "runs" / run, io.StringIO()
-    request, found = runs.Request.read(folder), runs.Tasks.read(folder)
+    request, found = run_folder.Request.read(folder), run_folder.Tasks.read(folder)
     if found.state != "done":
         sys.exit(f"run {run} is {found.state}; no picture was drawn")
     began = datetime.fromisoformat(request.created).timestamp()
-    seconds = (folder / runs.Tasks.FILE).stat().st_mtime - began
+    seconds = (folder / run_folder.Tasks.FILE).stat().st_mtime - began
     screen = Screen(said, said, again="")
     steps = {task.step: task.environment for task in found.tasks}
     screen.started(Plan(id=run, folder=folder, pipeline=request.pipeline, steps=steps))

@@ -20,9 +20,9 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 import trainwright
 from tests.authoring.probe import Probe
 from trainwright import tracking
-from trainwright.authoring import local
-from trainwright.authoring.local import Outcome, Plan
-from trainwright.authoring.runs import Task
+from trainwright.local import runner
+from trainwright.local.run_folder import Task
+from trainwright.local.runner import Outcome, Plan
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
@@ -63,7 +63,7 @@ def machine(venvs: Path) -> Venvs:
     return Venvs(venvs, {"red": "lock of red", "blue": "lock of blue"})
 
 
-class Told(local.Listener):
+class Told(runner.Listener):
     """Keeps what a run tells."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ def run(tmp_path: Path, machine: Venvs, told: Told, compile_pipeline: Compile) -
     ) -> Outcome:
         compiled = function if isinstance(function, Path) else compile_pipeline(function)
         given = {"runs_folder": tmp_path / "runs", "listener": told, "machine": machine} | options
-        return local.run(compiled, arguments or {}, **given)
+        return runner.run(compiled, arguments or {}, **given)
 
     return run_it
 

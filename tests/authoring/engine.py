@@ -12,9 +12,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from trainwright.authoring import containers
 from trainwright.authoring.images import name
 from trainwright.errors import DependencyError
+from trainwright.local import containers
 
 SETTINGS = """
 [engine]

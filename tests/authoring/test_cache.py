@@ -13,9 +13,9 @@ from kfp import dsl
 import trainwright
 from tests.authoring.conftest import Venvs
 from tests.authoring.steps import both, bring, close, count, red, tell, written
-from trainwright.authoring import spec
-from trainwright.authoring.local import Outcome
+from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
+from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]
 States = Callable[[Outcome], dict[str, str]]
@@ -253,9 +253,9 @@ def test_arguments_given_to_a_continued_run_replace_its_own(
 
 
 def test_what_stands_on_a_step_is_found_through_groups_and_conditions() -> None:
-    path = Path(spec.__file__).parents[2] / "compiled" / "pipelines" / "train_and_register.yaml"
+    path = Path(pipeline_spec.__file__).parents[2] / "compiled" / "pipelines" / "train_and_register.yaml"
     if not path.exists():
         pytest.skip("the main pipeline has not been compiled yet")
-    main = spec.read(path)
+    main = pipeline_spec.read(path)
     assert main.downstream("train") >= {"train", "evaluate", "register", "summarize"}
     assert not main.downstream("train") & {"ingest", "validate", "join"}

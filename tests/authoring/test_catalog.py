@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainwright import __version__
-from trainwright.authoring import catalog, pages
+from trainwright.authoring import catalog, component_pages
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def test_what_judges_is_known_to_the_runner_and_to_the_submission() -> None:
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_component_says_who_answers_for_it_and_what_it_needs(name: str) -> None:
-    metadata = pages.read(ROOT / "components" / name / "metadata.yaml")
+    metadata = component_pages.read(ROOT / "components" / name / "metadata.yaml")
     page = (ROOT / "components" / name / "README.md").read_text()
     assert all(owner in page for owner in metadata.owners)
     assert metadata.exit_codes.keys() >= {0}

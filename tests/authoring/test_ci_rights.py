@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.authoring.api import packages
 from tests.authoring.api.server import Api, serving
 from tests.authoring.api.store import Frame, Store
-from trainwright.authoring import cli
+from trainwright.cli import app
 
 CI = Path(__file__).resolve().parents[2] / "deploy" / "ci"
 ONE = "[^/:]+"
@@ -31,6 +31,7 @@ RIGHTS: dict[tuple[str, str], Right | None] = {
     ("GET", "/v2beta1/runs"): ("runs", "list"),
     ("POST", "/v2beta1/runs"): ("runs", "create"),
     ("GET", f"/v2beta1/runs/{ONE}"): ("runs", "get"),
+    ("GET", f"/v1beta1/runs/{ONE}"): ("runs", "get"),
     ("POST", f"/v2beta1/runs/{ONE}:retry"): ("runs", "retry"),
     ("POST", f"/v2beta1/runs/{ONE}:terminate"): ("runs", "terminate"),
     ("GET", f"/v1alpha1/runs/{ONE}/nodes/{ONE}/log"): None,
@@ -62,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(server: Api, *words: str, ends: int = 0) -> None:
     reach = ["--host", server.url, "--namespace", "team-a", "--token-file", "token"]
-    done = CliRunner().invoke(cli.app, [*words, *reach])
+    done = CliRunner().invoke(app.app, [*words, *reach])
     assert done.exit_code == ends, done.output
 
 

@@ -16,12 +16,14 @@ import typer
 from kfp import dsl
 
 from trainwright import __version__ as version
-from trainwright.authoring import cli, doctor, images
+from trainwright.authoring import images
 from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.cli import app
 from trainwright.errors import DependencyError
+from trainwright.local import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
-START = "from trainwright.authoring.cli import main; main()"
+START = "from trainwright.cli.app import main; main()"
 Compile = Callable[..., Path]
 
 
@@ -146,7 +148,7 @@ def test_an_error_before_the_run_is_a_json_line_too(trainwright: Call) -> None:
 
 
 def test_a_bug_shows_its_traceback_and_ends_with_seventy(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as caught, cli._reported(as_json=True):
+    with pytest.raises(typer.Exit) as caught, app._reported(as_json=True):
         raise ValueError("boom")
     assert caught.value.exit_code == 70
     said = capsys.readouterr()
@@ -214,7 +216,7 @@ def test_help_loads_nothing_heavy_so_that_it_comes_at_once() -> None:
         *names, count = said.split()
         return set(names), int(count)
 
-    (ours, count), (bare, least) = loaded("trainwright.authoring.cli"), loaded("typer")
+    (ours, count), (bare, least) = loaded("trainwright.cli.app"), loaded("typer")
     assert ours - bare - sys.stdlib_module_names == {"trainwright"}
     assert count - least < 60
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kfp import components
 
-from trainwright.authoring import catalog, images, pages, scaffold
+from trainwright.authoring import catalog, component_pages, images, scaffold
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,9 +206,9 @@ def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository
     ],
 )
 def test_wrong_metadata_is_named(tmp_path: Path, compiled: str, old: str, new: str, message: str) -> None:
-    assert pages.all_of(place(tmp_path / "right", METADATA), {"greet": compiled})
+    assert component_pages.all_of(place(tmp_path / "right", METADATA), {"greet": compiled})
     with pytest.raises(InputError) as caught:
-        pages.all_of(place(tmp_path / "wrong", METADATA.replace(old, new)), {"greet": compiled})
+        component_pages.all_of(place(tmp_path / "wrong", METADATA.replace(old, new)), {"greet": compiled})
     assert message in str(caught.value)
 
 
@@ -272,7 +272,7 @@ def test_every_component_of_the_catalog_loads(name: str) -> None:
     described = catalog.describe(catalog.component(name))
     assert loaded.name == described.name == name
     assert all(port.description for port in (*described.inputs, *described.outputs)), "all say what they mean"
-    assert pages.read(ROOT / "components" / name / "metadata.yaml").name == name
+    assert component_pages.read(ROOT / "components" / name / "metadata.yaml").name == name
 
 
 def test_a_new_component_passes_its_own_test_and_compiles(repository: Path, make: Make) -> None:

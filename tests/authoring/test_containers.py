@@ -20,21 +20,13 @@ import urllib3
 from typer.testing import CliRunner
 
 from trainwright import tracking
-from trainwright.authoring import (
-    arguments,
-    cli,
-    containers,
-    engines,
-    images,
-    mounts,
-    spec,
-    toolchains,
-    warden,
-)
+from trainwright.authoring import arguments, images, pipeline_spec, toolchains
 from trainwright.authoring.catalog import pipeline
-from trainwright.authoring.steps import image_of
+from trainwright.authoring.pipeline_spec import image_of
+from trainwright.cli import app
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Data, Materialize, Registry, Validation
+from trainwright.local import container_engine, container_reaper, containers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,22 +40,24 @@ def test_paths_among_the_arguments_are_seen_where_they_stand_and_can_only_be_rea
         "schema": "feature { name: '/etc/passwd' }",
         "features": f"file://{tmp_path}/in",
     }
-    seen = mounts.of(given, tmp_path / "run")
+    seen = containers.mounts_of(given, tmp_path / "run")
     assert seen == {tmp_path / "run": True, tmp_path / "in": False, tmp_path / "in" / "rows.csv": False}
 
 
-@pytest.mark.parametrize("name", sorted(mounts.KEPT))
+@pytest.mark.parametrize("name", sorted(containers.KEPT))
 def test_a_folder_that_steps_keep_things_in_can_be_written_to_and_is_made_by_its_owner(
     name: str, tmp_path: Path
 ) -> None:
-    seen = mounts.of({"section": json.dumps({name: f"{tmp_path}/kept"})}, tmp_path / "run")
+    seen = containers.mounts_of({"section": json.dumps({name: f"{tmp_path}/kept"})}, tmp_path / "run")
     assert seen[tmp_path / "kept"] is True
     assert (tmp_path / "kept").stat().st_uid == tmp_path.stat().st_uid
 
 
 def test_the_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/registry/mlflow.db"
-    assert mounts.of({"registry": json.dumps({"tracking_uri": uri})}, tmp_path / "run")[tmp_path / "registry"]
+    assert containers.mounts_of({"registry": json.dumps({"tracking_uri": uri})}, tmp_path / "run")[
+        tmp_path / "registry"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +69,7 @@ def test_the_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) ->
     ],
 )
 def test_what_is_no_data_of_this_machine_is_not_mounted(text: str, tmp_path: Path) -> None:
-    assert mounts.of({"source": text}, tmp_path) == {tmp_path: True}
+    assert containers.mounts_of({"source": text}, tmp_path) == {tmp_path: True}
 
 
 def test_a_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
@@ -84,30 +78,30 @@ def test_a_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "rows").mkdir()
     run = tmp_path.parent / "elsewhere"
-    seen = mounts.of({"source": f"{tmp_path}/*.csv", "features": f"{tmp_path}/rows"}, run)
+    seen = containers.mounts_of({"source": f"{tmp_path}/*.csv", "features": f"{tmp_path}/rows"}, run)
     assert seen == {run: True, tmp_path / "rows": False}
-    assert mounts.asked([], tmp_path / "experiment.yaml") == {}
-    assert mounts.asked([str(tmp_path)], None) == {tmp_path: False}, "unless it is asked for"
+    assert containers.requested_mounts([], tmp_path / "experiment.yaml") == {}
+    assert containers.requested_mounts([str(tmp_path)], None) == {tmp_path: False}, "unless it is asked for"
 
 
 def test_a_socket_is_not_seen_for_it_may_be_the_engines(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        assert mounts.of({"source": f"{tmp_path}/s"}, tmp_path / "run") == {tmp_path / "run": True}
+        assert containers.mounts_of({"source": f"{tmp_path}/s"}, tmp_path / "run") == {tmp_path / "run": True}
 
 
 @pytest.mark.parametrize("value", ["/var", "/usr/lib", "sqlite:////opt/mlflow.db"])
 def test_what_would_be_kept_where_an_image_has_its_own_is_refused(value: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot keep anything here") as caught:
-        mounts.of({"data": json.dumps({"store": value})}, tmp_path)
+        containers.mounts_of({"data": json.dumps({"store": value})}, tmp_path)
     assert "store" in caught.value.where
 
 
 def test_a_path_with_a_colon_is_refused_for_an_engine_would_split_it(tmp_path: Path) -> None:
     (tmp_path / "at 12:00").mkdir()
     for read in (
-        lambda: mounts.of({"source": f"{tmp_path}/at 12:00"}, tmp_path / "run"),
-        lambda: mounts.asked([f"{tmp_path}/at 12:00:rw"], None),
+        lambda: containers.mounts_of({"source": f"{tmp_path}/at 12:00"}, tmp_path / "run"),
+        lambda: containers.requested_mounts([f"{tmp_path}/at 12:00:rw"], None),
     ):
         with pytest.raises(InputError, match="colon"):
             read()
@@ -138,7 +132,7 @@ def test_a_container_that_is_gone_is_told_from_an_engine_in_trouble(
     status: int, said: str, gone: bool
 ) -> None:
     kind = docker.errors.NotFound if status == 404 else docker.errors.APIError
-    assert warden.unknown(kind("refused", explanation=said)) is gone
+    assert container_reaper.unknown(kind("refused", explanation=said)) is gone
 
 
 @pytest.mark.parametrize(
@@ -151,7 +145,7 @@ def test_a_container_that_is_gone_is_told_from_an_engine_in_trouble(
     ],
 )
 def test_an_engine_that_fails_while_a_step_runs_is_no_bug_of_ours(error: Exception, said: str) -> None:
-    with pytest.raises(DependencyError, match=said) as caught, engines.answering("train"):
+    with pytest.raises(DependencyError, match=said) as caught, container_engine.answering("train"):
         raise error
     assert caught.value.where == "train"
 
@@ -174,7 +168,7 @@ def test_what_a_step_writes_is_its_callers_whatever_the_engine_makes_of_users(
     engine = SimpleNamespace(
         info=lambda: {"SecurityOptions": security}, version=lambda: {"Components": parts}
     )
-    assert engines.restrictions(engine) == options
+    assert container_engine.restrictions(engine) == options
 
 
 def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_known() -> None:
@@ -183,18 +177,18 @@ def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_
         for model in (Data, Validation, Materialize, Registry)
         for name, field in model.model_fields.items()
     }
-    assert fields.keys() >= mounts.KEPT
+    assert fields.keys() >= containers.KEPT
 
 
 def test_the_flights_are_read_only_and_nothing_else_of_the_repository_is_seen(tmp_path: Path) -> None:
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
-    seen = mounts.of(given, tmp_path)
+    seen = containers.mounts_of(given, tmp_path)
     assert all(path.is_relative_to(ROOT / "examples" / "flights") for path, kept in seen.items() if not kept)
     assert ROOT not in seen
 
 
 def test_a_step_that_submits_a_job_runs_in_the_image_of_the_job() -> None:
-    steps = {step.name: step for step in spec.read(pipeline("train_and_register")).steps}
+    steps = {step.name: step for step in pipeline_spec.read(pipeline("train_and_register")).steps}
     assert image_of(steps["train"], steps["train"].constants).startswith("trainwright/torch:")
     assert image_of(steps["ingest"], {"source": "/data"}).startswith("trainwright/ingest:")
 
@@ -207,20 +201,20 @@ def test_every_container_is_started_as_strictly_as_a_restricted_namespace_would(
 
 
 def test_a_network_without_containers_is_refused() -> None:
-    done = CliRunner().invoke(cli.app, ["run", "train_and_register", "--network", "host"])
+    done = CliRunner().invoke(app.app, ["run", "train_and_register", "--network", "host"])
     assert done.exit_code == 10
     assert "--network, --mount and --env are for containers" in done.stderr
 
 
 def test_the_folder_of_the_experiment_is_read_only_and_what_is_asked_for_is_as_asked(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    seen = mounts.asked([f"{tmp_path}/store:rw", "/usr"], tmp_path / "flights.yaml")
+    seen = containers.requested_mounts([f"{tmp_path}/store:rw", "/usr"], tmp_path / "flights.yaml")
     assert seen == {tmp_path: False, tmp_path / "store": True, Path("/usr"): False}
 
 
 def test_a_mount_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not there") as caught:
-        mounts.asked([f"{tmp_path}/nothing:rw"], None)
+        containers.requested_mounts([f"{tmp_path}/nothing:rw"], None)
     assert caught.value.where == f"--mount {tmp_path}/nothing:rw"
 
 
@@ -239,9 +233,9 @@ FRESH = {
     ],
 )
 def test_an_image_that_was_built_from_something_else_is_not_used(change: dict[str, str], reason: str) -> None:
-    engines.require_fresh(images.TABULAR, FRESH)
+    container_engine.require_fresh(images.TABULAR, FRESH)
     with pytest.raises(DependencyError, match=f"not built from {reason} as it is now") as caught:
-        engines.require_fresh(images.TABULAR, FRESH | change)
+        container_engine.require_fresh(images.TABULAR, FRESH | change)
     assert caught.value.hint == "Build it again: make images NAME=tabular"
 
 
@@ -251,7 +245,7 @@ def test_an_engine_that_does_not_answer_is_named_with_what_to_do(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(DependencyError, match="no container engine answers") as caught:
-        engines.client()
+        container_engine.client()
     assert "nobody.sock" in caught.value.where
     assert "podman system service" in caught.value.hint
     del caught
@@ -308,7 +302,7 @@ def test_hint_for_missing_image_names_the_engine_that_answers(answering: None, n
         (images.TABULAR, f"Build it: {build}"),
     ):
         with pytest.raises(DependencyError, match=f"{name} does not have this image") as caught:
-            engines.identity(image)
+            container_engine.identity(image)
         assert caught.value.hint == hint
 
 
@@ -317,12 +311,12 @@ def test_command_that_continues_a_run_mounts_the_folder_of_the_experiment_file(t
     for path in (config, other / "store.db"):
         path.parent.mkdir()
         path.touch()
-    seen = mounts.asked([f"{other}:rw"], config)
+    seen = containers.requested_mounts([f"{other}:rw"], config)
     engine = containers.Engine("host", seen, {"TOKEN": "hidden"})
-    again = cli._again("train_and_register", Path("runs"), engine)
+    again = app._again("train_and_register", Path("runs"), engine)
     words = shlex.split(again)
     assert words[:6] == ["trainwright", "run", "train_and_register", "--containers", "--network", "host"]
     mounted = [words[place + 1] for place, word in enumerate(words) if word == "--mount"]
-    assert mounts.asked(mounted, None) == seen
+    assert containers.requested_mounts(mounted, None) == seen
     assert words[-2:] == ["--env", "TOKEN"]
     assert "hidden" not in again

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.authoring import engine as engines
-from trainwright.authoring import arguments, catalog, given, local, mounts
-from trainwright.authoring.containers import Engine
-from trainwright.authoring.local import Outcome
+from trainwright.authoring import arguments, catalog, parameters
 from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.local import containers, runner
+from trainwright.local.containers import Engine
+from trainwright.local.runner import Outcome
 from trainwright.verdicts import Verdict
 
 CONFIG = Path(__file__).resolve().parents[2] / "examples" / "flights" / "flights.yaml"
@@ -38,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runs, Runs]
     with engines.running(tmp_path_factory.mktemp("engine")):
         engines.require(*TOOLCHAINS)
         here = pipelines(tmp_path_factory.mktemp("here"))
-        engine = Engine(seen=mounts.asked([], CONFIG))
+        engine = Engine(seen=containers.requested_mounts([], CONFIG))
         yield here, pipelines(tmp_path_factory.mktemp("containers"), engine=engine)
 
 
@@ -50,8 +51,8 @@ def pipelines(folder: Path, **options: Any) -> Runs:
     def run(name: str, **values: str) -> Outcome:
         compiled = catalog.pipeline(name)
         params = [f"{key}={value}" for key, value in {"registry": registry.to_json(), **values}.items()]
-        return local.run(
-            compiled, given.arguments(compiled, CONFIG, params), runs_folder=folder / "runs", **options
+        return runner.run(
+            compiled, parameters.arguments(compiled, CONFIG, params), runs_folder=folder / "runs", **options
         )
 
     def promoted(stage: str) -> Outcome:

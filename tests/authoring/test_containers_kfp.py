@@ -13,9 +13,9 @@ import kfp.local
 import pytest
 from kfp.local import docker_task_handler
 
-from trainwright.authoring import bridge
-from trainwright.authoring.bridge import Call
-from trainwright.authoring.spec import read
+from trainwright.authoring.pipeline_spec import read
+from trainwright.local import kfp_local
+from trainwright.local.kfp_local import Call
 
 Compile = Callable[..., Path]
 
@@ -92,8 +92,8 @@ def test_what_the_runner_was_given_reaches_us_and_no_container_is_started_by_kfp
         return False
 
     before = docker_task_handler.run_docker_container
-    with pytest.raises(bridge.Failed):
-        bridge.run(document, {}, execute, tmp_path, {"read_only": True, "user": "7:7"})
+    with pytest.raises(kfp_local.Failed):
+        kfp_local.run(document, {}, execute, tmp_path, {"read_only": True, "user": "7:7"})
     (call,) = calls
     assert call.image == "trainwright/red:0.1.0"
     assert call.variables == {"COLOUR": "red"}

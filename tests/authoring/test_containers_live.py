@@ -18,9 +18,10 @@ import pytest
 from kfp import dsl
 
 from tests.authoring import engine as engines
-from trainwright.authoring import containers, images, local, runs
-from trainwright.authoring.local import Outcome
+from trainwright.authoring import images
 from trainwright.errors import TrainwrightError
+from trainwright.local import containers, run_folder, runner
+from trainwright.local.runner import Outcome
 
 small = dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
 Compile = Callable[..., Path]
@@ -30,10 +31,10 @@ RUNNER = """
 import sys
 from pathlib import Path
 
-from trainwright.authoring import local
-from trainwright.authoring.containers import Engine
+from trainwright.local import runner
+from trainwright.local.containers import Engine
 
-outcome = local.run(
+outcome = runner.run(
     Path(sys.argv[1]), {"marks": sys.argv[2]}, runs_folder=Path(sys.argv[3]), engine=Engine(), grace_s=20.0
 )
 sys.exit(outcome.exit_code)
@@ -112,7 +113,7 @@ def start(engine: None, tmp_path: Path, compile_pipeline: Compile, monkeypatch: 
     def run(function: Callable[..., Any], **arguments: Any) -> Outcome:
         own = containers.Engine(variables=containers.variables(["HTTPS_PROXY"]))
         given = {"runs_folder": tmp_path / "two words, and more", "engine": own, "grace_s": 20.0}
-        return local.run(compile_pipeline(function), arguments, **given)
+        return runner.run(compile_pipeline(function), arguments, **given)
 
     return run
 
@@ -129,7 +130,7 @@ def labelled(folder: Path) -> list[Any]:
 
 def free(folder: Path) -> bool:
     try:
-        with runs.held(folder):
+        with run_folder.held(folder):
             return True
     except TrainwrightError:
         return False
@@ -179,7 +180,7 @@ def test_the_exit_code_of_the_step_is_the_runs_and_its_log_is_kept(start: Start,
     outcome = start(refuses, marks=str(tmp_path))
     assert (outcome.exit_code, outcome.error["what"]) == (10, "this will not do")
     assert outcome.tasks[0].attempts == 1
-    assert "this will not do" in (outcome.folder / "refuse" / runs.LOG).read_text()
+    assert "this will not do" in (outcome.folder / "refuse" / run_folder.LOG).read_text()
     assert not labelled(tmp_path)
 
 
@@ -309,7 +310,7 @@ def test_an_image_for_another_processor_is_named_as_that(
             foreign(marks=marks)
 
         try:
-            outcome = local.run(
+            outcome = runner.run(
                 compile_pipeline(runs_it),
                 {"marks": "x"},
                 runs_folder=tmp_path / "runs",

@@ -9,9 +9,8 @@ import pytest
 
 from trainwright.artifacts import Column, Listing, Snapshot, SnapshotFile, SourceFile
 from trainwright.artifacts.facts import describe
-from trainwright.authoring.cache import Broken, Cache
-from trainwright.authoring.calls import _own_metadata
-from trainwright.authoring.content import Digests
+from trainwright.local.cache import Broken, Cache, Digests
+from trainwright.local.invocation import _own_metadata
 
 SHARDS = {"train-0.parquet": b"abc", "evaluate-0.parquet": b"defg"}
 

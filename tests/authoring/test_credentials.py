@@ -11,8 +11,8 @@ import yaml
 
 from tests.authoring.steps import say
 from trainwright.authoring import arguments, credentials
-from trainwright.authoring.local import Outcome
 from trainwright.errors import InputError
+from trainwright.local.runner import Outcome
 
 PLANTED = "hunter2-PLANTED"
 FLIGHTS = Path(__file__).resolve().parents[2] / "examples" / "flights"

@@ -54,10 +54,10 @@ def test_a_reader_that_has_gone_changes_neither_what_is_done_nor_the_exit_code(
 
 INTERRUPTED = """
 import signal, sys
-from trainwright.authoring import {module} as interrupted
+import trainwright.{module} as interrupted
 def stop(*_, **__): signal.raise_signal(signal.SIGINT)
 interrupted.{function} = stop
-from trainwright.authoring.cli import main
+from trainwright.cli.app import main
 main()
 """
 
@@ -65,11 +65,11 @@ main()
 @pytest.mark.parametrize(
     ("where", "arguments", "said"),
     [
-        (("doctor", "look"), ("doctor",), "Nothing was changed."),
-        (("catalog", "pipeline"), ("run", "PIPELINE"), "Nothing was run."),
-        (("compile", "run"), ("compile",), "Files may be missing or old: compile again."),
-        (("scaffold", "component"), ("new", "component", "x"), "Some of its files may be there"),
-        (("environments", "make"), ("setup",), "What was not finished is made anew"),
+        (("local.doctor", "look"), ("doctor",), "Nothing was changed."),
+        (("authoring.catalog", "pipeline"), ("run", "PIPELINE"), "Nothing was run."),
+        (("authoring.compile", "run"), ("compile",), "Files may be missing or old: compile again."),
+        (("authoring.scaffold", "component"), ("new", "component", "x"), "Some of its files may be there"),
+        (("authoring.environments", "make"), ("setup",), "What was not finished is made anew"),
     ],
     ids=["doctor", "run", "compile", "new", "setup"],
 )

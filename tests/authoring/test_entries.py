@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from trainwright.artifacts import Environment, Record
-from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
-from trainwright.authoring.content import Digests
+from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 from tests.authoring.conftest import Venvs
 from tests.authoring.steps import bring, count, tell
-from trainwright.authoring.explain import differences, lines
-from trainwright.authoring.local import Outcome
 from trainwright.errors import InputError
+from trainwright.local.cache_explanation import differences, lines
+from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]
 

@@ -194,11 +194,12 @@ def check(folder: Path) -> int:
     """Run what `make interface-check` runs, on compiled YAML that lies elsewhere."""
     from typer.testing import CliRunner
 
-    from trainwright.authoring import catalog, cli
+    from trainwright.authoring import catalog
+    from trainwright.cli import app
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "folder", lambda: folder)
-        return CliRunner().invoke(cli.app, ["interface-diff"]).exit_code
+        return CliRunner().invoke(app.app, ["interface-diff"]).exit_code
 
 
 def test_a_renamed_input_breaks_others() -> None:
@@ -258,7 +259,7 @@ def test_ci_is_refused_by_the_command(tmp_path: Path) -> None:
     whole = interfaces.read(ROOT / "compiled")
     whole["components"]["validate"]["inputs"]["gone"] = {"type": "STRING", "required": False}
     (tmp_path / "index.json").write_text(json.dumps(whole))
-    start = "from trainwright.authoring.cli import main; main()"
+    start = "from trainwright.cli.app import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", start, "interface-diff", str(tmp_path), "--json"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -14,13 +14,13 @@ from kfp import dsl
 from kfp.local import status
 
 from tests.authoring.probe import Probe, close, judge, make, read, say
-from trainwright.authoring import bridge
+from trainwright.local import kfp_local
 
 Local = Callable[..., None]
 
 
 def test_this_is_a_version_of_kfp_that_these_tests_were_written_for() -> None:
-    assert kfp.__version__.startswith(bridge.VERSIONS)
+    assert kfp.__version__.startswith(kfp_local.VERSIONS)
 
 
 def test_the_handler_is_looked_up_by_name_when_a_task_is_run(kfp_local: Local) -> None:

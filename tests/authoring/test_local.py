@@ -20,8 +20,9 @@ from tests.authoring.steps import (
     version_in_blue,
     version_in_red,
 )
-from trainwright.authoring import catalog, runs
-from trainwright.authoring.local import Outcome
+from trainwright.authoring import catalog
+from trainwright.local import run_folder
+from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]
 States = Callable[[Outcome], dict[str, str]]
@@ -227,16 +228,17 @@ def test_two_runs_at_the_same_second_have_two_names(run: Run) -> None:
 
 
 def test_every_compiled_pipeline_of_the_library_can_run_here() -> None:
-    from trainwright.authoring import spec, subset
+    from trainwright.authoring import pipeline_spec
     from trainwright.authoring.toolchains import TOOLCHAINS
+    from trainwright.local import kfp_spec
 
     for name in catalog.pipelines():
-        pipeline = spec.read(catalog.pipeline(name))
-        subset.check(pipeline, dict.fromkeys(pipeline.parameters, "a"), TOOLCHAINS)
+        pipeline = pipeline_spec.read(catalog.pipeline(name))
+        kfp_spec.check(pipeline, dict.fromkeys(pipeline.parameters, "a"), TOOLCHAINS)
 
 
 def test_run_ids_sort_by_time_and_are_six_digits_until_2059() -> None:
-    moments = [runs.EPOCH, runs.EPOCH + 1, 1_800_000_000, 1_800_000_031, 2_800_000_000]
-    ids = [runs.identifier(moment) for moment in moments]
+    moments = [run_folder.EPOCH, run_folder.EPOCH + 1, 1_800_000_000, 1_800_000_031, 2_800_000_000]
+    ids = [run_folder.identifier(moment) for moment in moments]
     assert ids == sorted(set(ids))
     assert {len(name) for name in ids} == {6}

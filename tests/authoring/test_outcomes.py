@@ -9,8 +9,8 @@ import pytest
 from kfp import dsl, kubernetes
 
 from tests.authoring.steps import close, fail, gate, hold, red, resumed, say, sleepy, types
-from trainwright.authoring.local import Outcome
 from trainwright.errors import DependencyError, InputError
+from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]
 States = Callable[[Outcome], dict[str, str]]

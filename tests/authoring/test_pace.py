@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from trainwright.authoring import catalog, spec
-from trainwright.authoring.pace import decisive
-from trainwright.authoring.steps import Step
+from trainwright.authoring import catalog, pipeline_spec
+from trainwright.authoring.pipeline_spec import Step
+from trainwright.local.invocation import decisive
 
 DATA: dict[str, Any] = {"key": "id", "runner": {"engine": "processes", "workers": 2}}
 
 
 @pytest.fixture
 def ingest() -> Step:
-    (step,) = spec.read(catalog.component("ingest")).steps
+    (step,) = pipeline_spec.read(catalog.component("ingest")).steps
     return step
 
 
@@ -46,7 +46,7 @@ def test_in_other_code_of_the_same_name_every_parameter_decides(ingest: Step, ch
 
 @pytest.mark.parametrize("name", [name for name in catalog.names() if name != "ingest"])
 def test_in_any_other_component_every_parameter_decides(name: str) -> None:
-    (step,) = spec.read(catalog.component(name)).steps
+    (step,) = pipeline_spec.read(catalog.component(name)).steps
     assert of(step, DATA) == {"source": "a", "data": json.dumps(DATA)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainwright.authoring import catalog, credentials, images, pages, spec
+from trainwright.authoring import catalog, component_pages, credentials, images, pipeline_spec
 from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.errors import InputError
 
@@ -258,9 +258,9 @@ def test_an_address_with_a_password_is_seen() -> None:
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
 def test_a_step_is_given_what_its_component_says_it_needs(path: Path) -> None:
     pipeline, _ = documents(path)
-    for step in spec.read(path).steps:
+    for step in pipeline_spec.read(path).steps:
         verb = step.container["args"][-1]
-        metadata = pages.read(ROOT / "components" / verb / "metadata.yaml")
+        metadata = component_pages.read(ROOT / "components" / verb / "metadata.yaml")
         label = next(
             label
             for label, entry in pipeline["deploymentSpec"]["executors"].items()
@@ -277,6 +277,6 @@ def test_only_train_and_the_exit_handler_need_the_kubernetes_api() -> None:
     needs = {
         name
         for name in catalog.names()
-        if pages.read(ROOT / "components" / name / "metadata.yaml").access.kubernetes
+        if component_pages.read(ROOT / "components" / name / "metadata.yaml").access.kubernetes
     }
     assert needs == {"train", "summarize"}

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from trainwright.authoring import runs
-from trainwright.authoring.processes import Ended, Processes
 from trainwright.errors import InputError
+from trainwright.local import run_folder
+from trainwright.local.processes import Ended, Processes
 
 red = dsl.component(base_image="trainwright/red:0.1.0", install_kfp_package=False)
 
@@ -23,7 +23,7 @@ RUNNER = """
 import sys
 from pathlib import Path
 
-from trainwright.authoring import local
+from trainwright.local import runner
 
 
 class Machine:
@@ -39,12 +39,12 @@ class Machine:
         return "the library"
 
 
-class Told(local.Listener):
+class Told(runner.Listener):
     def task_ended(self, task):
         print(task.step, task.state, file=sys.stderr, flush=True)
 
 
-outcome = local.run(
+outcome = runner.run(
     Path(sys.argv[1]), {"marks": sys.argv[3]}, runs_folder=Path(sys.argv[4]), run_id=sys.argv[5],
     machine=Machine(), listener=Told(), grace_s=float(sys.argv[6]),
 )
@@ -266,7 +266,7 @@ def test_a_run_that_is_running_cannot_be_run_twice(started: Any) -> None:
     run.start()
     run.wait_for_slow()
     message = f"is running already, in process {run.process.pid}"
-    with pytest.raises(InputError, match=message), runs.held(run.runs / run.id):
+    with pytest.raises(InputError, match=message), run_folder.held(run.runs / run.id):
         pass
     os.killpg(run.process.pid, signal.SIGTERM)
 
@@ -278,7 +278,7 @@ def test_the_folder_of_a_killed_run_is_free_when_its_last_process_is_gone(starte
     process.kill()
     process.communicate()
     assert alive(pid)
-    with runs.held(run.runs / run.id):
+    with run_folder.held(run.runs / run.id):
         assert not alive(pid)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainwright.authoring import screen
-from trainwright.authoring.local import Outcome, Plan
-from trainwright.authoring.runs import Output, Task
+from trainwright.authoring import terminal
+from trainwright.local import console
+from trainwright.local.run_folder import Output, Task
+from trainwright.local.runner import Outcome, Plan
 
 STEPS = {"ingest": "tabular", "validate": "tfdv", "evaluate": "tabular", "register": "mlflow"}
 
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shown(folder: Path, ended: Outcome) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    listener = screen.Screen(out, err, "trainwright run train_and_register")
+    listener = console.Screen(out, err, "trainwright run train_and_register")
     listener.started(plan(folder))
     for one in ended.tasks:
         if one.state != "skipped":
@@ -130,7 +131,7 @@ def test_nothing_but_a_terminal_gets_colour(folder: Path) -> None:
 
 def test_every_event_is_one_json_line(folder: Path) -> None:
     out = io.StringIO()
-    listener = screen.Lines(out)
+    listener = console.Lines(out)
     listener.started(plan(folder))
     listener.task_ended(task("ingest", **INGEST))
     listener.warned("something")
@@ -155,4 +156,4 @@ def test_every_event_is_one_json_line(folder: Path) -> None:
     ],
 )
 def test_durations_are_written_for_people(seconds: float, text: str) -> None:
-    assert screen.duration(seconds) == text
+    assert terminal.duration(seconds) == text

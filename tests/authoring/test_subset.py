@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Optional
 import pytest
 from kfp import dsl
 
-from trainwright.authoring import spec, subset
+from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
+from trainwright.local import kfp_spec
 
 red = dsl.component(base_image="trainwright/red:0.1.0", install_kfp_package=False)
 Compile = Callable[..., Path]
@@ -143,7 +144,7 @@ REFUSED: dict[Callable[..., Any], str] = {
 
 def check(path: Path, arguments: dict[str, Any] | None = None) -> str:
     with pytest.raises(InputError) as caught:
-        subset.check(spec.read(path), arguments or {}, ("red", "blue"))
+        kfp_spec.check(pipeline_spec.read(path), arguments or {}, ("red", "blue"))
     assert caught.value.code == 10
     return caught.value.what
 
@@ -221,7 +222,7 @@ def test_everything_that_is_wrong_is_named_at_once(compile_pipeline: Compile) ->
     ],
 )
 def test_only_plain_words_can_be_compared(value: Any, plain: bool) -> None:
-    assert subset.is_plain(value) == plain
+    assert kfp_spec.is_plain(value) == plain
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_a_file_that_is_no_compiled_pipeline_is_refused(tmp_path: Path, text: st
     path = tmp_path / "p.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=problem):
-        spec.read(path)
+        pipeline_spec.read(path)
     for nothing in (tmp_path / "other.yaml", tmp_path, path / "inside.yaml"):
         with pytest.raises(InputError, match="no such compiled pipeline"):
-            spec.read(nothing)
+            pipeline_spec.read(nothing)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.authoring import warden
+from trainwright.local import container_reaper
 
 LABEL = "trainwright.run=/runs/a folder"
 
@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def started(place: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", warden.__file__, LABEL, "5.0"]
+    command = [sys.executable, "-P", container_reaper.__file__, LABEL, "5.0"]
     variables = {**os.environ, "DOCKER_HOST": f"unix://{place}"}
     return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE)
 
@@ -88,7 +88,7 @@ def engine(place: Path) -> Iterator[Engine]:
 
 def test_a_run_that_left_nothing_asks_the_engine_nothing(engine: Engine, place: Path) -> None:
     process = started(place)
-    process.communicate(b"/tmp/scratch\n" + warden.DONE, timeout=60)
+    process.communicate(b"/tmp/scratch\n" + container_reaper.DONE, timeout=60)
     assert process.returncode == 0
     assert engine.asked == []
 

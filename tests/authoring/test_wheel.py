@@ -20,10 +20,11 @@ import json
 from pathlib import Path
 
 from kfp import compiler, dsl
-from trainwright.authoring import catalog, spec, subset
+from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.compile import repository
 from trainwright.authoring.environments import folder
 from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.local import kfp_spec
 from trainwright.errors import InputError
 
 resolve, ingest = catalog.load("resolve"), catalog.load("ingest")
@@ -36,7 +37,7 @@ def nightly(source: str, data: str):
 
 
 compiler.Compiler().compile(nightly, "nightly.yaml")
-subset.check(spec.read(Path("nightly.yaml")), {"source": "rows.csv", "data": "{}"}, TOOLCHAINS)
+kfp_spec.check(pipeline_spec.read(Path("nightly.yaml")), {"source": "rows.csv", "data": "{}"}, TOOLCHAINS)
 try:
     repository()
 except InputError as error:
@@ -102,7 +103,7 @@ def test_a_pipeline_of_another_team_is_compiled_from_what_is_installed(
 def test_the_command_line_of_the_wheel_says_how_to_make_what_is_missing(
     installed: Path, tmp_path: Path
 ) -> None:
-    start = "from trainwright.authoring.cli import main; sys.argv[1:] = {}; main()"
+    start = "from trainwright.cli.app import main; sys.argv[1:] = {}; main()"
     listed = python(installed, start.format(["list"]), tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert re.search(r"\n  validate +\w.+\n", listed.stdout)
@@ -115,7 +116,7 @@ def test_the_command_line_of_the_wheel_says_how_to_make_what_is_missing(
 def test_an_installed_library_says_where_a_new_component_belongs_and_writes_nothing(
     installed: Path, tmp_path: Path
 ) -> None:
-    start = "from trainwright.authoring.cli import main; sys.argv[1:] = {}; main()"
+    start = "from trainwright.cli.app import main; sys.argv[1:] = {}; main()"
     done = python(installed, start.format(["new", "component", "impute"]), tmp_path)
     assert done.returncode == 10
     assert "a component is written into the repository of this library" in done.stderr
@@ -135,7 +136,7 @@ def test_a_component_of_the_wheel_is_taken_by_version_and_digest(installed: Path
 
 def test_the_wheel_declares_its_command_and_what_authors_need(installed: Path) -> None:
     (folder,) = installed.glob("trainwright-*.dist-info")
-    assert "trainwright = trainwright.authoring.cli:main" in (folder / "entry_points.txt").read_text()
+    assert "trainwright = trainwright.cli.app:main" in (folder / "entry_points.txt").read_text()
     metadata = (folder / "METADATA").read_text()
     required = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", metadata, re.MULTILINE)
     assert [name for name, condition in required if "extra ==" not in condition] == ["pydantic"]

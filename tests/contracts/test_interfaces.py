@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from trainwright import errors
-from trainwright.authoring import cli, manual
+from trainwright.cli import app, reference
 from trainwright.experiment import json_schema
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("interfaces.json").read_text())
@@ -20,7 +20,7 @@ FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("interfaces.json").
 
 def commands() -> dict[str, list[str]]:
     """List the options and arguments of every command."""
-    root = typer.main.get_command(cli.app)
+    root = typer.main.get_command(app.app)
     return {
         context.command_path: sorted(
             name
@@ -31,7 +31,7 @@ def commands() -> dict[str, list[str]]:
                 else [parameter.name]
             )
         )
-        for context in manual.commands(root, "trainwright")
+        for context in reference.commands(root, "trainwright")
     }
 
 

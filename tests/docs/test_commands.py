@@ -10,7 +10,8 @@ import typer
 import yaml
 
 from tests.docs.written import ROOT, Command, commands, inline
-from trainwright.authoring import catalog, cli, manual
+from trainwright.authoring import catalog
+from trainwright.cli import app, reference
 
 UNCHECKED = {
     "docker": "an engine, whose command line is not ours",
@@ -31,8 +32,8 @@ NAMED = re.compile(r"(?:\S+:)?([\w.-]+(?:/[\w.*-]+)+)")
 
 @functools.cache
 def leaves() -> dict[tuple[str, ...], typer.Context]:
-    root = typer.main.get_command(cli.app)
-    return {tuple(found.command_path.split()): found for found in manual.commands(root, "trainwright")}
+    root = typer.main.get_command(app.app)
+    return {tuple(found.command_path.split()): found for found in reference.commands(root, "trainwright")}
 
 
 def found(words: tuple[str, ...]) -> tuple[typer.Context, list[str]]:

@@ -24,7 +24,7 @@ from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Connection, Place
 
 ROOT = Path(__file__).resolve().parents[2]
-START = "from trainwright.authoring.cli import main; main()"
+START = "from trainwright.cli.app import main; main()"
 POLL_S = 2.0
 LABEL = "acceptance"
 """Label of the training jobs of this suite."""

@@ -10,7 +10,8 @@ from tests.authoring.api.server import Api, serving
 from tests.authoring.api.store import Frame
 from tests.kubeflow import experiment, pipeline
 from tests.kubeflow.installation import Installation, check
-from trainwright.authoring import arguments, local, spec
+from trainwright.authoring import arguments, pipeline_spec
+from trainwright.local import runner
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def suite(server: Api, tmp_path: Path) -> Installation:
 
 
 def test_the_small_pipeline_names_its_images_in_the_registry(suite: Installation) -> None:
-    read = spec.read(suite.package)
+    read = pipeline_spec.read(suite.package)
     assert {step.name for step in read.steps} == {"sample", "resolve", "ingest", "describes", "summarize"}
     assert all(step.image.startswith("registry.example/team/trainwright/") for step in read.steps)
 
@@ -37,7 +38,7 @@ def test_the_small_pipeline_runs_here_and_writes_the_repository_that_the_experim
     suite: Installation, tmp_path: Path
 ) -> None:
     made = pipeline.write(tmp_path, "acceptance", "")
-    done = local.run(made, {}, runs_folder=tmp_path / "runs")
+    done = runner.run(made, {}, runs_folder=tmp_path / "runs")
     assert done.state == "done", done
     written = done.folder / "sample" / "rows"
     path = experiment.write(tmp_path, "small", str(written), "http://mlflow.team-a:5000")

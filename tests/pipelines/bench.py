@@ -15,8 +15,9 @@ import trainwright
 from components.ingest.component import ingest
 from components.resolve.component import resolve
 from trainwright import tracking
-from trainwright.authoring import arguments, images, local
-from trainwright.authoring.execution import Environments
+from trainwright.authoring import arguments, images
+from trainwright.local import runner
+from trainwright.local.execution import Environments
 
 FLIGHTS = Path(__file__).resolve().parents[2] / "examples" / "flights"
 MONTHS = ("01", "02", "03")
@@ -107,12 +108,12 @@ class Bench:
             if not (self.folder / name).exists():
                 (self.folder / name).symlink_to(FLIGHTS / name)
 
-    def run(self) -> local.Outcome:
+    def run(self) -> runner.Outcome:
         path = self.folder / "experiment.yaml"
         path.write_text(yaml.safe_dump(self.experiment, sort_keys=False))
         given = arguments.read(path) | self.given
         wanted = {name: value for name, value in given.items() if name in {"source", "data", "date", "salt"}}
-        return local.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
+        return runner.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
 
 
 def rows_of(month: str) -> list[dict[str, str]]:

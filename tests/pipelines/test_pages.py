@@ -11,7 +11,7 @@ from tests.authoring.api.server import serving
 from tests.docs.written import Command, commands
 from tests.pipelines.world import ROOT, RUNS, World
 from trainwright.authoring import arguments
-from trainwright.authoring.runs import Request
+from trainwright.local.run_folder import Request
 
 LEFT = {
     r"make (test|check|demo)": "it is what runs this test, or minutes of the same pipeline on a year of rows",

@@ -16,7 +16,7 @@ from kfp import compiler
 import trainwright
 from tests.pipelines import at_the_source, in_the_run
 from tests.pipelines.bench import Bench, Machine, edit, pipeline, truth
-from trainwright.authoring import explain, local
+from trainwright.local import cache_explanation, runner
 
 DONE, REUSED = "done", "cached"
 SAME = (REUSED, REUSED)
@@ -40,7 +40,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return bench
 
 
-def states(outcome: local.Outcome) -> tuple[str, ...]:
+def states(outcome: runner.Outcome) -> tuple[str, ...]:
     found = {task.step: task.state for task in outcome.tasks}
     return found["resolve"], found["ingest"], found["answer"]
 
@@ -141,7 +141,7 @@ def test_explain_names_the_file_behind_a_changed_digest(bench: Bench) -> None:
     edit(bench.source / "2013-01.csv", "\n", f"\n{row}")
     (bench.source / "2013-03.csv").rename(bench.source / "2013-04.csv")
     second = bench.run()
-    said = list(explain.lines(bench.folder / "runs", second.id, "ingest"))
+    said = list(cache_explanation.lines(bench.folder / "runs", second.id, "ingest"))
     assert said[:2] == [
         f"ingest in run {second.id}: done",
         f"  since run {first.id} these have changed",

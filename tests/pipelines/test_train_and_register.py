@@ -15,9 +15,9 @@ import pytest
 
 from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holding, run, tasks, trainwright
 from trainwright.artifacts import Model, Snapshot
-from trainwright.authoring import local
 from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
+from trainwright.local import runner
 
 WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "probe")
 
@@ -111,7 +111,7 @@ def test_promote_model_brings_the_registered_version_into_production_once(
     }
     compiled = ROOT / "compiled" / "pipelines" / "promote_model.yaml"
     for done_before in (False, True):
-        outcome = local.run(compiled, given, runs_folder=tmp_path / "runs")
+        outcome = runner.run(compiled, given, runs_folder=tmp_path / "runs")
         assert outcome.state == "done", outcome
         promoted = json.loads((outcome.folder / "promote" / "record" / "promotion.json").read_text())
         assert (promoted["decision"], promoted["production"]) == ("PASS", registration["version"])

@@ -13,7 +13,7 @@ import yaml
 
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
-from trainwright.authoring import catalog, spec
+from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.images import name as image_name
 from trainwright.authoring.submission import progress
 from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
@@ -21,7 +21,7 @@ from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
-START = "from trainwright.authoring.cli import main; main()"
+START = "from trainwright.cli.app import main; main()"
 MLFLOW = ROOT / ".environments" / "mlflow" / "bin" / "python"
 
 STOCK = """
@@ -135,7 +135,7 @@ class World:
 
 def steps(state: str) -> dict[str, str]:
     """Name every task of the pipeline, as the API does, all in one state."""
-    pipeline = spec.read(catalog.pipeline("train_and_register"))
+    pipeline = pipeline_spec.read(catalog.pipeline("train_and_register"))
     named = [*progress.names(pipeline), *(group for group, _ in progress.gates(pipeline))]
     return dict.fromkeys(named, state)
 

@@ -17,7 +17,14 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright.authoring import catalog, credentials, interfaces, manual, pages, pinning, reference
+from trainwright.authoring import (
+    catalog,
+    component_pages,
+    credentials,
+    experiment_reference,
+    interfaces,
+    pinning,
+)
 from trainwright.errors import InputError, reported
 
 
@@ -44,6 +51,7 @@ def run(
     lock_images: Path | None = None,
     release: bool = False,
     output: Path | None = None,
+    pages: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Compile everything.
 
@@ -53,6 +61,7 @@ def run(
         lock_images: ``images.json`` of ``make images``, whose digests take the place of the tags; the same.
         release: Refuse what names an image by its tag.
         output: Folder for ``components/`` and ``pipelines/``; the repository's ``compiled/`` when None.
+        pages: Further generated pages of ``docs/``, by file name.
 
     Returns:
         One line for each file that was written.
@@ -70,9 +79,11 @@ def run(
     if release:
         pinning.require_digests(texts.values(), where=_short(target, root))
     if not (registry or lock_images) and output is None:
-        texts |= pages.all_of(root, {path.stem: text for path, text in texts.items() if _is_component(path)})
-        texts[root / "docs" / "experiment.md"] = reference.page()
-        texts[root / "docs" / "cli.md"] = manual.page()
+        texts |= component_pages.all_of(
+            root, {path.stem: text for path, text in texts.items() if _is_component(path)}
+        )
+        texts[root / "docs" / "experiment.md"] = experiment_reference.page()
+        texts |= {root / "docs" / name: text for name, text in (pages or {}).items()}
     texts[target / interfaces.FILE] = _index(root, target, texts)
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in target.glob("*/*.yaml") if path not in texts]
@@ -112,7 +123,7 @@ def _index(root: Path, target: Path, texts: Mapping[Path, str]) -> str:
     }
     about: dict[str, dict[str, Any]] = {}
     for path in root.glob("components/*/metadata.yaml"):
-        metadata = pages.read(path)
+        metadata = component_pages.read(path)
         about[path.parent.name] = {"stability": metadata.stability, "judges": metadata.judges}
     return interfaces.index(trainwright.__version__, compiled, about)
 

@@ -26,7 +26,7 @@ def library_digest(package: Path | None = None) -> str:
     root = package or Path(trainwright.__file__).resolve().parent
     total = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        own = path.relative_to(root).parts[0] in {"authoring", "_compiled", "_images"}
+        own = path.relative_to(root).parts[0] in {"authoring", "cli", "local", "_compiled", "_images"}
         if path.is_file() and path.suffix in {".py", ".html", ".css"} and not own:
             total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return total.hexdigest()

@@ -11,7 +11,7 @@ QUICK = Patience(budget_s=60.0, first_s=0.001, longest_s=0.01)
 """As patient as it is, and a thousand times as quick."""
 
 ROOT = Path(__file__).resolve().parents[3]
-START = "from trainwright.authoring.cli import main; main()"
+START = "from trainwright.cli.app import main; main()"
 
 
 def command(folder: Path, *words: str) -> "subprocess.Popen[str]":

@@ -11,7 +11,7 @@ import yaml
 from tests.authoring.api.asking import QUICK, command
 from tests.authoring.api.server import Api, serving
 from tests.launch.standin import Cluster, cluster
-from trainwright.authoring.doctor import Finding
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation import inspection, namespace, reading
 from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Place

@@ -12,7 +12,7 @@ from tests.authoring.api import packages
 from tests.authoring.api.asking import QUICK, Clock
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
-from trainwright.authoring import spec
+from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import following, runs, states
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Ending, Pace
@@ -56,7 +56,7 @@ def follow(server: Api, api: Connection, gated: Path) -> Follow:
     def call(*frames: Frame, pace: Pace | None = None, known: bool = True) -> tuple[Ending, Seen]:
         server.store.script = list(frames)
         run = started(server)
-        pipeline = spec.read(gated) if known else None
+        pipeline = pipeline_spec.read(gated) if known else None
         seen = Seen(pipeline)
         ending = following.follow(api, run, pipeline, seen, pace or paced())
         seen.ended(ending, "https://link")
@@ -244,7 +244,7 @@ def test_who_follows_looks_away_when_the_time_is_up(
         server.fail("GET", "/runs/", drop=True, times=10_000, skip=2)
     pace = Pace(every_s=40.0, rarest_s=40.0, outage=clock.patience(900.0), sleep=clock.waits.append)
     with pytest.raises(following.TimeUp):
-        following.follow(api, run, spec.read(gated), Seen(None), pace, within_s=100.0)
+        following.follow(api, run, pipeline_spec.read(gated), Seen(None), pace, within_s=100.0)
     assert (clock.now == 100.0) if not away else (100.0 <= clock.now <= 130.0)
     assert server.store.runs[0].state == "RUNNING"
 
@@ -302,7 +302,7 @@ def test_the_end_before_a_retry_that_is_reported_once_more_is_none(
     told = Screen(io.StringIO(), io.StringIO(), None)
     for frames, code in (([failed, failed, Frame("RUNNING"), Frame("SUCCEEDED", PASSED)], 0), ([failed], 70)):
         server.store.frames[run] = frames
-        ending = following.follow(api, run, spec.read(gated), told, paced(), ended_at=ended_at)
+        ending = following.follow(api, run, pipeline_spec.read(gated), told, paced(), ended_at=ended_at)
         assert ending.exit_code == code
 
 
@@ -392,7 +392,7 @@ def test_json_lines_say_the_same(server: Api, api: Connection, gated: Path) -> N
     server.store.script = [Frame("RUNNING", {"ingest": "RUNNING"}), Frame("SUCCEEDED", HELD)]
     stream = io.StringIO()
     lines = Lines(stream)
-    ending = following.follow(api, started(server), spec.read(gated), lines, paced())
+    ending = following.follow(api, started(server), pipeline_spec.read(gated), lines, paced())
     lines.ended(ending, "link")
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
     told = [(event["event"], event.get("name", event.get("state"))) for event in events]

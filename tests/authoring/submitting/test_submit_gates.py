@@ -8,7 +8,7 @@ import pytest
 from kfp import compiler, dsl
 
 from tests.authoring import steps
-from trainwright.authoring import spec
+from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission.progress import Held, gates, held
 
 PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
@@ -23,15 +23,15 @@ def run_of(*succeeded: str) -> SimpleNamespace:
 
 def groups() -> dict[str, str]:
     """The groups behind the gates, by the step that decides: those that let the run go on."""
-    return {gate.name: group for group, gate in gates(spec.read(PIPELINE))}
+    return {gate.name: group for group, gate in gates(pipeline_spec.read(PIPELINE))}
 
 
 def test_each_gate_has_one_group_that_goes_on() -> None:
-    assert len(list(gates(spec.read(PIPELINE)))) == 2
+    assert len(list(gates(pipeline_spec.read(PIPELINE)))) == 2
     assert groups().keys() == {"validate", "evaluate"}
 
 
-def others(pipeline: spec.Pipeline) -> list[str]:
+def others(pipeline: pipeline_spec.Pipeline) -> list[str]:
     """The groups that only say why the run was held."""
     conditional = [
         name
@@ -52,7 +52,7 @@ def others(pipeline: spec.Pipeline) -> list[str]:
 def test_a_gate_held_where_the_group_that_goes_on_was_not_taken(
     reached: tuple[str, ...], expected: Held | None
 ) -> None:
-    pipeline = spec.read(PIPELINE)
+    pipeline = pipeline_spec.read(PIPELINE)
     named = {f"{gate} goes on": group for gate, group in groups().items()}
     said = [named.get(name, name) for name in reached]
     assert len(others(pipeline)) == 2
@@ -70,7 +70,7 @@ def hold(gate: str) -> str:
     return gate
 
 
-def compiled(path: Path, condition: str, *branch: Callable[[], object]) -> spec.Pipeline:
+def compiled(path: Path, condition: str, *branch: Callable[[], object]) -> pipeline_spec.Pipeline:
     """Compile a pipeline with one branch behind its gate, beside the one that goes on."""
 
     @dsl.pipeline(name="judged")
@@ -83,7 +83,7 @@ def compiled(path: Path, condition: str, *branch: Callable[[], object]) -> spec.
                 step()
 
     compiler.Compiler().compile(judged, str(path))
-    return spec.read(path)
+    return pipeline_spec.read(path)
 
 
 def test_a_branch_that_says_why_and_notifies_is_no_gate_of_a_run_that_passed(tmp_path: Path) -> None:

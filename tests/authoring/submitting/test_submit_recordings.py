@@ -9,7 +9,7 @@ import pytest
 
 from tests.authoring.api.asking import QUICK, ROOT
 from tests.authoring.api.server import Api
-from trainwright.authoring import spec
+from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import following, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.following import Pace, Told
@@ -63,7 +63,7 @@ def test_the_tasks_of_a_run_whose_nodes_argo_compressed_come_from_its_workflow(
     server: Api, api: Connection
 ) -> None:
     """The API lists ``train`` as running for ever, and neither ``evaluate`` nor ``register``."""
-    pipeline = spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
+    pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
     ending = following.follow(api, run.run_id, pipeline, Told(), Pace(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code, ending.held_by) == ("done", 0, "")
@@ -73,7 +73,7 @@ def test_the_tasks_of_a_run_whose_nodes_argo_compressed_come_from_its_workflow(
 def test_a_run_whose_tasks_are_out_of_date_is_not_known_to_have_been_held(
     server: Api, api: Connection
 ) -> None:
-    pipeline = spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
+    pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
     server.store.first.clear()
     ending = following.follow(api, run.run_id, pipeline, Told(), Pace(outage=QUICK, sleep=lambda _: None))

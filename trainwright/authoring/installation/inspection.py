@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from trainwright.authoring.doctor import Finding
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation import namespace, pipelines, reading, training
 from trainwright.authoring.installation.pipelines import SYSTEM, Installation
 from trainwright.authoring.installation.reading import Cluster

@@ -8,7 +8,7 @@ import yaml
 from kubernetes.utils import parse_quantity  # type: ignore[import-untyped]
 
 from trainwright.authoring import catalog
-from trainwright.authoring.doctor import Finding
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation import training
 from trainwright.authoring.installation.pipelines import Installation
 from trainwright.authoring.installation.reading import Cluster

@@ -8,7 +8,7 @@ from typing import Any
 import kfp_server_api
 import yaml
 
-from trainwright.authoring.doctor import Finding
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation.reading import Answer, Cluster, Object
 from trainwright.authoring.submission.answers import document
 from trainwright.authoring.submission.connection import Connection

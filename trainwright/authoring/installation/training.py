@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes.utils import parse_quantity  # type: ignore[import-untyped]
 
-from trainwright.authoring.doctor import Finding
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation.pipelines import Installation, image_of
 from trainwright.authoring.installation.reading import Cluster, Object
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from trainwright.authoring import arguments as experiments
-from trainwright.authoring import catalog, credentials, given, spec
+from trainwright.authoring import catalog, credentials, parameters, pipeline_spec
 from trainwright.authoring.schedules import timing
 from trainwright.authoring.submission import alone, order, provenance, upload
 from trainwright.authoring.submission.upload import Package
@@ -165,10 +165,12 @@ def _wanted(name: str, file: Schedules, folder: Path, labels: Mapping[str, str])
     schedule = file.schedules[name]
     given_path = schedule.pipeline.endswith((".yaml", ".yml"))
     compiled = catalog.pipeline(str(folder / schedule.pipeline) if given_path else schedule.pipeline)
-    read = spec.read(compiled)
+    read = pipeline_spec.read(compiled)
     params = [f"{key}={value}" for key, value in schedule.params.items()]
     try:
-        arguments = given.arguments(compiled, folder / schedule.config if schedule.config else None, params)
+        arguments = parameters.arguments(
+            compiled, folder / schedule.config if schedule.config else None, params
+        )
         order.require_complete(read, arguments)
         _require_written_out(arguments)
         credentials.require_none(arguments, where="an argument", plain=True)

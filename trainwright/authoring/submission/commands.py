@@ -13,7 +13,7 @@ from trainwright.authoring.submission.options import Json, connected, on_cluster
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
-    from trainwright.authoring.spec import Pipeline
+    from trainwright.authoring.pipeline_spec import Pipeline
     from trainwright.authoring.submission.connection import Connection, Place
     from trainwright.authoring.submission.screen import Begun, Screen
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import pod_errors, progress, reasons, states, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.progress import StepNow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainwright.authoring.ending import reported
+from trainwright.authoring.terminal import reported
 
 if TYPE_CHECKING:
     from trainwright.authoring.submission.connection import Connection, Place

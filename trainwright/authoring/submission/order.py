@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from trainwright.authoring import arguments as experiments
-from trainwright.authoring import catalog, credentials, given, spec
-from trainwright.authoring.spec import Pipeline
+from trainwright.authoring import catalog, credentials, parameters, pipeline_spec
+from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import naming, provenance, runs, upload
 from trainwright.authoring.submission.connection import Connection, Place
 from trainwright.authoring.submission.screen import Begun
@@ -80,8 +80,8 @@ def prepared(  # noqa: PLR0913 - one argument an option
             or unknown, or carries a secret.
     """
     compiled = catalog.pipeline(pipeline)
-    read = spec.read(compiled)
-    arguments = given.arguments(compiled, config, params, date)
+    read = pipeline_spec.read(compiled)
+    arguments = parameters.arguments(compiled, config, params, date)
     require_complete(read, arguments)
     credentials.require_none(arguments, where="an argument of the pipeline", plain=True)
     package = upload.package(read, prefixed(compiled, registry))
@@ -221,7 +221,7 @@ def pipeline_of(api: Connection, run: Any) -> Pipeline | None:
     platform = document.get("platform_spec", {})
     document = document.get("pipeline_spec", document)
     try:
-        return spec.parse(document, platform)
+        return pipeline_spec.parse(document, platform)
     except (KeyError, TypeError, AttributeError, TrainwrightError, yaml.YAMLError):
         return None
 

@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from trainwright.authoring import catalog
-from trainwright.authoring.spec import PREFIX, Pipeline, channels
-from trainwright.authoring.steps import Step
+from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, Step, channels
 from trainwright.authoring.submission.states import GOING_ON, SUCCEEDED, TRIABLE, UNTOLD
 from trainwright.errors import DataRefused, ModelRefused
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from trainwright.authoring.screen import duration, message
-from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import pod_errors
 from trainwright.authoring.submission.following import Ending, Told
 from trainwright.authoring.submission.progress import StepNow
 from trainwright.authoring.submission.states import GOING_ON, TRIABLE, WAITING, word
+from trainwright.authoring.terminal import duration, message
 
 COMMAND = "trainwright"
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring.spec import Pipeline
+from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import naming
 from trainwright.authoring.submission.connection import Connection
 

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainwright import tracking
-from trainwright.authoring import calls, environments, failures, runs
-from trainwright.authoring.adapt import whole
-from trainwright.authoring.cache import HERE, Broken, Cache, key_of, moved
-from trainwright.authoring.calls import Invocation
-from trainwright.authoring.content import Digests
-from trainwright.authoring.explain import MadeFrom
-from trainwright.authoring.pace import decisive
-from trainwright.authoring.processes import Ended, Processes
-from trainwright.authoring.runs import Task
-from trainwright.authoring.steps import Step, toolchains_in
+from trainwright.authoring import environments
+from trainwright.authoring.pipeline_spec import Step, toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.local import failures, invocation, run_folder
+from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
+from trainwright.local.cache_explanation import MadeFrom
+from trainwright.local.invocation import Invocation, decisive
+from trainwright.local.kfp_spec import whole
+from trainwright.local.processes import Ended, Processes
+from trainwright.local.run_folder import Task
 
 RETRYABLE = frozenset({20, 21, 40, 41})
 """Exit codes after which the compiled retry policy is followed; after any other, trying again is no use."""
@@ -96,7 +95,7 @@ class Here:
     def run(self, call: Invocation, scratch: str) -> Ended:
         """Run one attempt to its end."""
         python = self._machine.python(call.step.toolchain)
-        variables = calls.variables(python, call.variables, scratch)
+        variables = invocation.variables(python, call.variables, scratch)
         return self._processes.run(call.command, variables, call.log, call.step.timeout_s)
 
     def made_from(self, call: Invocation) -> dict[str, str]:
@@ -131,7 +130,7 @@ class Execution:
         self._reusable, self._warn = reusable, warn
         self._digests = Digests()
         self._shared = Cache(folder.parent / ".cache", self._digests)
-        self._finished = Cache(folder / runs.OWN / "finished", self._digests)
+        self._finished = Cache(folder / run_folder.OWN / "finished", self._digests)
 
     def run(self, call: Invocation) -> Task:
         """Run a step, or reuse its result.
@@ -154,7 +153,7 @@ class Execution:
         attempts, error = self._attempts(call)
         if error:
             return failures.failed(call, error, attempts)
-        output = calls.read_output(call)
+        output = invocation.read_output(call)
         if cache:
             try:
                 cache.store(key, call.folder, self._folder, output)
@@ -210,7 +209,7 @@ class Execution:
             return None, "broken"
         if output is None:
             return None, "no result" if call.step.cacheable else "never cached"
-        calls.write_output(call, output)
+        invocation.write_output(call, output)
         return output, "reused"
 
     def _attempts(self, call: Invocation) -> tuple[int, dict[str, Any]]:
@@ -245,7 +244,7 @@ def _clear(folder: Path) -> None:
     That is, on a volume, the homes of jobs, which a job that is started again goes on from.
     """
     for path in folder.iterdir():
-        if path.name != runs.LOG and not path.match(_HOMES):
+        if path.name != run_folder.LOG and not path.match(_HOMES):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -269,8 +268,8 @@ def _set_aside(folder: Path) -> Path:
 
 
 def _task(call: Invocation, output: dict[str, Any], state: str, attempts: int) -> Task:
-    artifacts = calls.artifacts(call, output)
-    record = runs.record_of(artifacts)
+    artifacts = invocation.artifacts(call, output)
+    record = run_folder.record_of(artifacts)
     return Task(
         step=call.name,
         state=state,

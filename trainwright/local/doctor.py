@@ -1,21 +1,21 @@
 """Look at this machine: which uses it is ready for, what the others lack, and what to do about it."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainwright.authoring import engines, environments
+from trainwright.authoring import environments
+from trainwright.authoring.finding import Finding
 from trainwright.authoring.images import name
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
+from trainwright.local import container_engine
 
 DISK_GB, MEMORY_GB, CORES = 10, 4, 2
 """What the flights example needs, environments included."""
@@ -32,38 +32,6 @@ ENGINE_S = 10
 
 TOOLS = {"git": "a run's record names the commit", "kubectl": "only to look at runs on a cluster"}
 """Programs that every use does without, and what each is for."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What it is about.
-        state: ``ok``, ``note`` (it works without), ``miss``, or ``?`` (the caller may not look).
-        text: What was found, and what that costs.
-        advice: What to do; empty for nothing.
-        use: The use of this machine that cannot do without it; empty for none.
-        code: Exit code that a ``miss`` of an installation stands for.
-    """
-
-    name: str
-    state: str
-    text: str
-    advice: str = ""
-    use: str = ""
-    code: int = DependencyError.code
-
-    def fields(self) -> dict[str, str]:
-        """Return it as plain data."""
-        found = dataclasses.asdict(self)
-        del found["code"]
-        return found
-
-    def __str__(self) -> str:
-        """Write it as one line, and what to do on a second."""
-        line = f"  {self.state:<5} {self.name:<10} {self.text}"
-        return f"{line}\n{'':<19}{self.advice}" if self.advice else line
 
 
 def look() -> list[Finding]:
@@ -123,8 +91,11 @@ def _environments() -> Iterator[Finding]:
 
 def _containers() -> Iterator[Finding]:
     try:
-        with contextlib.closing(engines.client(ENGINE_S)) as engine, engines.answering("the engine"):
-            text = f"{engines.program(engine)} {engine.version().get('Version', '')} answers"
+        with (
+            contextlib.closing(container_engine.client(ENGINE_S)) as engine,
+            container_engine.answering("the engine"),
+        ):
+            text = f"{container_engine.program(engine)} {engine.version().get('Version', '')} answers"
     except TrainwrightError as error:
         yield Finding("engine", "miss", error.what, error.hint, use="containers")
         return
@@ -132,7 +103,7 @@ def _containers() -> Iterator[Finding]:
     problems: dict[str, TrainwrightError] = {}
     for toolchain in TOOLCHAINS:
         try:
-            engines.identity(name(toolchain))
+            container_engine.identity(name(toolchain))
         except TrainwrightError as error:
             problems[toolchain] = error
     text = f"{len(TOOLCHAINS) - len(problems)} of {len(TOOLCHAINS)} are built from what is here"

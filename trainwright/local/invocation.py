@@ -1,6 +1,7 @@
 """One call of a step: what kfp.local hands over, made into what is run, and what comes back."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -12,13 +13,13 @@ from typing import Any
 
 from trainwright import errors
 from trainwright.artifacts.facts import facts_of
-from trainwright.authoring.adapt import filled_in, whole
-from trainwright.authoring.bridge import Call, Container
-from trainwright.authoring.content import Digests
-from trainwright.authoring.runs import LOG, Output
-from trainwright.authoring.spec import Pipeline
-from trainwright.authoring.steps import Step
-from trainwright.authoring.subset import is_plain
+from trainwright.authoring import catalog, pipeline_spec
+from trainwright.authoring.pipeline_spec import Pipeline, Step
+from trainwright.documents import canonical
+from trainwright.local.cache import Digests
+from trainwright.local.kfp_local import Call, Container
+from trainwright.local.kfp_spec import filled_in, is_plain, whole
+from trainwright.local.run_folder import LOG, Output
 
 MAX_ARGUMENT = 131_072
 """Longest single argument of a process on Linux, in bytes, with its closing zero."""
@@ -246,3 +247,50 @@ def artifacts(call: Invocation, output: Mapping[str, Any]) -> dict[str, Output]:
                 metadata=whole(artifact.get("metadata", {})),
             )
     return found
+
+
+PACE = {"ingest": ("data", "runner", "workers")}
+"""By component: a parameter that holds a section, and the key in it that changes not one byte of the result.
+
+tests/ingest/test_runner.py holds ``ingest`` to it: the same bytes by any number of workers.
+"""
+
+
+def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a step's call, without what only says how fast it is to work.
+
+    What cannot be read as JSON with that key stays as it is: a needless miss, never a wrong hit.
+    """
+    kept = dict(parameters)
+    for verb, (parameter, part, key) in PACE.items():
+        if _is_ours(step, verb):
+            section = _object(kept.get(parameter))
+            if key in _object(section.get(part)):
+                kept[parameter] = canonical(
+                    section | {part: {name: value for name, value in section[part].items() if name != key}}
+                )
+    return kept
+
+
+def _is_ours(step: Step, verb: str) -> bool:
+    """Say whether a step runs a component of this library, to the letter: command, source, arguments."""
+    if step.container.get("args", [])[-1:] != [verb]:
+        return False
+    path = catalog.folder() / catalog.COMPONENTS / f"{verb}.yaml"
+    return path.is_file() and step.container == _container(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _container(path: Path, _written_ns: int) -> Mapping[str, Any]:
+    (step,) = pipeline_spec.read(path).steps
+    return step.container
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return a JSON object, or the one that a text holds; an empty one for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return {}
+    return value if isinstance(value, dict) else {}

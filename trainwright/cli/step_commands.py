@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from trainwright.authoring.ending import UNCHANGED, reported
+from trainwright.authoring.terminal import UNCHANGED, reported
 from trainwright.command import STOPPING
 from trainwright.errors import Preempted, PreemptedUnsaved
 

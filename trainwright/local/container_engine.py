@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwright import tracking
 from trainwright.authoring import toolchains
-from trainwright.authoring.steps import toolchain_of
+from trainwright.authoring.pipeline_spec import toolchain_of
 from trainwright.errors import DependencyError
 
 FOREIGN = "exec format error"

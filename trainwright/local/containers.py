@@ -1,13 +1,15 @@
 """Runs the steps of a run in the built images, through kfp.local's DockerRunner and any engine it can reach.
 
 kfp's function that runs a container has defects (tests/authoring/test_containers_kfp.py shows each), so that
-one is replaced, by :mod:`trainwright.authoring.bridge`. A container is started from an image that the engine
+one is replaced, by :mod:`trainwright.local.kfp_local`. A container is started from an image that the engine
 has, by its digest; it is removed when it has ended and its exit code was read, and ends with its run, however
 that ends.
 """
 
 import contextlib
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import engines, mounts, warden
-from trainwright.authoring.calls import Invocation
-from trainwright.authoring.processes import Ended
-from trainwright.authoring.steps import Step, image_of
+from trainwright.authoring.pipeline_spec import Step, image_of
 from trainwright.errors import InputError
+from trainwright.local import container_engine, container_reaper
+from trainwright.local.invocation import Invocation
+from trainwright.local.processes import Ended
 
 LABEL = "trainwright.run"
 """What a container is labelled with: the folder of its run."""
@@ -63,7 +65,7 @@ class Engine:
             DependencyError: The engine does not have it, or it is older.
         """
         if image not in self._found:
-            self._found[image] = engines.identity(image)
+            self._found[image] = container_engine.identity(image)
         return self._found[image]
 
     def require(self, steps: Iterable[Step]) -> None:
@@ -87,7 +89,7 @@ class Engine:
             grace_s: Seconds that a step has to stop by itself.
             lock: Descriptor that holds the run's folder; the warden keeps it until no container is left.
         """
-        seen = {**self.seen, **mounts.of(arguments, folder.resolve())}
+        seen = {**self.seen, **mounts_of(arguments, folder.resolve())}
         own = Containers(self, folder.resolve(), seen, grace_s)
         with own.watched(lock):
             yield own
@@ -117,9 +119,12 @@ class Containers:
     @contextlib.contextmanager
     def watched(self, lock: int) -> Iterator[None]:
         """Start the process that ends what is left when this one is gone; end what one before has left."""
-        with contextlib.closing(engines.client()) as engine, engines.answering(str(self._folder)):
-            warden.end(engine, self._label, 0.0)
-        command = [sys.executable, "-P", warden.__file__, self._label, str(self._grace_s)]
+        with (
+            contextlib.closing(container_engine.client()) as engine,
+            container_engine.answering(str(self._folder)),
+        ):
+            container_reaper.end(engine, self._label, 0.0)
+        command = [sys.executable, "-P", container_reaper.__file__, self._label, str(self._grace_s)]
         self._guard = guard = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.PIPE,
@@ -132,12 +137,15 @@ class Containers:
             yield
         finally:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it goes on by itself, if it must
-                guard.communicate(b"" if self._left else warden.DONE, timeout=self._grace_s)
+                guard.communicate(b"" if self._left else container_reaper.DONE, timeout=self._grace_s)
 
     def options(self) -> dict[str, Any]:
         """Return what kfp's DockerRunner passes on for every container; the caller owns what they write."""
-        with contextlib.closing(engines.client()) as engine, engines.answering(str(self._folder)):
-            user = engines.restrictions(engine)
+        with (
+            contextlib.closing(container_engine.client()) as engine,
+            container_engine.answering(str(self._folder)),
+        ):
+            user = container_engine.restrictions(engine)
         network = {"network": self._engine.network} if self._engine.network else {}
         return {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
 
@@ -154,17 +162,17 @@ class Containers:
             timer = threading.Timer(call.step.timeout_s, self._expire, [container, late])
             timer.daemon = True
             try:
-                with engines.answering(call.name):
+                with container_engine.answering(call.name):
                     container.start()
                     output = container.logs(stream=True, follow=True)  # from its first line
                 if call.step.timeout_s:
                     timer.start()
                 if self._cancelled:
                     self._stop(container)
-                with engines.answering(call.name):
+                with container_engine.answering(call.name):
                     code = _followed(container, output, call.log)
-                if code and _last(call.log).endswith(engines.FOREIGN):
-                    raise engines.foreign(call.name)
+                if code and _last(call.log).endswith(container_engine.FOREIGN):
+                    raise container_engine.foreign(call.name)
                 return Ended(code, late.is_set())
             finally:
                 timer.cancel()
@@ -192,8 +200,8 @@ class Containers:
             volumes[str(path)] = {"bind": str(path), "mode": mode}
         own = {**self._engine.variables, "TMPDIR": scratch, "HOME": scratch, **call.variables}
         more = {"environment": own, "working_dir": scratch}
-        with contextlib.closing(engines.client()) as engine:
-            with engines.answering(call.name):
+        with contextlib.closing(container_engine.client()) as engine:
+            with container_engine.answering(call.name):
                 command = list(call.command)
                 container = engine.containers.create(image, command, volumes=volumes, **more, **given.options)
             self._live[container.id] = container
@@ -202,8 +210,8 @@ class Containers:
                 yield container
             finally:
                 self._live.pop(container.id, None)
-                with engines.answering(call.name):
-                    warden.remove(container)
+                with container_engine.answering(call.name):
+                    container_reaper.remove(container)
                 self._left.discard(container.id)
 
     def _expire(self, container: Any, late: threading.Event) -> None:
@@ -220,7 +228,7 @@ class Containers:
             threading.Thread(target=self._stop, args=(container, again), daemon=True).start()
 
     def _stop(self, container: Any, at_once: bool = False) -> None:
-        warden.stop(container, 0.0 if at_once else self._grace_s)
+        container_reaper.stop(container, 0.0 if at_once else self._grace_s)
 
 
 def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
@@ -239,7 +247,7 @@ def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
         container.reload()
         return int(container.attrs["State"]["ExitCode"])
     except errors.APIError as error:
-        if warden.unknown(error):
+        if container_reaper.unknown(error):
             return KILLED
         raise
 
@@ -265,3 +273,131 @@ def variables(names: Sequence[str]) -> dict[str, str]:
             hint="Set it: --env takes a name.",
         )
     return {name: os.environ[name] for name in names}
+
+
+SQLITE = "sqlite:///"
+KEPT = frozenset({"store", "remember", "statistics_store", "state", "audit"})
+"""Fields of an experiment that name a folder which steps write into, and read again in later runs."""
+
+SYSTEM = frozenset(
+    Path("/", name)
+    for name in (
+        *("", "etc", "etc/ssl", "home", "opt", "root", "run", "tmp"),
+        *("usr", "usr/local", "usr/share", "var", "var/lib", "var/tmp"),
+    )
+)
+"""Folders that an image has itself: an argument that is just such a name is not taken for data."""
+
+PROGRAMS = tuple(
+    Path("/", name)
+    for name in (
+        *("bin", "dev", "lib", "lib32", "lib64", "opt/environments", "proc", "sbin", "sys"),
+        *("usr/bin", "usr/lib", "usr/local/bin", "usr/local/lib", "usr/sbin"),
+    )
+)
+"""Where nothing is data: it would hide what lies there in an image."""
+
+_PATTERN = re.compile(r"[*?\[{]")
+
+
+def requested_mounts(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
+    """Return what containers see besides the arguments' paths, and whether they may write there.
+
+    Args:
+        texts: ``PATH``, or ``PATH:rw`` for one that can be written to.
+        config: The experiment file, if there is one.
+
+    Raises:
+        InputError: There is no such path, or it has a colon.
+    """
+    beside = config.resolve().parent if config else None
+    found = {beside: False} if beside and is_data(beside) else {}
+    for text in texts:
+        path = Path(text.removesuffix(":rw")).resolve()
+        if not path.exists():
+            raise InputError(
+                "is not there", where=f"--mount {text}", hint="Write PATH, or PATH:rw to write there."
+            )
+        found[path] = text.endswith(":rw")
+    return _written(found)
+
+
+def is_data(path: Path) -> bool:
+    """Say whether a path may be seen without being asked for: no home, no folder of the system, no socket."""
+    try:
+        places = {path, path.resolve()}
+        there = path.is_dir() or path.is_file()
+    except OSError:  # a text that is no path, and too long for one
+        return False
+    system = any(place.is_relative_to(own) for place in places for own in PROGRAMS)
+    return there and not system and not places & (SYSTEM | {Path.home()})
+
+
+def _written(found: dict[Path, bool]) -> dict[Path, bool]:
+    """Refuse a path that cannot be written down for an engine, which separates with colons."""
+    for path in found:
+        if ":" in str(path):
+            raise InputError("containers cannot see a path with a colon", where=str(path), hint="Rename it.")
+    return found
+
+
+def mounts_of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
+    """Return the folders and files that a run's containers see.
+
+    Args:
+        arguments: The pipeline's arguments; texts that are JSON are looked into.
+        folder: The run's folder.
+
+    Returns:
+        For each path, whether it can be written to. A folder that a step keeps things in is made if it is not
+        there, else the engine would make it, as the superuser's.
+
+    Raises:
+        InputError: A step would keep things in a folder of the system, or a path has a colon.
+    """
+    found = {folder: True}
+    for name, text in _texts(arguments):
+        kept = text.startswith(SQLITE) or name in KEPT
+        path = _kept(text, name) if kept else _data(text)
+        if path.is_absolute() and not path.is_relative_to(folder) and is_data(path):
+            found[path] = found.get(path, False) or kept
+    return _written(found)
+
+
+def _kept(text: str, name: str) -> Path:
+    """Return the folder that a step keeps things in, made if it was not there."""
+    path = Path(text.removeprefix("file://"))
+    if text.startswith(SQLITE):
+        path = Path(text.removeprefix(SQLITE)).parent
+    if path.is_absolute():
+        path.mkdir(parents=True, exist_ok=True)
+        if not is_data(path):
+            raise InputError(
+                "containers cannot keep anything here", where=f"{name} {path}", hint="Name a folder below it."
+            )
+    return path
+
+
+def _data(text: str) -> Path:
+    """Return what is looked at for a text that may be a path, or a pattern of paths."""
+    path = Path(_PATTERN.split(text.removeprefix("file://"))[0])
+    with contextlib.suppress(OSError):
+        return path if path.exists() else path.parent
+    return path
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text that may be a path, with the name of its field."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _texts(entry, key)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _texts(entry, name)
+    elif isinstance(value, str) and value[:1] in {"{", "["}:
+        try:
+            yield from _texts(json.loads(value), name)
+        except ValueError:
+            return
+    elif isinstance(value, str) and value.startswith(("/", "file:///", SQLITE)) and "\n" not in value:
+        yield name, value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import spec
+from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
 
 
@@ -22,7 +22,7 @@ def arguments(compiled: Path, config: Path | None, params: Sequence[str], date: 
     Raises:
         InputError: The file or a parameter is not right.
     """
-    parameters = spec.read(compiled).parameters
+    parameters = pipeline_spec.read(compiled).parameters
     found: dict[str, Any] = {}
     if config:
         from trainwright.authoring import arguments as experiments
@@ -43,7 +43,7 @@ def _dated(compiled: Path, date: str) -> list[str]:
     """Return the date as a parameter of the pipeline; nothing if none was given."""
     if not date:
         return []
-    if "date" not in spec.read(compiled).parameters:
+    if "date" not in pipeline_spec.read(compiled).parameters:
         raise InputError(f"{compiled.stem} has no parameter date", where="--date")
     try:
         return [f"date={datetime.date.fromisoformat(date).isoformat()}"]

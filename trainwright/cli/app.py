@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import trainwright
-from trainwright.authoring import verbs
-from trainwright.authoring.ending import reported as _reported
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.submission import options
+from trainwright.authoring.terminal import reported as _reported
+from trainwright.cli import step_commands
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
-    from trainwright.authoring.containers import Engine
-    from trainwright.authoring.doctor import Finding
+    from trainwright.authoring.finding import Finding
+    from trainwright.local.containers import Engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,19 +67,20 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
 ) -> None:
     """Run a pipeline on this machine. Each step runs under the environment of its image."""
     with _reported(as_json, stopped="Nothing was run."):
-        from trainwright.authoring import catalog, given, local, mounts, screen
-        from trainwright.authoring.containers import Engine, variables
+        from trainwright.authoring import catalog, parameters
+        from trainwright.local import console, runner
+        from trainwright.local.containers import Engine, requested_mounts, variables
 
         if (network or mount or env) and not containers:
             raise InputError("--network, --mount and --env are for containers", hint="Add --containers.")
 
         compiled = catalog.pipeline(pipeline)
-        arguments = given.arguments(compiled, config, param or [], date)
-        seen = mounts.asked(mount or [], config) if containers else {}
+        arguments = parameters.arguments(compiled, config, param or [], date)
+        seen = requested_mounts(mount or [], config) if containers else {}
         engine = Engine(network, seen, variables(env or [])) if containers else None
         again = _again(pipeline, runs, engine)
-        listener = screen.Lines(sys.stdout) if as_json else screen.Screen(sys.stdout, sys.stderr, again)
-        outcome = local.run(
+        listener = console.Lines(sys.stdout) if as_json else console.Screen(sys.stdout, sys.stderr, again)
+        outcome = runner.run(
             compiled,
             arguments,
             runs_folder=runs,
@@ -119,9 +120,15 @@ def compile_all(
     """Compile every component and pipeline of the repository. Their pages are written, too."""
     with _reported(stopped="Files may be missing or old: compile again."):
         from trainwright.authoring import compile as compiler
+        from trainwright.cli import reference
 
         lines = compiler.run(
-            check=check, registry=registry, lock_images=lock_images, release=release, output=output
+            check=check,
+            registry=registry,
+            lock_images=lock_images,
+            release=release,
+            output=output,
+            pages={"cli.md": reference.page()},
         )
         for line in lines:
             typer.echo(line)
@@ -185,7 +192,7 @@ def doctor(
     An installation is inspected as far as the caller's rights reach; nothing is changed.
     """
     with _reported(as_json):
-        from trainwright.authoring import doctor as checks
+        from trainwright.local import doctor as checks
 
         if not host:
             _reject_without_host(namespace, token_file, ca_file)
@@ -239,9 +246,9 @@ def cache_explain(
 ) -> None:
     """Say why a step was reused or done again. It names each input that changed, from what to what."""
     with _reported():
-        from trainwright.authoring import explain
+        from trainwright.local import cache_explanation
 
-        for line in explain.lines(runs, run_id, step):
+        for line in cache_explanation.lines(runs, run_id, step):
             typer.echo(line)
 
 
@@ -274,17 +281,17 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "status": cluster.status,
     "retry": cluster.retry,
     "terminate": cluster.terminate,
-    "compare": verbs.compare,
-    "curves": verbs.curves,
+    "compare": step_commands.compare,
+    "curves": step_commands.curves,
     "compile": compile_all,
     "interface-diff": interface_diff,
 }
 GROUPS: Mapping[str, typer.Typer] = {
     "schedules": schedules.app,
-    "model": verbs.model,
-    "schema": verbs.schema,
-    "baseline": verbs.baseline,
-    "features": verbs.features,
+    "model": step_commands.model,
+    "schema": step_commands.schema,
+    "baseline": step_commands.baseline,
+    "features": step_commands.features,
     "cache": cache,
     "new": new,
 }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from trainwright.authoring import guard
+from trainwright.local import process_reaper
 
 GRACE_S = 30.0
 """Seconds that a task has between being asked to stop and being killed; what a pod has by default."""
@@ -153,7 +153,7 @@ class Processes:
         self._live.add(group)
         if self._guard is None:
             self._guard = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", guard.__file__, str(self._grace_s), self._scratch],
+                [sys.executable, "-I", "-S", process_reaper.__file__, str(self._grace_s), self._scratch],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

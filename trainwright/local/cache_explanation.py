@@ -1,15 +1,16 @@
 """Why a step of a run was reused or done again: which input changed, from what to what."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainwright.authoring import listings
-from trainwright.authoring.runs import OWN, Request
+from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
+from trainwright.local.run_folder import OWN, Request
 
 SHOWN = 40
 """Characters of a value that are shown; longer ones are cut."""
@@ -96,13 +97,13 @@ def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
 def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> Iterator[str]:
     """Tell, for each parameter that is the content digest of a source, which of its files changed."""
     old, new = before.made_from["parameters"], own.made_from["parameters"]
-    known = listings.of_run(before_in) | listings.of_run(own_in)
+    known = listings_of(before_in) | listings_of(own_in)
     for parameter in sorted(new):
         first, second = str(old.get(parameter, "")), str(new[parameter])
         if first and first != second and second in known:
             yield f"  files behind {parameter}"
             if first in known:
-                yield from (f"    {line}" for line in listings.changes(known[first], known[second]))
+                yield from (f"    {line}" for line in listing_changes(known[first], known[second]))
             else:
                 yield f"    the listing of run {before_in.name} is gone, so they cannot be compared"
 
@@ -176,3 +177,63 @@ def _shown(value: Any) -> str:
     if len(text) == DIGEST and all(digit in "0123456789abcdef" for digit in text):
         return f"{text[:12]}…"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+
+
+FILES_SHOWN = 20
+"""Files that are named; the others are counted."""
+
+DIGITS = 12
+"""Digits of a checksum that are shown."""
+
+
+def listings_of(folder: Path) -> dict[str, Listing]:
+    """Return every listing that the steps of a run have written, by its content digest."""
+    found: dict[str, Listing] = {}
+    for path in sorted(folder.glob(f"*/*/{Listing.FILE}")):
+        with contextlib.suppress(InputError):
+            listing = Listing.read(path)
+            found.setdefault(listing.content_digest, listing)
+    return found
+
+
+def listing_changes(before: Listing, after: Listing) -> Iterator[str]:
+    """Yield one line a file that was changed, renamed, added or removed, and count those that were not.
+
+    A file that is gone and one of the same size and checksum that is new are one that was renamed.
+    """
+    old, new = dict(before.by_name), dict(after.by_name)
+    lines = [
+        *(_changed(name, old[name], new[name]) for name in sorted(old.keys() & new.keys())),
+        *_moved(old, new),
+    ]
+    found = [line for line in lines if line]
+    yield from found[:FILES_SHOWN]
+    if len(found) > FILES_SHOWN:
+        yield f"and {len(found) - FILES_SHOWN:,} more"
+    same = len(old.keys() & new.keys()) - sum(line.startswith("changed") for line in found)
+    yield f"the same are {same:,} of {len(new):,} files"
+
+
+def _changed(name: str, old: SourceFile, new: SourceFile) -> str:
+    if (old.size, old.checksum) == (new.size, new.checksum):
+        return ""
+    return f"changed  {name}  {_what(old)}  to  {_what(new)}"
+
+
+def _moved(old: dict[str, SourceFile], new: dict[str, SourceFile]) -> Iterator[str]:
+    gone = {name: old[name] for name in sorted(old.keys() - new.keys())}
+    for name in sorted(new.keys() - old.keys()):
+        mark = (new[name].size, new[name].checksum)
+        before = next((other for other, file in gone.items() if (file.size, file.checksum) == mark), None)
+        if before is None:
+            yield f"added    {name}  {_what(new[name])}"
+        else:
+            del gone[before]
+            yield f"renamed  {before}  to  {name}  {_what(new[name])}"
+    yield from (f"removed  {name}  {_what(file)}" for name, file in gone.items())
+
+
+def _what(file: SourceFile) -> str:
+    kind, _, digits = file.checksum.partition(":")
+    shown = f"{digits[:DIGITS]}…" if len(digits) > DIGITS else digits
+    return f"{file.size:,} bytes, {kind} {shown}"

@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import bridge, calls, credentials, failures, runs, spec, subset
-from trainwright.authoring.adapt import for_local_run
-from trainwright.authoring.containers import Engine
-from trainwright.authoring.execution import Environments, Execution, Here, Machine, Place, require
-from trainwright.authoring.processes import GRACE_S, Processes
-from trainwright.authoring.runs import Task
+from trainwright.authoring import credentials, pipeline_spec
 from trainwright.errors import (
     DataRefused,
     InputError,
@@ -29,6 +24,12 @@ from trainwright.errors import (
     TrainwrightError,
     as_record,
 )
+from trainwright.local import failures, invocation, kfp_local, kfp_spec, run_folder
+from trainwright.local.containers import Engine
+from trainwright.local.execution import Environments, Execution, Here, Machine, Place, require
+from trainwright.local.kfp_spec import for_local_run
+from trainwright.local.processes import GRACE_S, Processes
+from trainwright.local.run_folder import Task
 
 DATA_GATES = frozenset({"validate"})
 """Verbs that judge data; every other judging verb judges a model."""
@@ -131,16 +132,16 @@ def run(
         DependencyError: An environment or an image is missing or out of date. Nothing is run.
     """
     machine = machine or Environments()
-    pipeline, name = spec.read(compiled), compiled.stem
+    pipeline, name = pipeline_spec.read(compiled), compiled.stem
     if run_id:
-        folder, request = runs.resume(runs_folder, run_id, name, dict(arguments))
+        folder, request = run_folder.resume(runs_folder, run_id, name, dict(arguments))
         arguments = request.arguments
     forced = _forced(pipeline, again_from)
     _require_runnable(pipeline, arguments, machine, engine)
     if not run_id:
-        folder, request = runs.create(runs_folder, name, dict(arguments))
+        folder, request = run_folder.create(runs_folder, name, dict(arguments))
     with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(runs.held(folder))
+        lock = stack.enter_context(run_folder.held(folder))
         request.write(folder)
         processes, place, options = Processes(grace_s, lock), None, None
         if engine:
@@ -160,15 +161,15 @@ def run(
 
 
 def _require_runnable(
-    pipeline: spec.Pipeline, arguments: Mapping[str, Any], machine: Machine, engine: Engine | None
+    pipeline: pipeline_spec.Pipeline, arguments: Mapping[str, Any], machine: Machine, engine: Engine | None
 ) -> None:
     """Refuse what cannot run here, before anything is written."""
     credentials.require_none(arguments, where="an argument", plain=True)
-    subset.check(pipeline, arguments, machine.names)
+    kfp_spec.check(pipeline, arguments, machine.names)
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
 
 
-def _forced(pipeline: spec.Pipeline, again_from: str) -> frozenset[str]:
+def _forced(pipeline: pipeline_spec.Pipeline, again_from: str) -> frozenset[str]:
     """Name the step that is done again and all that stand on it; none if none is named."""
     if not again_from:
         return frozenset()
@@ -185,7 +186,7 @@ class _Run:
 
     def __init__(
         self,
-        pipeline: spec.Pipeline,
+        pipeline: pipeline_spec.Pipeline,
         folder: Path,
         *,
         listener: Listener,
@@ -196,7 +197,7 @@ class _Run:
         reusable: frozenset[str],
     ) -> None:
         self._options = options
-        self._pipeline, self._folder, self._own = pipeline, folder, folder / runs.OWN
+        self._pipeline, self._folder, self._own = pipeline, folder, folder / run_folder.OWN
         self._listener, self._processes = listener, processes
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
@@ -208,7 +209,7 @@ class _Run:
             folder, place=place, processes=processes, library=library, reusable=reusable, warn=warn
         )
 
-    def go(self, request: runs.Request) -> Outcome:
+    def go(self, request: run_folder.Request) -> Outcome:
         """Run the pipeline, and say what came of it."""
         start = time.monotonic()
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
@@ -219,8 +220,8 @@ class _Run:
         error: dict[str, Any] = {}
         try:
             with self._processes.listening():
-                bridge.run(document, request.arguments, self._execute, self._own, self._options)
-        except bridge.Failed as failed:
+                kfp_local.run(document, request.arguments, self._execute, self._own, self._options)
+        except kfp_local.Failed as failed:
             error = as_record(InternalError(str(failed), where=str(self._own / "kfp.log")), "kfp")
         except TrainwrightError as failed:
             error = as_record(failed, "kfp")
@@ -229,17 +230,17 @@ class _Run:
         self._tell(self._listener.ended, outcome)
         return outcome
 
-    def _execute(self, call: bridge.Call) -> bool:
+    def _execute(self, call: kfp_local.Call) -> bool:
         """Run one task for kfp.local: never raises, so that an exit handler still gets its turn."""
         if self._processes.cancelled.is_set():
             return False
         start = time.monotonic()
-        invocation = calls.invocation(call, self._pipeline, self._folder, self._own)
-        self._tell(self._listener.task_started, invocation.name, invocation.step.toolchain)
+        call_of_step = invocation.invocation(call, self._pipeline, self._folder, self._own)
+        self._tell(self._listener.task_started, call_of_step.name, call_of_step.step.toolchain)
         try:
-            task = self._steps.run(invocation)
+            task = self._steps.run(call_of_step)
         except Exception as error:
-            task = failures.broken(invocation, error)
+            task = failures.broken(call_of_step, error)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
         task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
         with self._lock:
@@ -254,7 +255,9 @@ class _Run:
             say(*told)
 
     def _write(self, state: str) -> None:
-        runs.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(self._folder)
+        run_folder.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(
+            self._folder
+        )
 
     def _outcome(self, plan: Plan, error: Mapping[str, Any], seconds: float) -> Outcome:
         reached = {name.split(".")[0] for name in self._tasks}

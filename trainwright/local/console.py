@@ -9,29 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwright.artifacts import Progress
-from trainwright.authoring.local import Listener, Outcome, Plan
-from trainwright.authoring.runs import Task
+from trainwright.authoring.terminal import duration, message, short_path
 from trainwright.errors import InputError
+from trainwright.local.run_folder import Task
+from trainwright.local.runner import Listener, Outcome, Plan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-def duration(seconds: float) -> str:
-    """Write a duration: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
-    if seconds < 59.95:  # noqa: PLR2004 - what is shown as 60.0 s is a minute
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004
-        return f"{minutes} m {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} m"
-
-
-def shown(path: Path) -> str:
-    """Write a path as short as it can be copied: relative to the current folder if it lies below it."""
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
 
 
 def fact(task: Task) -> str:
@@ -43,13 +27,6 @@ def fact(task: Task) -> str:
     if task.decision not in {"", "PASS"} and not task.headline.startswith(task.decision):
         return f"{task.decision}: {task.headline}"
     return task.headline
-
-
-def message(error: dict[str, Any] | Any) -> str:
-    """Write the fields of an error as its message on the screen."""
-    lines = [f"{error['error']}: {error['what']}"]
-    lines += [f"  {word:<6}{error[key]}" for word, key in (("at", "where"), ("next", "hint")) if error[key]]
-    return "\n".join(lines)
 
 
 class Screen(Listener):
@@ -72,7 +49,7 @@ class Screen(Listener):
         self._plan = plan
         self._widths = max(map(len, plan.steps)), max(map(len, plan.steps.values()))
         count = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
-        self._line(f"{plan.pipeline}   {count}   {shown(plan.folder)}\n")
+        self._line(f"{plan.pipeline}   {count}   {short_path(plan.folder)}\n")
 
     def task_started(self, name: str, environment: str) -> None:
         """Show on a terminal that the step is running."""
@@ -110,19 +87,19 @@ class Screen(Listener):
         elif held:
             self._line(f"\n{'Refused' if held.decision == 'FAIL' else 'Held'} by {held.step}.")
             for page in held.pages():
-                self._line(f"  report   {shown(page)}")
+                self._line(f"  report   {short_path(page)}")
             self._line(f"  again    {again} --from {held.step}")
         else:
             self._line(f"\nDone in {duration(outcome.seconds)}.")
             for task in outcome.tasks:
                 for page in task.pages():
-                    self._line(f"  {task.step:<{self._widths[0]}}  {shown(page)}")
+                    self._line(f"  {task.step:<{self._widths[0]}}  {short_path(page)}")
 
     def _failed(self, outcome: Outcome, again: str) -> None:
         failed = next((task for task in outcome.tasks if task.state == "failed"), None)
         lines = ["", message(outcome.error)]
         if failed:
-            lines.append(f"  log   {shown(outcome.folder / failed.step / 'log.txt')}")
+            lines.append(f"  log   {short_path(outcome.folder / failed.step / 'log.txt')}")
         print("\n".join([*lines, f"  again {again}"]), file=self._errors, flush=True)
 
     def _columns(self, step: str, environment: str, when: str) -> str:

@@ -6,9 +6,9 @@ import traceback
 from typing import Any
 
 from trainwright import errors
-from trainwright.authoring.calls import Invocation
-from trainwright.authoring.processes import Ended
-from trainwright.authoring.runs import Task
+from trainwright.local.invocation import Invocation
+from trainwright.local.processes import Ended
+from trainwright.local.run_folder import Task
 
 TAIL_BYTES = 65_536
 KILLED = {-1, -2, -9, -15, 129, 130, 137, 143}
@@ -42,21 +42,12 @@ def failure(call: Invocation, ended: Ended) -> dict[str, Any]:
     return errors.as_record(DOCUMENTED.get(ended.code, errors.InternalError)(what), call.name)
 
 
-def known(error: Exception) -> errors.TrainwrightError | None:
-    """Return an error as one of ours: what the system says of a file or a disk is no bug; None for a bug."""
-    if isinstance(error, PermissionError):
-        return errors.PermissionRefused(str(error))
-    if isinstance(error, OSError):
-        return errors.DependencyError(str(error), hint="Look at the disk and at the path.")
-    return error if isinstance(error, errors.TrainwrightError) else None
-
-
 def broken(call: Invocation, error: Exception) -> Task:
     """Return what is known of a step that could not be started or whose outputs cannot be used.
 
     The traceback of a bug goes to the step's log.
     """
-    ours = known(error)
+    ours = errors.as_ours(error)
     if ours is None:
         call.folder.mkdir(exist_ok=True)
         with call.log.open("a") as log:

@@ -1,13 +1,15 @@
-"""How a command ends: an error becomes its message, a JSON line if asked for, and its exit code."""
+"""Text that commands print, and how they end: with a message, a JSON line if requested, and an exit code."""
 
 import contextlib
 import json
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import typer
 
-from trainwright.errors import InternalError, Preempted, as_record
+from trainwright.errors import InternalError, Preempted, as_ours, as_record
 
 UNCHANGED = "Nothing was changed."
 
@@ -27,8 +29,6 @@ def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[Non
     except typer.Exit:
         raise
     except Exception as error:
-        from trainwright.authoring.failures import known as as_ours
-
         known = as_ours(error)
         if known is None:
             traceback.print_exc()
@@ -41,3 +41,27 @@ def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[Non
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. {stopped}", err=True)
         raise typer.Exit(Preempted.code) from None
+
+
+def duration(seconds: float) -> str:
+    """Write a duration: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
+    if seconds < 59.95:  # noqa: PLR2004 - what is shown as 60.0 s is a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def short_path(path: Path) -> str:
+    """Return a path relative to the current folder if it lies below it, so that it can be copied."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def message(error: dict[str, Any] | Any) -> str:
+    """Write the fields of an error as its message on the screen."""
+    lines = [f"{error['error']}: {error['what']}"]
+    lines += [f"  {word:<6}{error[key]}" for word, key in (("at", "where"), ("next", "hint")) if error[key]]
+    return "\n".join(lines)
