@@ -48,12 +48,20 @@ class Step:
 
 STEPS = (
     Step(
+        "configure",
+        "launcher",
+        "from trainwright.configure.configuration import SECTIONS, Overrides, configure",
+        "made = configure({name: given[name] for name in SECTIONS}, Overrides(schema=given['schema']), "
+        "here['configuration'])._asdict()",
+    ),
+    Step(
         "resolve",
         "ingest",
         "from trainwright.resolve.source import resolve",
         "made = [resolve(given['source'], here['listing'], given['data']).version, "
         "resolve(given['feature_source'], here['feature_listing']).version, "
-        "resolve(given['baseline'], here['baseline_listing']).version]",
+        "resolve(given['baseline'], here['baseline_listing']).version, "
+        "resolve(given['schema'], here['schema_listing']).version]",
     ),
     Step(
         "locate",
@@ -76,11 +84,13 @@ STEPS = (
         "validate",
         "tfdv",
         "from trainwright.experiment import Validation\n"
-        "from trainwright.validate.validate import Given, Places, judge_snapshot",
+        "from trainwright.validate.validate import Given, Places, judge_snapshot\n"
+        "from trainwright.validate.schema import read_schema",
         "made = judge_snapshot(here['snapshot'], given['ingest'], "
         "Validation.parse(given['validation'], 'validation'), "
-        "Given(given['schema'], given['baseline'], given['resolve'][2]), Places(here['data_verdict'], "
-        "here['quarantine'], here['data.html'], here['validate.md'])).quarantine_version",
+        "Given(read_schema(given['schema'], given['resolve'][3]), given['baseline'], given['resolve'][2]), "
+        "Places(here['data_verdict'], here['quarantine'], here['data.html'], here['validate.md']))"
+        ".quarantine_version",
     ),
     Step(
         "join",
@@ -102,12 +112,11 @@ STEPS = (
     Step(
         "score",
         "torch",
-        "from trainwright.experiment import Evaluation, Registry\n"
+        "from trainwright.experiment import Registry\n"
         "from trainwright.score.baseline import Asked, score_rows",
         "registry = Registry.parse(given['registry'], 'registry')\n"
-        "judged = Evaluation.parse(given['evaluation'], 'evaluation')\n"
         "asked = Asked(given['locate'][0], given['locate'][1], registry)\n"
-        "made = score_rows(here['training_set'], given['join'], judged, asked, "
+        "made = score_rows(here['training_set'], given['join'], given['split'], asked, "
         "predictions=here['baseline_predictions'], summary=here['score.md']).predictions_version",
     ),
     Step(
@@ -137,6 +146,8 @@ STEPS = (
     ),
 )
 PLACES = [
+    "configuration",
+    "schema_listing",
     "listing",
     "feature_listing",
     "baseline_listing",
@@ -182,7 +193,7 @@ def in_a_row(given: dict[str, Any], folder: Path) -> dict[str, tuple[float, floa
         )
         said = json.loads(done.stdout.splitlines()[-1])
         times[step.name] = (time.perf_counter() - started, said["seconds"])
-        given[step.name] = said["made"]
+        given |= said["made"] if step.name == "configure" else {step.name: said["made"]}
     return times
 
 

@@ -11,7 +11,7 @@ from trainwright.authoring.tasks import configure
 @dsl.pipeline(name="materialize-features", display_name="Materialize features")
 def materialize_features(
     feature_source: str,
-    materialize_section: str,
+    materialize_section: dict = {},  # noqa: B006 - a default of a pipeline's form
     date: str = "",
     materialize_cpu: str = "1",
     materialize_memory: str = "4G",
@@ -22,7 +22,7 @@ def materialize_features(
 
     Args:
         feature_source: The definitions and offline files; their content goes on the record.
-        materialize_section: Section ``materialize`` of the experiment file, as JSON.
+        materialize_section: Section ``materialize`` of the experiment file.
         date: The run's date: a day or a time with its zone; '' for the time for which the run was scheduled.
         materialize_cpu: Cores of the pod of ``materialize``: ``steps.materialize.cpu``.
         materialize_memory: Memory of the pod of ``materialize``: ``steps.materialize.memory``.

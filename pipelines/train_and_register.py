@@ -2,6 +2,7 @@
 
 from kfp import dsl, kubernetes
 
+from components.configure.component import configure
 from components.evaluate.component import evaluate
 from components.hold.component import hold
 from components.ingest.component import ingest
@@ -14,8 +15,7 @@ from components.score.component import score
 from components.summarize.component import summarize
 from components.train.component import train
 from components.validate.component import validate
-from trainwright.authoring import images
-from trainwright.authoring.tasks import Amount, configure
+from trainwright.authoring import images, tasks
 
 SHARED = "/shared"
 """Where the train step and the pods of its job see the volume that they share: ``resources.mount``."""
@@ -27,7 +27,7 @@ SECRETS = "/var/run/secrets/trainwright"
 
 def _look(task: dsl.PipelineTask) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
-    return configure(task, cpu="500m", memory="1G", cached=False)
+    return tasks.configure(task, cpu="500m", memory="1G", cached=False)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -35,16 +35,16 @@ def _read_outside(task: dsl.PipelineTask) -> None:
     kubernetes.use_secret_as_volume(task, secret_name=DATABASE, mount_path=SECRETS, optional=True)
 
 
-def _trained(joined: dsl.PipelineTask, claim: str, **sections: str) -> dsl.PipelineTask:
+def _trained(joined: dsl.PipelineTask, configured: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
     """Train. The launcher only waits; the cores and GPUs belong to the job that it submits."""
     task = train(
         training_set=joined.outputs["training_set"],
         data_version=joined.outputs["Output"],
         image=images.TORCH,
-        **sections,
+        **{name: configured.outputs[name] for name in ("network", "training", "resources")},
     )
     # Amounts set on this step would go to its job, which has its own: the namespace sizes the launcher.
-    configure(task, hours=24)
+    tasks.configure(task, hours=24)
     kubernetes.mount_pvc(task, pvc_name=claim, mount_path=SHARED)
     return kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
 
@@ -55,7 +55,7 @@ def _held(judged: dsl.PipelineTask, gate: str) -> None:
     A second ``dsl.If`` does what ``dsl.Else`` would, without one more group around both.
     """
     held = hold(verdict=judged.outputs["verdict"], gate=gate).set_display_name(f"held-by-{gate}")
-    configure(held, cpu="500m", memory="1G", cached=False, store=False)
+    tasks.configure(held, cpu="500m", memory="1G", cached=False, store=False)
 
 
 def _registered(
@@ -63,15 +63,15 @@ def _registered(
     validated: dsl.PipelineTask,
     evaluated: dsl.PipelineTask,
     *,
-    registry: str,
+    registry: object,
     commit: str,
-    cpu: Amount,
-    memory: Amount,
+    cpu: tasks.Amount,
+    memory: tasks.Amount,
 ) -> None:
     """Try the model as it will be served, and register it."""
     model, version = trained.outputs["model"], trained.outputs["model_version"]
     probed = probe(model=model, model_version=version)
-    configure(probed, cpu=cpu, memory=memory, store=False)
+    tasks.configure(probed, cpu=cpu, memory=memory, store=False)
     registered = register(
         model=model,
         model_version=version,
@@ -82,26 +82,28 @@ def _registered(
         commit=commit,
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
-    configure(registered, cpu="500m", memory="2G", cached=False)
+    tasks.configure(registered, cpu="500m", memory="2G", cached=False)
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
 def train_and_register(
-    source: str,
-    feature_source: str,
-    data: str,
-    schema: str,
-    validation: str,
-    features: str,
-    network: str,
-    training: str,
-    resources: str,
-    evaluation: str,
-    registry: str,
-    claim: str,
-    commit: str,
-    baseline: str = "",
+    source: str = "",
+    schema: str = "",
+    model_name: str = "",
+    learning_rate: float = 0.0,
+    epochs: int = 0,
+    min_auc: float = 0.0,
     date: str = "",
+    data: dict = {},  # noqa: B006 - a default of a pipeline's form
+    features: dict = {},  # noqa: B006
+    registry: dict = {},  # noqa: B006
+    validation: dict = {},  # noqa: B006
+    network: dict = {},  # noqa: B006
+    training: dict = {},  # noqa: B006
+    resources: dict = {},  # noqa: B006
+    evaluation: dict = {},  # noqa: B006
+    claim: str = "trainwright-shared",
+    commit: str = "none",
     ingest_cpu: str = "1",
     ingest_memory: str = "4G",
     validate_cpu: str = "1",
@@ -121,22 +123,24 @@ def train_and_register(
     says so. Only a model whose evaluation is PASS is registered.
 
     Args:
-        source: Files with the rows: a path, a folder or a glob; local or an object store's.
-        feature_source: The offline files behind the features; their content is part of the version.
-        data: Section ``data`` of the experiment file, as JSON.
-        schema: Text of the reviewed TFDV schema.
-        validation: Section ``validation``, as JSON.
-        features: Section ``features``, as JSON.
-        network: Section ``network``, as JSON.
-        training: Section ``training``, as JSON.
-        resources: Section ``resources``, as JSON.
-        evaluation: Section ``evaluation``, as JSON.
-        registry: Section ``registry``, as JSON.
-        claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
-        commit: Git commit of the experiment, for the record.
-        baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
+        source: Rows: a path, a folder or a glob, local or in an object store; '' for ``data.source``.
+        schema: Reviewed TFDV schema, ``schema.pbtxt``: a path or a URI (``schema_file``).
+        model_name: Name of the registered model; '' for ``registry.model``.
+        learning_rate: Peak learning rate; 0 for the section's.
+        epochs: Passes over the training split; 0 for ``training.epochs``.
+        min_auc: Smallest accepted AUC of the model; 0 for ``evaluation.min_auc``.
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for the day for which the run
             was scheduled, in UTC.
+        data: Section ``data`` of the experiment file. Empty sections have the defaults of all their keys.
+        features: Section ``features``.
+        registry: Section ``registry``.
+        validation: Section ``validation``.
+        network: Section ``network``.
+        training: Section ``training``.
+        resources: Section ``resources``.
+        evaluation: Section ``evaluation``.
+        claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
+        commit: Git commit of the experiment, for the record.
         ingest_cpu: Cores of the pod of ``ingest``: ``steps.ingest.cpu``. What follows is the same for others.
         ingest_memory: Memory of the pod of ``ingest``: ``steps.ingest.memory``.
         validate_cpu: Cores of ``validate``.
@@ -150,27 +154,50 @@ def train_and_register(
         probe_cpu: Cores of ``probe``.
         probe_memory: Memory of ``probe``.
     """
-    finish = configure(summarize(), cpu="500m", memory="1G", cached=False)
+    finish = tasks.configure(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish, name="train-and-register"):
+        configured = configure(
+            data=data,
+            features=features,
+            registry=registry,
+            validation=validation,
+            network=network,
+            training=training,
+            resources=resources,
+            evaluation=evaluation,
+            source=source,
+            schema=schema,
+            model_name=model_name,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            min_auc=min_auc,
+            claim=claim,
+        )
+        tasks.configure(configured, cpu="500m", memory="1G", store=False)
+        section = configured.outputs
+
         # Only strings of these two are passed on: on a cluster, a step that took an artifact of a task that
         # is never cached would never be reused itself.
         resolved = _look(
             resolve(
-                source=source,
-                data=data,
+                source=section["source"],
+                data=section["data"],
                 date=date,
                 scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
-                feature_source=feature_source,
-                baseline=baseline,
+                feature_source=section["feature_source"],
+                baseline=section["baseline"],
+                schema=section["schema"],
             )
         )
         _read_outside(resolved)
-        production_now = _look(locate(registry=registry))
+        production_now = _look(locate(registry=section["server"]))
 
         ingested = ingest(
-            source=resolved.outputs["source"], source_version=resolved.outputs["version"], data=data
+            source=resolved.outputs["source"],
+            source_version=resolved.outputs["version"],
+            data=section["data"],
         )
-        configure(ingested, cpu=ingest_cpu, memory=ingest_memory)
+        tasks.configure(ingested, cpu=ingest_cpu, memory=ingest_memory)
         _read_outside(ingested)
         snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
 
@@ -178,54 +205,55 @@ def train_and_register(
         validated = validate(
             snapshot=snapshot,
             data_version=data_version,
-            schema=schema,
-            validation=validation,
+            schema=resolved.outputs["schema"],
+            schema_version=resolved.outputs["schema_version"],
+            validation=section["validation"],
             baseline=resolved.outputs["baseline"],
             baseline_version=resolved.outputs["baseline_version"],
             newest_since=resolved.outputs["newest_since"],
         )
-        configure(validated, cpu=validate_cpu, memory=validate_memory)
+        tasks.configure(validated, cpu=validate_cpu, memory=validate_memory)
 
         with dsl.If(validated.outputs["decision"] != "FAIL", "data-not-refused"):
             joined = join(
                 entities=snapshot,
                 data_version=data_version,
-                features=features,
+                features=section["features"],
                 features_version=resolved.outputs["features_version"],
                 quarantine=validated.outputs["quarantine"],
                 quarantine_version=validated.outputs["quarantine_version"],
             )
-            configure(joined, cpu=join_cpu, memory=join_memory)
+            tasks.configure(joined, cpu=join_cpu, memory=join_memory)
 
-            trained = _trained(joined, claim, network=network, training=training, resources=resources)
+            trained = _trained(joined, configured, claim)
 
             # Beside the training, not after it.
             scored = score(
                 training_set=joined.outputs["training_set"],
                 data_version=joined.outputs["Output"],
-                evaluation=evaluation,
-                registry=registry,
+                split=section["split"],
+                registry=section["server"],
                 model_version=production_now.outputs["model_version"],
                 source=production_now.outputs["source"],
             )
-            configure(scored, cpu=score_cpu, memory=score_memory, hours=4)
+            tasks.configure(scored, cpu=score_cpu, memory=score_memory, hours=4)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],
                 predictions_version=trained.outputs["predictions_version"],
-                evaluation=evaluation,
+                evaluation=section["evaluation"],
                 baseline=scored.outputs["predictions"],
                 baseline_version=scored.outputs["Output"],
                 baseline_registered=production_now.outputs["registered"],
             )
-            configure(evaluated, cpu=evaluate_cpu, memory=evaluate_memory)
+            tasks.configure(evaluated, cpu=evaluate_cpu, memory=evaluate_memory)
 
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
                 _registered(
                     trained,
                     validated,
                     evaluated,
-                    registry=registry,
+                    registry=section["registry"],
                     commit=commit,
                     cpu=probe_cpu,
                     memory=probe_memory,

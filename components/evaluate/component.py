@@ -9,7 +9,7 @@ from trainwright.authoring import images
 def evaluate(
     predictions: dsl.Input[dsl.Dataset],
     predictions_version: str,
-    evaluation: str,
+    evaluation: dict,
     verdict: dsl.Output[dsl.Artifact],
     report: dsl.Output[dsl.HTML],
     metrics: dsl.Output[dsl.Metrics],
@@ -24,7 +24,7 @@ def evaluate(
     Args:
         predictions: Snapshot with a label, what the model said of it, and the columns to slice by.
         predictions_version: Digest of its manifest; another content is refused.
-        evaluation: JSON: split, slices, threshold, rules (the section ``evaluation``).
+        evaluation: Split, slices, threshold, rules: the section ``evaluation``.
         verdict: ``verdict.json``: the decision, every rule with its number and limit, what was not judged.
         report: One self-contained page, whatever the decision; a short ``summary.md`` is in ``verdict``.
         metrics: The overall figures, such as ``auc`` and ``gain/auc``.

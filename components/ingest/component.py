@@ -9,7 +9,7 @@ from trainwright.authoring import images
 def ingest(
     source: str,
     source_version: str,
-    data: str,
+    data: dict,
     snapshot: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
@@ -18,7 +18,7 @@ def ingest(
     Args:
         source: What ``resolve`` found: a file, a folder, a glob, a table or a database; a path or a URI.
         source_version: The content digest that ``resolve`` found; other content is refused.
-        data: JSON: roles of columns, splits, limits, where the shards go (the section ``data``).
+        data: Roles of the columns, splits, limits, store of the shards: the section ``data``.
         snapshot: The manifest that names every file; and the Parquet files, unless they lie in a store.
         summary: Rows by split, and what the columns hold.
 

@@ -9,7 +9,7 @@ from trainwright.authoring import images
 def join(
     entities: dsl.Input[dsl.Dataset],
     data_version: str,
-    features: str,
+    features: dict,
     features_version: str,
     quarantine: dsl.Input[dsl.Dataset],
     quarantine_version: str,
@@ -21,7 +21,7 @@ def join(
     Args:
         entities: Snapshot with the rows; its time column says when each prediction is made.
         data_version: The digest that the snapshot must have.
-        features: JSON: repository, service, request columns, columns that leak (the section ``features``).
+        features: Repository, service, request columns, columns that leak: the section ``features``.
         features_version: The content digest that ``resolve`` found for the features' files.
         quarantine: Snapshot of the rows that ``validate`` took out; they are left out here.
         quarantine_version: The digest that it must have.

@@ -9,7 +9,7 @@ from trainwright.authoring import images
 
 @dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
 def locate(
-    registry: str,
+    registry: dict,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple("Located", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
@@ -18,7 +18,7 @@ def locate(
     Never cache this step itself: what is in production is nothing that the cache's key could know.
 
     Args:
-        registry: JSON: name of the registered model, MLflow's address (the section ``registry``).
+        registry: Name of the registered model and address of MLflow: the section ``registry``.
         record: What was asked and found.
         summary: The version, in one line.
 

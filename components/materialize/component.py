@@ -8,7 +8,7 @@ from trainwright.authoring import images
 @dsl.component(base_image=images.FEAST, install_kfp_package=False)
 def materialize(
     features_version: str,
-    section: str,
+    section: dict,
     online: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
     date: str = "",
@@ -20,7 +20,7 @@ def materialize(
 
     Args:
         features_version: The content digest that ``resolve`` found for the features' files.
-        section: JSON: repository, state, views, window (the section ``materialize``).
+        section: Repository, state, views, window: the section ``materialize``.
         online: What was written, of which window, and how it was checked; one entry a view.
         summary: The same in a table.
         date: The run's date: a day, which stands for its first moment in UTC, or a time with its zone; '' for

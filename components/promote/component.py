@@ -7,18 +7,18 @@ from trainwright.authoring import images
 
 @dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
 def promote(
-    registry: str,
-    promotion: str,
-    request: str,
+    registry: dict,
+    promotion: dict,
+    request: dict,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
     """Bring a registered version to its next stage: staging, canary, production, archived.
 
     Args:
-        registry: JSON: name, MLflow's address, the audit (the section ``registry``).
-        promotion: JSON: the path and what is demanded on it (the section ``promotion``).
-        request: JSON: ``to``, ``by``, ``reason``, and ``version``, ``approver``, ``expected``,
+        registry: Name, address of MLflow, audit: the section ``registry``.
+        promotion: Path to production and the conditions on it: the section ``promotion``.
+        request: ``to``, ``by``, ``reason``, and ``version``, ``approver``, ``expected``,
             ``canary_verdict`` where they are needed.
         record: ``promotion.json``, ``verdict.json`` and the step's record, which leads back to the data.
         summary: What was asked of the version, what it answered, and the entry in the audit.

@@ -12,7 +12,7 @@ def register(
     data_verdict: dsl.Input[dsl.Artifact],
     model_verdict: dsl.Input[dsl.Artifact],
     trial: dsl.Input[dsl.Artifact],
-    registry: str,
+    registry: dict,
     commit: str,
     registration: dsl.Output[dsl.Model],
     summary: dsl.Output[dsl.Markdown],
@@ -25,7 +25,7 @@ def register(
         data_verdict: What was decided about the data: FAIL is refused; less than PASS asks for a word later.
         model_verdict: What was decided about the model: only PASS is registered, or what a person overrides.
         trial: What ``probe`` found: a model that was not loaded and tried is not registered.
-        registry: JSON: name, MLflow's address, patience, author, override (the section ``registry``).
+        registry: Name, address of MLflow, retries, author, override: the section ``registry``.
         commit: Git commit of the experiment; empty if there is none.
         registration: ``registration.json``: model, version, digests, commit, environment locks.
         summary: The entry, and the line from the model back to the source.

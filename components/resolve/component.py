@@ -11,11 +11,12 @@ from trainwright.authoring import images
 def resolve(
     source: str,
     listing: dsl.Output[dsl.Artifact],
-    data: str = "",
+    data: dict = {},  # noqa: B006 - the default of a component's input
     date: str = "",
     scheduled: str = "",
     feature_source: str = "",
     baseline: str = "",
+    schema: str = "",
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Resolved",
     [
@@ -25,6 +26,8 @@ def resolve(
         ("features_version", str),
         ("baseline", str),
         ("baseline_version", str),
+        ("schema", str),
+        ("schema_version", str),
     ],
 ):
     """List a source and digest its content, so that everything after it can be cached on the digest.
@@ -33,19 +36,21 @@ def resolve(
 
     Args:
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
-        listing: Every file with its size, checksum and version; of each of the three sources.
-        data: JSON: how the source is read, how fresh it must be (the section ``data``); '' for files.
+        listing: Every file with its size, checksum and version; of each of the sources.
+        data: Format, limits of size and age: the section ``data``; empty for plain files.
         date: The run's date, as 2026-01-31; '' for the day for which the run was scheduled, in UTC.
         scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
         feature_source: The offline files behind the features; '' for none.
         baseline: The accepted ``baseline.json`` of the model in production; '' for none.
+        schema: The reviewed TFDV schema; '' for none.
 
     Returns:
         version: The content digest, which any changed byte or file name changes, and nothing else; '' if
         there is no source. source: With its date filled in, and pinned to what was seen where a pin exists.
         newest_since: The time that the newest row must reach (ISO 8601), if ``data.quality``
         asks for fresh rows; else ''. features_version: Content digest of ``feature_source``.
-        baseline: The baseline with its date filled in. baseline_version: Its content digest.
+        baseline: The baseline with its date filled in. baseline_version: Its content digest. schema: The
+        schema with its date filled in. schema_version: Its content digest.
     """
     from pathlib import Path
 
@@ -55,7 +60,9 @@ def resolve(
 
     with reported("resolve"):
         folder = Path(listing.path)
-        found = look(source, folder, data, date, scheduled, features=feature_source, baseline=baseline)
+        beside = {"features": feature_source, "baseline": baseline, "schema": schema}
+        found = look(source, folder, data, date, scheduled, beside=beside)
         describe("resolve", listing)
-    versions = (found.features.version, found.baseline.source, found.baseline.version)
+    features, used, reviewed = (found.beside[name] for name in beside)
+    versions = (features.version, used.source, used.version, reviewed.source, reviewed.version)
     return (found.version, found.source, found.newest_since, *versions)

@@ -9,8 +9,8 @@ from trainwright.authoring import images
 def score(
     training_set: dsl.Input[dsl.Dataset],
     data_version: str,
-    evaluation: str,
-    registry: str,
+    split: str,
+    registry: dict,
     model_version: str,
     source: str,
     predictions: dsl.Output[dsl.Dataset],
@@ -21,8 +21,8 @@ def score(
     Args:
         training_set: The snapshot that the candidate was made from.
         data_version: Digest of its manifest; another content is refused.
-        evaluation: JSON: which split is judged (the section ``evaluation``).
-        registry: JSON: MLflow's address, patience (the section ``registry``).
+        split: The split that is judged: ``evaluation.split``.
+        registry: Name, address of MLflow, retries: the section ``registry`` or these keys of it.
         model_version: Digest of the registered model's manifest; '' for none: nothing is scored.
         source: Where its files are.
         predictions: Snapshot of the scored rows, of the form that ``train`` writes; empty without a model, or
@@ -36,13 +36,12 @@ def score(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.experiment import Evaluation, Registry
+    from trainwright.experiment import Registry
     from trainwright.score.baseline import Asked, score_rows
 
     with reported("score"):
         asked = Asked(model_version, source, Registry.parse(registry, "parameter registry"))
-        judged = Evaluation.parse(evaluation, "parameter evaluation")
-        rows = Path(training_set.path), data_version, judged, asked
+        rows = Path(training_set.path), data_version, split, asked
         made = score_rows(*rows, predictions=Path(predictions.path), summary=Path(summary.path))
         describe("score", predictions, name="production predictions")
         describe("score", summary)

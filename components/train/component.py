@@ -22,9 +22,6 @@ from trainwright.authoring import images
 def train(
     training_set: dsl.Input[dsl.Dataset],
     data_version: str,
-    network: str,
-    training: str,
-    resources: str,
     image: str,
     model: dsl.Output[dsl.Model],
     predictions: dsl.Output[dsl.Dataset],
@@ -32,15 +29,15 @@ def train(
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
     step: dsl.TaskConfig,
+    network: dict = {},  # noqa: B006 - the default of a component's input
+    training: dict = {},  # noqa: B006
+    resources: dict = {},  # noqa: B006
 ) -> NamedTuple("Versions", [("model_version", str), ("predictions_version", str)]):  # type: ignore[valid-type]
     """Fit a model in one or many processes, and score the splits kept for evaluation.
 
     Args:
         training_set: Snapshot with a key, a time, a label of 0 and 1, and any columns to learn from.
         data_version: Digest of its manifest; another content is refused.
-        network: JSON: which model, how large (the section ``network``).
-        training: JSON: epochs, batch, rates, splits, parallelism, checkpoints (the section ``training``).
-        resources: JSON: launcher, nodes, processes, limits (the section ``resources``).
         image: Image of the job's pods; without a cluster, the environment of the same name runs it.
         model: Weights, program, transforms, signature, input example, card; the manifest is written last.
         predictions: Snapshot of the scored rows that have a label, with a column ``score`` in [0, 1].
@@ -49,6 +46,9 @@ def train(
         summary: Rows, losses and versions.
         metrics: ``train_loss`` and what it is to be compared with.
         step: What the pipeline sets on this step, filled in by Kubeflow Pipelines: it goes to the job.
+        network: Architecture and its size: the section ``network``.
+        training: Epochs, batch size, learning rate, parallelism, checkpoints: the section ``training``.
+        resources: Launcher, nodes, processes, limits: the section ``resources``.
 
     Returns:
         model_version: Digest of the model's manifest. predictions_version: Digest of that of the predictions.

@@ -8,15 +8,16 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.TFDV, install_kfp_package=False)
-def validate(
+def validate(  # noqa: PLR0917 - five of them are outputs
     snapshot: dsl.Input[dsl.Dataset],
     data_version: str,
     schema: str,
-    validation: str,
+    schema_version: str,
     verdict: dsl.Output[dsl.Artifact],
     quarantine: dsl.Output[dsl.Dataset],
     report: dsl.Output[dsl.HTML],
     metrics: dsl.Output[dsl.Metrics],
+    validation: dict = {},  # noqa: B006 - the default of a component's input
     baseline: str = "",
     baseline_version: str = "",
     newest_since: str = "",
@@ -27,12 +28,13 @@ def validate(
     Args:
         snapshot: The rows, by split.
         data_version: Digest of the snapshot's manifest; another one is refused.
-        schema: The reviewed TFDV schema, as the text of ``schema.pbtxt``.
-        validation: JSON: what is compared, the limits, what counts how much (the section ``validation``).
+        schema: The reviewed TFDV schema, ``schema.pbtxt``: a file or a URI.
+        schema_version: The content digest that ``resolve`` found for it; other content is rejected.
         verdict: The verdict, TFDV's statistics and anomalies, and the baseline that was calculated.
         quarantine: Snapshot of the rows that violate the schema; without rows unless ``quarantine`` is set.
         report: One page: what moved, how far, against what limit, and what could not be compared.
         metrics: ``drift/<column>`` and the like: every distance that was measured, fractions in [0, 1].
+        validation: Comparisons, limits, severities: the section ``validation``.
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         baseline_version: The content digest that ``resolve`` found for it.
         newest_since: Time that the newest row must reach, ISO 8601, as ``resolve`` gives it; '' for any.
@@ -50,6 +52,7 @@ def validate(
 
     with reported("validate"):
         section = Validation.parse(validation, "parameter validation")
+        from trainwright.validate.schema import read_schema
         from trainwright.validate.validate import Given, Places, judge_snapshot
 
         summary = Path(verdict.path, "summary.md")
@@ -57,7 +60,7 @@ def validate(
             Path(snapshot.path),
             data_version,
             section,
-            Given(schema, baseline, baseline_version, newest_since, date),
+            Given(read_schema(schema, schema_version), baseline, baseline_version, newest_since, date),
             Places(Path(verdict.path), Path(quarantine.path), Path(report.path), summary),
         )
         metrics.metadata.update(outcome.metrics)

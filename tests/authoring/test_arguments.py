@@ -1,6 +1,5 @@
 """From an experiment file to arguments: every path by where the file lies, every address as it is."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import yaml
 
 from trainwright.authoring import arguments
+from trainwright.configure.configuration import SECTIONS, Overrides, configure
 from trainwright.errors import InputError
 
 FLIGHTS = Path(__file__).resolve().parents[2] / "examples" / "flights"
@@ -48,7 +48,7 @@ def put(value: Any, place: str) -> Any:
 
 
 def found(given: dict[str, Any], key: str) -> Any:
-    value: Any = json.loads(given["data"])
+    value: Any = given["data"]
     for part in key.split("."):
         value = value[part]
     return value
@@ -71,23 +71,42 @@ def test_a_path_in_the_section_data_is_relative_to_the_file(
 ) -> None:
     given = arguments.read(write(put(PLACES[key], written)))
     expected = meant.replace("{here}", str(tmp_path)).replace("{above}", str(tmp_path.parent))
-    assert (given["source"] if key == "source" else found(given, key)) == expected
+    assert found(given, key) == expected
 
 
-def test_the_place_of_the_source_is_in_no_key_but_its_own(write: Write) -> None:
-    here, there = (arguments.read(write(put(PLACES["source"], place))) for place in ("rows", "elsewhere"))
-    assert here["source"] != there["source"]
-    assert here["data"] == there["data"]
+def test_a_key_with_a_parameter_of_its_own_stands_in_no_section(write: Write, tmp_path: Path) -> None:
+    plain = arguments.read(write(training={"epochs": 7, "learning_rate": 0.5}, evaluation={"min_auc": 0.6}))
+    given = arguments.lifted(plain, {"source", "epochs", "learning_rate", "min_auc", "claim"})
+    assert given["source"] == plain["data"]["source"]
+    assert (given["epochs"], given["learning_rate"], given["min_auc"]) == (7, 0.5, 0.6)
+    assert given["data"].keys() == plain["data"].keys() - {"source"}
+    assert given["training"].keys() == plain["training"].keys() - {"epochs", "learning_rate"}
+    assert "min_auc" not in given["evaluation"]
+    assert given["registry"] == plain["registry"]
+    checked(given, tmp_path / "checked")
+
+
+def test_epochs_stay_in_the_section_where_steps_end_the_training(write: Write, tmp_path: Path) -> None:
+    plain = arguments.read(write(training={"epochs": 7, "steps": 100}))
+    given = arguments.lifted(plain, arguments.LIFTED)
+    assert "epochs" not in given
+    assert given["training"]["epochs"] == 7
+    checked(given, tmp_path / "checked")
+
+
+def checked(given: dict[str, Any], folder: Path) -> None:
+    """Check arguments as the first step of the pipeline does."""
+    named = {name: given[name] for name in arguments.LIFTED if name in given}
+    configure({name: given[name] for name in SECTIONS}, Overrides(schema=given["schema"], **named), folder)
 
 
 @pytest.mark.parametrize("key", ["baseline", "statistics_store"])
 def test_a_path_in_the_section_validation_is_relative_to_the_file(
     write: Write, tmp_path: Path, key: str
 ) -> None:
-    assert json.loads(arguments.read(write())["validation"])[key] in {"", None}
+    assert key not in arguments.read(write())["validation"]
     given = arguments.read(write(validation={key: "accepted/here"}))
-    assert json.loads(given["validation"])[key] == str(tmp_path / "accepted" / "here")
-    assert given["baseline"] == (str(tmp_path / "accepted" / "here") if key == "baseline" else "")
+    assert given["validation"][key] == str(tmp_path / "accepted" / "here")
 
 
 def test_the_folder_one_stands_in_decides_nothing(
@@ -105,7 +124,7 @@ def test_a_link_to_the_data_is_not_followed(write: Write, tmp_path: Path) -> Non
     """Where a link leads may change; what it leads to is looked at when the run does."""
     (tmp_path / "real").mkdir()
     (tmp_path / "now").symlink_to(tmp_path / "real")
-    assert arguments.read(write({"source": "now"}))["source"] == str(tmp_path / "now")
+    assert arguments.read(write({"source": "now"}))["data"]["source"] == str(tmp_path / "now")
 
 
 MISTAKES = {
@@ -180,11 +199,9 @@ def test_an_overlay_changes_the_keys_it_names_and_no_other(write: Write) -> None
         "base: experiment.yaml\ndata: {source: s3://team/flights.parquet}\nfeatures: {request: [carrier]}\n",
     )
     plain, laid_over = arguments.read(below), arguments.read(above)
-    data, features = json.loads(laid_over["data"]), json.loads(laid_over["features"])
-    assert laid_over["source"] == "s3://team/flights.parquet"
-    assert data == json.loads(plain["data"])
-    assert features == json.loads(plain["features"]) | {"request": ["carrier"]}
-    same = plain.keys() - {"source", "features"}
+    assert laid_over["data"] == plain["data"] | {"source": "s3://team/flights.parquet"}
+    assert laid_over["features"] == plain["features"] | {"request": ["carrier"]}
+    same = plain.keys() - {"data", "features"}
     assert {name: laid_over[name] for name in same} == {name: plain[name] for name in same}
 
 

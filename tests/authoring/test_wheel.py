@@ -31,13 +31,13 @@ resolve, ingest = catalog.load("resolve"), catalog.load("ingest")
 
 
 @dsl.pipeline
-def nightly(source: str, data: str):
+def nightly(source: str, data: dict):
     now = resolve(source=source).set_caching_options(False)
     ingest(source=now.outputs["source"], source_version=now.outputs["version"], data=data)
 
 
 compiler.Compiler().compile(nightly, "nightly.yaml")
-kfp_spec.check(pipeline_spec.read(Path("nightly.yaml")), {"source": "rows.csv", "data": "{}"}, TOOLCHAINS)
+kfp_spec.check(pipeline_spec.read(Path("nightly.yaml")), {"source": "rows.csv", "data": {}}, TOOLCHAINS)
 try:
     repository()
 except InputError as error:

@@ -1,12 +1,25 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
 
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment, Features, Resources, Window
+from trainwright.experiment import (
+    Data,
+    Experiment,
+    Imported,
+    Query,
+    Resources,
+    Section,
+    Training,
+    Window,
+    read_network,
+)
 
 GOOD = """
 schema_version: 1
@@ -37,18 +50,13 @@ def refusal(tmp_path: Path, text: str) -> str:
     return str(refused.value)
 
 
-def test_a_good_file_becomes_arguments_with_absolute_paths_and_texts(tmp_path: Path) -> None:
+def test_a_good_file_becomes_arguments_with_absolute_paths(tmp_path: Path) -> None:
     given = arguments.read(written(tmp_path, GOOD))
-    assert given["source"] == str(tmp_path / "rows.parquet")
-    assert given["schema"] == "feature { name: 'x' }"
+    assert given["data"]["source"] == str(tmp_path / "rows.parquet")
+    assert given["schema"] == str(tmp_path / "schema.pbtxt")
     assert given["commit"] == "none"
-    assert f"sqlite:///{tmp_path}/mlflow.db" in given["registry"]
+    assert given["registry"]["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
     assert Data.parse(given["data"], "data").splits["train"].start.isoformat() == "2013-01-01T00:00:00+00:00"
-
-
-def test_what_the_evaluation_slices_by_is_asked_of_the_training_set(tmp_path: Path) -> None:
-    given = arguments.read(written(tmp_path, GOOD + "evaluation: {slices: [origin, carrier]}\n"))
-    assert Features.parse(given["features"], "features").needed == ("origin", "carrier")
 
 
 def test_all_errors_are_reported_at_once_with_their_full_path(tmp_path: Path) -> None:
@@ -133,6 +141,68 @@ def test_a_section_survives_its_json() -> None:
     )
     assert Data.parse(experiment.data.to_json(), "data") == experiment.data
     assert experiment.data.splits["train"].start.isoformat() == "2013-01-01T00:00:00+00:00"
+
+
+def test_a_section_arrives_unchanged_through_the_doubles_of_a_kubeflow_parameter() -> None:
+    section = Training(epochs=100, seed=2**53 - 1, learning_rate=0.25, betas=(0.5, 0.75))
+    assert Training.parse(through_kubeflow(section.to_parameter()), "parameter training") == section
+
+
+@pytest.mark.parametrize("kind", ["mlp", "ft_transformer", "trees"])
+def test_a_section_travels_with_its_kind_and_without_its_defaults(kind: str) -> None:
+    network = read_network({"kind": kind, "min_category_rows": 10, "max_categories": 7})
+    assert network.to_parameter() == {"kind": kind, "max_categories": 7}
+    assert read_network(network.to_parameter()) == network
+
+
+def test_a_limit_that_is_switched_off_travels_without_null() -> None:
+    section = Training.check({"guards": {"spike": None, "slow": None}}, "training")
+    for as_written in (False, True):
+        found = section.to_parameter(as_written=as_written)
+        assert found == {"guards": {"spike": "never", "slow": "never"}}
+    assert Training.parse(section.to_parameter(), "parameter training") == section
+
+
+def through_kubeflow(section: dict[str, Any]) -> dict[str, Any]:
+    """Turn every number into a double, as a protobuf Struct does."""
+    struct = Struct()
+    struct.update(section)
+    return dict(MessageToDict(struct))
+
+
+@pytest.mark.parametrize(
+    ("section", "data", "message"),
+    [
+        (
+            Training,
+            {"epochs": 2.5},
+            "epochs: Input should be a valid integer, got a number with a fractional",
+        ),
+        (Training, {"seed": 2**53}, "seed: 9007199254740992 has too many digits"),
+        (Training, {"seed": float(2**53)}, "whole numbers up to 9007199254740991 on exactly"),
+        (
+            Query,
+            {"select": "s", "tables": ["t"], "parameters": {"id": 2**60}},
+            "parameters: 1152921504606846976 has too many digits",
+        ),
+        (
+            Imported,
+            {"kind": "module", "path": "a:b", "options": {"deep": [None]}},
+            "options: null cannot be passed to a step; leave the key out",
+        ),
+        (
+            Imported,
+            {"kind": "module", "path": "a:b", "options": {"deep": [{"id": 2**60}]}},
+            "options: 1152921504606846976 has too many digits",
+        ),
+    ],
+)
+def test_a_number_that_kubeflow_would_change_is_rejected(
+    section: type[Section], data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        section.check(data, "parameter")
+    assert message in str(refused.value)
 
 
 def test_a_section_that_is_not_json_names_the_parameter() -> None:

@@ -116,9 +116,8 @@ def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None
     (tmp_path / "schema.pbtxt").write_text("")
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     given = arguments.read(tmp_path / "experiment.yaml")
-    data = json.loads(given["data"])
-    assert data["sql"]["password_file"] == f"{SECRETS}/password"
-    assert given["source"] == "postgresql://db.example:5432/flights"
+    assert given["data"]["sql"]["password_file"] == f"{SECRETS}/password"
+    assert given["data"]["source"] == "postgresql://db.example:5432/flights"
 
 
 @pytest.mark.parametrize("name", ["steps", "jobs"])

@@ -8,16 +8,6 @@ import yaml
 from tests.kubeflow.pipeline import DATA
 
 SERVICE = "acceptance"
-SCHEMA = """
-feature { name: "id" type: INT presence { min_fraction: 1 min_count: 1 } }
-feature { name: "at" type: INT presence { min_fraction: 1 min_count: 1 } }
-feature { name: "shop" type: BYTES domain: "shop" presence { min_fraction: 1 min_count: 1 } }
-feature { name: "queue" type: FLOAT presence { min_fraction: 1 min_count: 1 }
-  float_domain { min: 0 max: 1 } }
-feature { name: "late" type: INT presence { min_fraction: 1 min_count: 1 }
-  int_domain { min: 0 max: 1 is_categorical: true } }
-string_domain { name: "shop" value: "east" value: "north" value: "south" value: "west" }
-"""
 SIZES = {
     "ingest": ("300m", "1G"), "validate": ("600m", "2G"), "join": ("600m", "1500M"), "score": ("300m", "1G"),
     "evaluate": ("300m", "1G"), "probe": ("600m", "1500M"),
@@ -35,20 +25,19 @@ DRIFTED: dict[str, Any] = {
 
 
 def write(folder: Path, name: str, source: str, tracking_uri: str, **changes: dict[str, Any]) -> Path:
-    """Write the file, and the schema beside it.
+    """Write the file.
 
     Args:
-        folder: Where both go.
+        folder: Where it goes.
         name: Of the file, without a suffix.
         source: Folder or URI of what ``sample`` has written.
         tracking_uri: Address of MLflow as the pods reach it.
         changes: Keys of sections, laid over the section.
     """
-    (folder / f"{name}.pbtxt").write_text(SCHEMA)
     repository = f"{source}/feature_repo"
     file: dict[str, Any] = {
         "schema_version": 1,
-        "schema_file": f"{name}.pbtxt",
+        "schema_file": f"{source}/schema.pbtxt",
         "data": DATA | {"source": f"{source}/rows.csv"},
         "validation": {"on_missing_baseline": "bootstrap", "ignore": ["id", "at"]},
         "features": {

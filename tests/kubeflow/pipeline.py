@@ -1,7 +1,7 @@
 """A pipeline small enough for any cluster: it makes rows and features, ingests the rows, and summarizes."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 from kfp import compiler, dsl
 
@@ -17,17 +17,28 @@ DATA = {
     "split_by": "id",
     "min_rows": 10,
 }
+SCHEMA = """
+feature { name: "id" type: INT presence { min_fraction: 1 min_count: 1 } }
+feature { name: "at" type: INT presence { min_fraction: 1 min_count: 1 } }
+feature { name: "shop" type: BYTES domain: "shop" presence { min_fraction: 1 min_count: 1 } }
+feature { name: "queue" type: FLOAT presence { min_fraction: 1 min_count: 1 }
+  float_domain { min: 0 max: 1 } }
+feature { name: "late" type: INT presence { min_fraction: 1 min_count: 1 }
+  int_domain { min: 0 max: 1 is_categorical: true } }
+string_domain { name: "shop" value: "east" value: "north" value: "south" value: "west" }
+"""
 CORES, MEMORY = "400m", "600M"
 ROWS = 2000
 
 
-def sample(rows: dsl.Output[dsl.Dataset], count: int, wait_s: int) -> str:
-    """Write ``rows.csv``, and a Feast repository with one feature of them, below the artifact's folder.
+def sample(rows: dsl.Output[dsl.Dataset], count: int, wait_s: int, schema: str) -> str:
+    """Write rows, their schema, and a Feast repository with one feature of them, below the artifact's folder.
 
     Args:
         rows: The folder. Rows of one count are always the same.
         count: Number of rows.
         wait_s: Seconds to wait first: time for somebody to delete the pod.
+        schema: Text of the schema.
 
     Returns:
         URI of the folder.
@@ -53,6 +64,7 @@ def sample(rows: dsl.Output[dsl.Dataset], count: int, wait_s: int) -> str:
         queue = draw.random() * (0.4 + 0.6 * number / count)  # it grows with time: two spans are not alike
         late = queue + load[(at - start) // day, shop] + draw.gauss(0, 0.2) > 0.9
         lines.append(f"{number},{at:%Y-%m-%dT%H:%M:%SZ},{shop},{queue:.6f},{int(late)}")
+    (Path(rows.path) / "schema.pbtxt").write_text(schema)
     (Path(rows.path) / "rows.csv").write_text("\n".join([*lines, ""]))
     made = pa.array([start + number * day for number, _ in load], pa.timestamp("us", "UTC"))
     table = {"shop": [shop for _, shop in load], "load": list(load.values())}
@@ -128,11 +140,11 @@ def write(folder: Path, name: str, registry: str) -> Path:
 
     @dsl.pipeline(name=name, display_name="Acceptance", description="Checks an installation; safe to delete.")
     def acceptance(
-        missing: str = "", count: int = ROWS, wait_s: int = 0, data: str = json.dumps(DATA)
+        missing: str = "", count: int = ROWS, wait_s: int = 0, data: dict[str, Any] = DATA
     ) -> None:
         finish = tasks.configure(summarize(), cpu=CORES, memory=MEMORY, cached=False)
         with dsl.ExitHandler(finish, name="acceptance"):
-            made = tasks.configure(make(count=count, wait_s=wait_s), cpu=CORES, memory=MEMORY)
+            made = tasks.configure(make(count=count, wait_s=wait_s, schema=SCHEMA), cpu=CORES, memory=MEMORY)
             found = resolve(source=f"{made.outputs['Output']}/rows.csv{missing}", data=data)
             tasks.configure(found, cpu=CORES, memory=MEMORY, cached=False)
             taken = ingest(source=found.outputs["source"], source_version=found.outputs["version"], data=data)

@@ -16,6 +16,8 @@ from components.ingest.component import ingest
 from components.resolve.component import resolve
 from trainwright import tracking
 from trainwright.authoring import arguments, images
+from trainwright.configure.configuration import ELSEWHERE
+from trainwright.experiment import Data
 from trainwright.local import runner
 from trainwright.local.execution import Environments
 
@@ -45,7 +47,7 @@ def answer(snapshot: dsl.Input[dsl.Dataset], data_version: str, salt: str = "") 
 
 
 @dsl.pipeline(name="reuse")
-def pipeline(source: str, data: str, date: str = "", salt: str = "") -> None:
+def pipeline(source: str, data: dict, date: str = "", salt: str = "") -> None:
     now = resolve(source=source, data=data, date=date).set_caching_options(False)
     taken = ingest(source=now.outputs["source"], source_version=now.outputs["version"], data=data)
     answer(snapshot=taken.outputs["snapshot"], data_version=taken.outputs["Output"], salt=salt)
@@ -112,6 +114,8 @@ class Bench:
         path = self.folder / "experiment.yaml"
         path.write_text(yaml.safe_dump(self.experiment, sort_keys=False))
         given = arguments.read(path) | self.given
+        section = Data.check(given["data"], "data")
+        given |= {"source": section.source, "data": section.to_parameter() | {"source": ELSEWHERE}}
         wanted = {name: value for name, value in given.items() if name in {"source", "data", "date", "salt"}}
         return runner.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
 

@@ -12,6 +12,7 @@ from kfp import components, dsl
 from tests.pipelines import workflow_size
 from trainwright.authoring import arguments
 from trainwright.authoring.tasks import KFP_STORE, STORE
+from trainwright.configure.configuration import SECTIONS, Configuration
 from trainwright.experiment import Resources, Steps
 from trainwright.train.inherited import inherit
 
@@ -59,7 +60,7 @@ def test_every_task_has_resources_retries_and_a_time_limit() -> None:
     executors = pipeline["deploymentSpec"]["executors"]
     limits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     found = dict(tasks(pipeline))
-    assert len(found) == 13
+    assert len(found) == 14
     for name, task in found.items():
         if name != "train":  # amounts set on it would go to its job
             amounts = executors[task["executor"]]["container"]["resources"]
@@ -136,7 +137,12 @@ def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(n
     settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     for task, body in tasks(pipeline):
         mine = settings[body["executor"]]
-        if task in {"hold", "hold-2", "probe"}:  # KFP's launcher copies all that they read and write
+        if task in {
+            "configure",
+            "hold",
+            "hold-2",
+            "probe",
+        }:  # KFP's launcher copies all that they read and write
             assert "secretAsEnv" not in mine
             continue
         references = [*mine["secretAsEnv"], *mine["configMapAsEnv"]]
@@ -178,7 +184,26 @@ def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
     asked = pipeline["root"]["inputDefinitions"]["parameters"].keys()
     others = {"promotion", "materialize_cpu", "materialize_memory"}
-    assert (given.keys() | {"date"}) - others == asked
+    assert (given.keys() | arguments.LIFTED.keys() | {"date"}) - others == asked
+
+
+@pytest.mark.parametrize("name", ["train_and_register", "promote_model"])
+def test_the_form_of_a_new_run_misses_nothing_and_edits_sections_as_objects(name: str) -> None:
+    """The KFP UI marks a parameter without a default as missing, and opens a JSON editor for a STRUCT."""
+    pipeline, *_ = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
+    declared = pipeline["root"]["inputDefinitions"]["parameters"]
+    assert [name for name, entry in declared.items() if "defaultValue" not in entry] == []
+    kinds = {name: entry["parameterType"] for name, entry in declared.items()}
+    sections = kinds.keys() & {*SECTIONS, "promotion", "request"}
+    assert {name for name, kind in kinds.items() if kind == "STRUCT"} == sections
+
+
+def test_each_section_passes_through_the_step_that_checks_all_of_them() -> None:
+    pipeline, _ = spec()
+    for name, task in tasks(pipeline):
+        for entry in task.get("inputs", {}).get("parameters", {}).values():
+            if name != "configure" and (source := entry.get("componentInputParameter", "")):
+                assert source.removeprefix("pipelinechannel--") not in SECTIONS, name
 
 
 def test_the_size_of_a_steps_pod_is_a_parameter_that_reaches_it_through_every_group() -> None:
@@ -236,7 +261,7 @@ def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:
     """On a cluster an artifact counts by its number, which is another one whenever its task has run."""
     pipeline, _ = spec()
     cached = [task for name, task in tasks(pipeline) if name not in ALWAYS_LOOKS]
-    assert len(cached) == 7
+    assert len(cached) == 8
     for task in cached:
         for given in task.get("inputs", {}).get("artifacts", {}).values():
             producer = (
@@ -249,9 +274,13 @@ def test_the_workflow_of_the_longest_run_of_the_example_stays_below_argos_limit(
     """Above 1 MiB Argo compresses the nodes, and KFP 2.17's API lists none of the run's tasks."""
     pipeline, platform = spec()
     inputs = pipeline["root"]["inputDefinitions"]["parameters"]
-    given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
+    config = ROOT / "examples" / "flights" / "flights.yaml"
+    given = arguments.lifted(arguments.read(config), inputs.keys())
     passed = {name: value for name, value in given.items() if name in inputs}
-    nodes = workflow_size.nodes(pipeline, platform, passed, not_taken={"model-held", "data-refused"})
+    defaults = {name: entry["defaultValue"] for name, entry in inputs.items()}
+    outputs = {"configure": Configuration.of(arguments.load(config))._asdict()}
+    closed = {"model-held", "data-refused"}
+    nodes = workflow_size.nodes(pipeline, platform, defaults | passed, closed, outputs)
     assert nodes + workflow_size.specification(pipeline, platform) < WORKFLOW_BYTES
 
 

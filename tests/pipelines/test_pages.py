@@ -1,5 +1,6 @@
 """Every command of the pages is run, or stands in a short list with the reason why it is not."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,7 +52,8 @@ def one_step(world: World, words: list[str]) -> list[str]:
     """Run one component in place of a pipeline of minutes; what is asked of the run stays as it is."""
     read = arguments.read(world.folder / "experiment.yaml")
     given = ["compiled/components/resolve.yaml"]
-    given += [part for name in ("source", "data") for part in ("--param", f"{name}={read[name]}")]
+    values = {"source": read["data"]["source"], "data": json.dumps(read["data"])}
+    given += [part for name, value in values.items() for part in ("--param", f"{name}={value}")]
     words = [
         "resolve" if before == "--from" else word for before, word in zip(["", *words], words, strict=False)
     ]

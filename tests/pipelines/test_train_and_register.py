@@ -19,7 +19,7 @@ from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
 from trainwright.local import runner
 
-WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "probe")
+WORKING = ("configure", "ingest", "validate", "join", "train", "score", "evaluate", "probe")
 
 
 def output(task: dict[str, Any], name: str) -> Path:
@@ -70,6 +70,29 @@ def test_run_again_unchanged_everything_is_reused(
     assert entry["registered_before"] is True
 
 
+def test_a_changed_limit_repeats_only_the_gate_that_applies_it(
+    finished: dict[str, dict[str, Any]], job: Path, runs: Path
+) -> None:
+    """The parameter overrides the file's limit, which the model passes."""
+    done = run(job / "experiment.yaml", runs, "--json", "--param", "min_auc=0.99")
+    assert done.returncode == 12, done.stderr
+    again = tasks(events(done))
+    states = {name: again[name]["state"] for name in WORKING if name in again}
+    assert states == dict.fromkeys(WORKING[1:-2], "cached") | {"configure": "done", "evaluate": "done"}
+    verdict = json.loads((output(again["evaluate"], "verdict") / "verdict.json").read_text())
+    assert 0.99 in [rule["limit"] for rule in verdict["rules"]]
+
+
+def test_an_empty_form_ends_at_once_with_the_list_of_what_is_missing(tmp_path: Path) -> None:
+    done = trainwright("run", "train_and_register", "--runs", tmp_path, "--json")
+    assert done.returncode == 10, done.stdout
+    seen = tasks(events(done))
+    assert {name for name, task in seen.items() if task["state"] == "failed"} == {"configure"}
+    assert "ingest" not in seen or seen["ingest"]["state"] == "skipped"
+    for key in ("data.source", "data.splits", "features.service", "registry.model", "schema_file"):
+        assert f"{key}: missing" in seen["configure"]["error"]["what"]
+
+
 def test_no_secret_of_the_surroundings_is_written_anywhere(
     finished: dict[str, dict[str, Any]], job: Path, runs: Path
 ) -> None:
@@ -103,11 +126,9 @@ def test_promote_model_brings_the_registered_version_into_production_once(
     shutil.copyfile(job / "registry" / "mlflow.db", tmp_path / "registry" / "mlflow.db")
     shutil.copytree(job / "registry" / "audit", tmp_path / "registry" / "audit")
     given = {
-        "registry": json.dumps(
-            {"model": "flight-delay", "tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"}
-        ),
-        "promotion": json.dumps({"path": ["production"], "four_eyes": False}),
-        "request": json.dumps(asked),
+        "registry": {"model": "flight-delay", "tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"},
+        "promotion": {"path": ["production"], "four_eyes": False},
+        "request": asked,
     }
     compiled = ROOT / "compiled" / "pipelines" / "promote_model.yaml"
     for done_before in (False, True):

@@ -11,6 +11,7 @@ had 104 nodes with 1,199,911 bytes; the estimate from what was compiled then is 
 
 import json
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 NODE = 1_100
@@ -56,8 +57,17 @@ def nodes(
     platform: Mapping[str, Any],
     arguments: Mapping[str, object],
     not_taken: Collection[str] = (),
+    outputs: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> int:
-    """Return the bytes of all nodes of a run; ``not_taken`` names the conditions that do not hold in it."""
+    """Return the bytes of all nodes of a run.
+
+    Args:
+        pipeline: The pipeline's specification.
+        platform: Its platform's settings.
+        arguments: Of the run.
+        not_taken: Conditions that do not hold in it.
+        outputs: What tasks return, by task; where nothing is given, a digest.
+    """
     kubernetes = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     executors = pipeline["deploymentSpec"]["executors"]
     total = DRIVER * (quoted(pipeline["root"]) + quoted({"parameterValues": dict(arguments)})) + 4 * NODE
@@ -66,7 +76,7 @@ def nodes(
         group, values = waiting.pop()
         for name, task in group["tasks"].items():
             component = pipeline["components"][task["componentRef"]["name"]]
-            passed = {key: _value(entry, values) for key, entry in _parameters(task).items()}
+            passed = {key: _value(entry, values, outputs) for key, entry in _parameters(task).items()}
             total += DRIVER * (quoted(component) + quoted(task) + quoted(name))
             if "dag" in component:
                 total += 4 * NODE
@@ -92,8 +102,12 @@ def _parameters(task: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(task.get("inputs", {}).get("parameters", {}))
 
 
-def _value(entry: Mapping[str, Any], values: Mapping[str, object]) -> object:
-    """Return a parameter's value: a constant, an argument of the run, or a digest for what a step says."""
+def _value(
+    entry: Mapping[str, Any], values: Mapping[str, object], outputs: Mapping[str, Mapping[str, object]]
+) -> object:
+    """Return a parameter's value: a constant, an argument of the run, or what a step returns."""
+    if said := entry.get("taskOutputParameter"):
+        return outputs.get(said["producerTask"], {}).get(said["outputParameterKey"], 64 * "0")
     if "componentInputParameter" in entry:
         name = str(entry["componentInputParameter"])
         return values.get(name, values.get(name.removeprefix("pipelinechannel--"), 64 * "0"))

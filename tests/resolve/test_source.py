@@ -109,19 +109,21 @@ def test_features_and_baseline_are_digested_beside_the_source(source: Path, tmp_
     (tmp_path / "features" / "a.parquet").write_text("first")
     (tmp_path / "2026-01-31.json").write_text("{}")
     features, baseline = str(tmp_path / "features" / "*.parquet"), str(tmp_path / "{date}.json")
-    found = resolve(str(source), tmp_path / "out", date="2026-01-31", features=features, baseline=baseline)
+    found = resolve(
+        str(source), tmp_path / "out", date="2026-01-31", beside={"features": features, "baseline": baseline}
+    )
     alone = resolve(features, tmp_path / "alone")
-    assert (found.features.version, found.features.source) == (alone.version, features)
-    assert found.baseline.source == str(tmp_path / "2026-01-31.json")
+    assert (found.beside["features"].version, found.beside["features"].source) == (alone.version, features)
+    assert found.beside["baseline"].source == str(tmp_path / "2026-01-31.json")
     outputs = Record.read(tmp_path / "out").outputs
-    assert (outputs["features"], outputs["baseline"]) == (alone.version, found.baseline.version)
+    assert (outputs["features"], outputs["baseline"]) == (alone.version, found.beside["baseline"].version)
     assert Listing.read(tmp_path / "out" / "features").content_digest == alone.version
     (tmp_path / "features" / "a.parquet").write_text("other")
-    again = resolve(str(source), tmp_path / "again", features=features)
-    assert again.version == found.version != again.features.version
-    assert (again.baseline.version, again.baseline.source) == ("", "")
+    again = resolve(str(source), tmp_path / "again", beside={"features": features, "baseline": ""})
+    assert again.version == found.version != again.beside["features"].version
+    assert (again.beside["baseline"].version, again.beside["baseline"].source) == ("", "")
 
 
 def test_a_baseline_that_is_not_there_is_named(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.json"):
-        resolve(str(source), tmp_path / "out", baseline=str(tmp_path / "nothing.json"))
+        resolve(str(source), tmp_path / "out", beside={"baseline": str(tmp_path / "nothing.json")})

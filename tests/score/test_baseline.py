@@ -8,7 +8,7 @@ from tests.train.problems import ROWS, Outcome, flights, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
-from trainwright.experiment import Evaluation, Registry
+from trainwright.experiment import Registry
 from trainwright.score.baseline import Asked, Scored, score_rows
 
 
@@ -33,7 +33,7 @@ def score(training_set: Path, folder: Path, model: Path | None, digest: str = ""
     if model:
         asked = Asked(digest or Model.read(model).digest, model.as_uri(), registry)
     places = {"predictions": folder / "predictions", "summary": folder / "summary.md"}
-    return score_rows(training_set, Snapshot.read(training_set).digest, Evaluation(), asked, **places)
+    return score_rows(training_set, Snapshot.read(training_set).digest, "evaluate", asked, **places)
 
 
 def rows(folder: Path) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ import pytest
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import MARK
+from trainwright.storage import take_listing
 from trainwright.tables import write_snapshot
 from trainwright.verdicts import Verdict
 
@@ -39,7 +40,7 @@ def as_compiled(folder: Path) -> Path:
     return path
 
 
-def execute(folder: Path, snapshot: Path, **values: str) -> subprocess.CompletedProcess[str]:
+def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.CompletedProcess[str]:
     outputs = {name: artifact(name, kind, folder / "out" / name) for name, kind in OUTPUTS.items()}
     order = {
         "inputs": {
@@ -71,6 +72,13 @@ def snapshot(tmp_path: Path, rows: Any) -> Path:
     return tmp_path / "snapshot"
 
 
+def schema(folder: Path, text: str) -> dict[str, str]:
+    """Write a schema, and return it by reference, as ``resolve`` does."""
+    path = folder / "schema.pbtxt"
+    path.write_text(text)
+    return {"schema": str(path), "schema_version": take_listing(str(path)).content_digest}
+
+
 def version(folder: Path) -> str:
     return Snapshot.read(folder).digest
 
@@ -82,8 +90,8 @@ def test_a_component_returns_its_decision_and_leaves_report_summary_and_metrics(
         tmp_path,
         snapshot,
         data_version=version(snapshot),
-        schema=schema_text,
-        validation='{"ignore": ["plan"], "on_missing_baseline": "bootstrap"}',
+        **schema(tmp_path, schema_text),
+        validation={"ignore": ["plan"], "on_missing_baseline": "bootstrap"},
     )
     assert done.returncode == 0, done.stderr
     said = json.loads((tmp_path / "executor_output.json").read_text())
@@ -108,9 +116,22 @@ def test_a_component_returns_its_decision_and_leaves_report_summary_and_metrics(
 def test_wrong_parameters_end_with_one_json_line_and_the_code_of_bad_input(
     tmp_path: Path, snapshot: Path, schema_text: str
 ) -> None:
-    done = execute(tmp_path, snapshot, data_version="", schema=schema_text, validation='{"ignroe": []}')
+    found = schema(tmp_path, schema_text)
+    done = execute(tmp_path, snapshot, data_version="", **found, validation={"ignroe": []})
     assert done.returncode == 10
     record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
     assert (record["component"], record["where"]) == ("validate", "parameter validation")
     assert record["what"] == "1 thing is wrong\n  ignroe: unknown key; did you mean ignore?"
     assert not (tmp_path / "out" / "verdict").exists()
+
+
+def test_a_schema_that_changed_after_it_was_listed_is_rejected(
+    tmp_path: Path, snapshot: Path, schema_text: str
+) -> None:
+    found = schema(tmp_path, schema_text)
+    (tmp_path / "schema.pbtxt").write_text(schema_text + "# edited meanwhile\n")
+    done = execute(tmp_path, snapshot, data_version=version(snapshot), **found)
+    assert done.returncode == 10
+    record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
+    assert f"expected the schema {found['schema_version'][:12]}, found " in record["what"]
+    assert record["where"] == found["schema"]

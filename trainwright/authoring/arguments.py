@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +21,15 @@ BASE = "base"
 
 SQLITE = "sqlite:///"
 
-ELSEWHERE = "parameter source"
-"""What the section ``data`` names as its source in a pipeline: the place has a parameter of its own."""
+LIFTED = {
+    "source": ("data", "source"),
+    "model_name": ("registry", "model"),
+    "learning_rate": ("training", "learning_rate"),
+    "epochs": ("training", "epochs"),
+    "min_auc": ("evaluation", "min_auc"),
+    "claim": ("resources", "claim"),
+}
+"""Keys that are parameters of ``train_and_register`` of their own, by the parameter's name."""
 
 Given = TypeVar("Given", bound=Section)
 
@@ -131,39 +138,53 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the pipeline's arguments: one JSON string a section, files by absolute path or by content.
+    """Return the pipeline's arguments: each section as a JSON object with the keys that the file sets.
 
-    Relative paths in the file are relative to the file.
+    Relative paths in the file are relative to the file, and absolute in the arguments.
 
     Raises:
         InputError: As :func:`load`; or a file that the experiment names is missing.
     """
     experiment = load(path)
     folder = path.resolve().parent
-    # A slice that is not there would otherwise be found only after the training.
-    needed = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.columns]))
-    features = _placed(experiment.features, ("repository", "source"), folder, needed=needed)
+    features = _placed(experiment.features, ("repository", "source"), folder)
     registry = _placed(experiment.registry, ("tracking_uri", "audit"), folder)
     validation = _placed(experiment.validation, ("baseline", "statistics_store"), folder)
     data = _placed_data(experiment.data, folder)
+    sections = {
+        "data": data,
+        "validation": validation,
+        "features": features,
+        "network": experiment.network,
+        "training": experiment.training,
+        "resources": experiment.resources,
+        "evaluation": experiment.evaluation,
+        "registry": registry,
+        "promotion": experiment.promotion,
+    }
     return {
-        "source": data.source,
-        "feature_source": features.source,
-        "data": data.model_copy(update={"source": ELSEWHERE}).to_json(),
-        "schema": _text(folder / experiment.schema_file, path),
-        "validation": validation.to_json(),
-        "baseline": validation.baseline,
-        "features": features.to_json(),
-        "network": experiment.network.to_json(),
-        "training": experiment.training.to_json(),
-        "resources": experiment.resources.to_json(),
-        "evaluation": experiment.evaluation.to_json(),
-        "registry": registry.to_json(),
-        "promotion": experiment.promotion.to_json(),
+        **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
+        "schema": _schema(experiment.schema_file, folder, path),
         "claim": experiment.resources.claim,
         "commit": commit(folder),
         **experiment.steps.parameters(),
     }
+
+
+def lifted(arguments: dict[str, Any], parameters: Collection[str]) -> dict[str, Any]:
+    """Move keys that a pipeline has as parameters of their own out of the sections: each value has one place.
+
+    Args:
+        arguments: As :func:`read` returns them.
+        parameters: Names of the pipeline's parameters.
+    """
+    result = dict(arguments)
+    for name, (section, key) in LIFTED.items():
+        fixed = name == "epochs" and result.get(section, {}).get("steps")  # the steps end the training
+        if name in parameters and result.get(section, {}).get(key) is not None and not fixed:
+            result[section] = dict(result[section])
+            result[name] = result[section].pop(key)
+    return result
 
 
 def read_materialize(path: Path) -> dict[str, Any]:
@@ -178,11 +199,11 @@ def read_materialize(path: Path) -> dict[str, Any]:
     if section is None:
         return {}
     placed = _placed(section, ("repository", "source", "state"), path.resolve().parent)
-    return {"feature_source": placed.source, "materialize_section": placed.to_json()}
+    return {"feature_source": placed.source, "materialize_section": placed.to_parameter(as_written=True)}
 
 
 def read_promotion(path: Path) -> str:
-    """Return the section ``promotion`` of an experiment file, as JSON.
+    """Return the section ``promotion`` of an experiment file, as the text of a JSON object.
 
     Raises:
         InputError: As :func:`load`.
@@ -191,7 +212,7 @@ def read_promotion(path: Path) -> str:
 
 
 def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
-    """Return the section ``registry`` for a model, as JSON.
+    """Return the section ``registry`` for a model, as the text of a JSON object.
 
     Args:
         name: The registered model.
@@ -239,15 +260,20 @@ def _absolute(uri: str, folder: Path) -> str:
     return uri if "://" in uri else os.path.abspath(folder / uri)
 
 
-def _text(path: Path, named_in: Path) -> str:
+def _schema(name: str, folder: Path, named_in: Path) -> str:
+    """Return the absolute path or the URI of the schema; a file of this machine must be readable text."""
+    place = _absolute(name, folder)
+    if "://" in place:
+        return place
     try:
-        return path.read_text()
+        Path(place).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"schema_file cannot be read: {error}",
             where=str(named_in),
             hint="Make a first one with `trainwright schema infer`, review it, and commit it.",
         ) from None
+    return place
 
 
 def commit(folder: Path) -> str:

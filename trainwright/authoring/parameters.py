@@ -30,6 +30,7 @@ def arguments(compiled: Path, config: Path | None, params: Sequence[str], date: 
         given = experiments.read(config)
         if "materialize_section" in parameters:
             given |= experiments.read_materialize(config)
+        given = experiments.lifted(given, parameters)
         found = {name: value for name, value in given.items() if name in parameters}
     for text in [*params, *_dated(compiled, date)]:
         name, equals, value = text.partition("=")

@@ -21,7 +21,9 @@ class Experiment(Section):
 
     schema_version: Literal[1] = Field(1, description="Version of this file's form.")
     data: Data
-    schema_file: Name = Field(description="Reviewed TFDV schema (.pbtxt), beside this file.")
+    schema_file: Name = Field(
+        description="Reviewed TFDV schema (.pbtxt): a file, relative to this one, or a URI in an object store."
+    )
     validation: Validation = Field(default_factory=Validation)
     features: Features
     network: Network = Field(default_factory=Mlp)

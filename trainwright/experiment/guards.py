@@ -29,18 +29,18 @@ class Guards(Section):
         12.0,
         gt=3,
         description="Robust deviations of the smoothed loss above its recent median at which the training "
-        "has diverged; null: never.",
+        "has diverged; null or `never`: never.",
     )
     window: int = Field(200, ge=20, description="Steps that count as recent.")
     norm_spike: float | None = Field(
         20.0,
         gt=1,
-        description="Times its recent median at which the norm of a gradient is worth a warning; null: none.",
+        description="Times its recent median at which the norm of a gradient is worth a warning; null or `never`: none.",
     )
     slow: float | None = Field(
         2.0,
         gt=1,
-        description="Times the others' median at which a process that computes slower is named; null: none.",
+        description="Times the others' median at which a process that computes slower is named; null or `never`: none.",
     )
     halve_micro_batch: bool = Field(
         False,

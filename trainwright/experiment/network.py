@@ -155,7 +155,7 @@ Network: TypeAlias = Annotated[
 
 
 def read_network(data: object, where: str = "network") -> Network:
-    """Validate the section, given as plain data or as JSON text.
+    """Validate the section, passed as plain data or as JSON text.
 
     Raises:
         InputError: It is not JSON, is of an unknown kind, or has any wrong key or value; all are named.

@@ -1,10 +1,10 @@
-"""What every section of an experiment file has in common: frozen, validated, all its errors at once."""
+"""Base class of all sections of the experiment file: frozen and validated; all errors are reported together."""
 
 import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -13,12 +13,22 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
 
 from trainwright.errors import InputError
+
+LARGEST = 2**53 - 1
+"""Largest whole number that Kubeflow passes on exactly: its JSON parameters hold every number as a double."""
+
+NEVER = "never"
+"""What stands for ``null`` where a limit that has a default is switched off."""
+
+TAG = "kind"
+"""The key by which one of several models is chosen for a section; its default is another one in each."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
@@ -44,20 +54,45 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch_for_a_number(cls, value: object, about: ValidationInfo) -> object:
-        """Refuse ``yes``, ``on`` and ``true`` where a number is wanted: pydantic takes them for 1."""
+        """Reject ``yes``, ``on`` and ``true`` where a number is expected: pydantic reads them as 1."""
         if isinstance(value, bool) and _is_number(cls.model_fields[str(about.field_name)].annotation):
             raise ValueError("a number is wanted")
         return value
 
+    @field_validator("*", mode="before")
     @classmethod
-    def parse(cls, text: str, where: str) -> Self:
-        """Read a section from the JSON string that a component was given.
+    def _never_is_null(cls, value: object, about: ValidationInfo) -> object:
+        """Read :data:`NEVER` where a limit can be switched off."""
+        field = cls.model_fields[str(about.field_name)]
+        off = value == NEVER and isinstance(field.default, float)
+        return None if off and type(None) in _kinds(field.annotation) else value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _exact_on_kubeflow(cls, value: object, about: ValidationInfo) -> object:
+        """Reject a whole number that Kubeflow would round on its way to a step."""
+        kinds = set(_kinds(cls.model_fields[str(about.field_name)].annotation))
+        if Any in kinds and _holds_null(value):
+            raise ValueError("null cannot be passed to a step; leave the key out")
+        if kinds & {int, Any} and (found := _rounded(value)) is not None:
+            raise ValueError(
+                f"{found} has too many digits: Kubeflow passes whole numbers up to {LARGEST} on exactly"
+            )
+        return value
+
+    @classmethod
+    def parse(cls, given: str | Mapping[str, Any], where: str) -> Self:
+        """Read a section from a component's parameter: a JSON object, or the text of one.
+
+        A whole number may arrive as a float, such as 100.0, for Kubeflow holds every number as a double.
 
         Raises:
             InputError: The text is not JSON, or has any wrong key or value; all are named.
         """
+        if not isinstance(given, str):
+            return cls.check(given, where)
         try:
-            data = json.loads(text)
+            data = json.loads(given)
         except json.JSONDecodeError as error:
             raise InputError(f"not JSON: {error}", where=where) from None
         return cls.check(data, where)
@@ -79,8 +114,30 @@ class Section(BaseModel):
             ) from None
 
     def to_json(self) -> str:
-        """Write the section as one canonical JSON string: the form in which components take it."""
+        """Return the section as one canonical JSON string."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def to_parameter(self, *, as_written: bool = False) -> dict[str, Any]:
+        """Return the section as a JSON object without ``null``: the form in which components take it.
+
+        A key that has its default is left out: KFP copies a parameter into a dozen places of a run. kfp's own
+        runner rejects ``null`` inside of a parameter; where a limit is switched off, :data:`NEVER` says so.
+
+        Args:
+            as_written: Write the keys that were set, also to their defaults.
+        """
+        data = self.model_dump(
+            mode="json", exclude_none=True, exclude_unset=as_written, exclude_defaults=not as_written
+        )
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Section) and name in data:
+                data[name] = value.to_parameter(as_written=as_written)
+            elif value is None and isinstance(field.default, float):
+                data[name] = NEVER
+            elif name == TAG:
+                data[name] = value
+        return data
 
 
 def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
@@ -107,6 +164,35 @@ def _is_number(annotation: Any) -> bool:
     parts = typing.get_args(annotation) if several else (annotation,)
     kinds = [typing.get_args(part)[0] if typing.get_origin(part) is Annotated else part for part in parts]
     return bool not in kinds and (int in kinds or float in kinds)
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the types of the values that a key may hold, also inside of lists and mappings."""
+    if annotation is JsonValue:
+        yield Any
+    elif typing.get_origin(annotation) is Annotated:
+        yield from _kinds(typing.get_args(annotation)[0])
+    elif parts := typing.get_args(annotation):
+        for part in parts:
+            yield from _kinds(part)
+    else:
+        yield annotation
+
+
+def _holds_null(value: object) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(map(_holds_null, value)) if isinstance(value, list | tuple) else value is None
+
+
+def _rounded(value: object) -> int | float | None:
+    """Return the first whole number in a value that a double does not hold exactly; sections are left out."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return next((found for entry in value if (found := _rounded(entry)) is not None), None)
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    return value if whole and abs(value) > LARGEST else None  # type: ignore[arg-type, return-value]
 
 
 def kind_of(name: str) -> str:

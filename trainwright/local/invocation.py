@@ -15,7 +15,6 @@ from trainwright import errors
 from trainwright.artifacts.facts import facts_of
 from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline, Step
-from trainwright.documents import canonical
 from trainwright.local.cache import Digests
 from trainwright.local.kfp_local import Call, Container
 from trainwright.local.kfp_spec import filled_in, is_plain, whole
@@ -259,16 +258,15 @@ tests/ingest/test_runner.py holds ``ingest`` to it: the same bytes by any number
 def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a step's call, without what only says how fast it is to work.
 
-    What cannot be read as JSON with that key stays as it is: a needless miss, never a wrong hit.
+    A value without that key stays as it is: a needless miss, never a wrong hit.
     """
     kept = dict(parameters)
     for verb, (parameter, part, key) in PACE.items():
         if _is_ours(step, verb):
             section = _object(kept.get(parameter))
             if key in _object(section.get(part)):
-                kept[parameter] = canonical(
-                    section | {part: {name: value for name, value in section[part].items() if name != key}}
-                )
+                rest = {name: value for name, value in section[part].items() if name != key}
+                kept[parameter] = section | {part: rest}
     return kept
 
 
@@ -287,10 +285,5 @@ def _container(path: Path, _written_ns: int) -> Mapping[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, or the one that a text holds; an empty one for anything else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            return {}
+    """Return a value that is a JSON object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}

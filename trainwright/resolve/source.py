@@ -1,9 +1,12 @@
 """What a source holds now: which files, rows or version, how large, how old, and what is in them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError
@@ -19,7 +22,7 @@ from trainwright.tracking import Stopwatch
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """A source of plain files that a run reads beside its rows: offline features, or a baseline.
+    """Plain files that a run reads beside its rows: offline features, a baseline or a schema.
 
     Attributes:
         source: With its date filled in; empty if there is none.
@@ -41,27 +44,24 @@ class Resolved:
         source: The source with its date filled in, and pinned to what was seen where a pin exists; with a
             store, what names its content wherever it lies.
         newest_since: The time that the newest row must reach, ISO 8601; empty if no limit is set.
-        features: The offline files behind the features.
-        baseline: What the model in production accepted.
+        beside: The files that a run reads beside its rows, by name.
     """
 
     listing: Listing
     version: str
     source: str
     newest_since: str = ""
-    features: Beside = Beside()
-    baseline: Beside = Beside()
+    beside: Mapping[str, Beside] = field(default_factory=dict)
 
 
 def resolve(
     source: str,
     folder: Path,
-    data: str = "",
+    data: str | Mapping[str, Any] = "",
     date: str = "",
     scheduled: str = "",
     *,
-    features: str = "",
-    baseline: str = "",
+    beside: Mapping[str, str] = MappingProxyType({}),
     access: Access | None = None,
     now: datetime | None = None,
 ) -> Resolved:
@@ -71,12 +71,12 @@ def resolve(
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` stands for the
             run's date. Empty for an optional source that is absent: an empty listing.
         folder: Where ``listing.json`` and the step's record are written.
-        data: Section ``data``, as JSON; empty for plain files without limits.
+        data: Section ``data``; empty for plain files without limits.
         date: The run's date, as 2026-01-31; empty for the day for which the run was scheduled.
         scheduled: When that was, as 2026-01-31T05:00:00Z; empty, or a placeholder that nothing was put in
             place of, for now.
-        features: Plain files behind the features; ``{date}`` as in the source, empty for none.
-        baseline: The same, of the accepted ``baseline.json``.
+        beside: Plain files that the run reads beside its rows, by name; ``{date}`` as in the source, empty
+            for none.
         access: What may be reached; the hosts of ``data`` if absent.
         now: The present, for the age of objects; the clock's if absent.
 
@@ -95,9 +95,8 @@ def resolve(
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     others = {
-        name: _beside(fill_in(place, day), folder / name, access)
-        for name, place in (("features", features), ("baseline", baseline))
-        if place
+        name: _beside(fill_in(place, day), folder / name, access) if place else Beside()
+        for name, place in beside.items()
     }
     watch.record(
         folder,
@@ -105,12 +104,12 @@ def resolve(
         headline(listing, version),
         config={"source": source, "date": day.isoformat()} if "{date" in source else {"source": source},
         outputs={"source": version, "listing": listing.digest}
-        | {name: found.version for name, found in others.items()},
+        | {name: found.version for name, found in others.items() if found.version},
     )
     name = listing.source
     if section is not None and source:
         name = note_place(listing, version, section, access or Access(hosts=section.hosts))
-    return Resolved(listing=listing, version=version, source=name, newest_since=since, **others)
+    return Resolved(listing=listing, version=version, source=name, newest_since=since, beside=others)
 
 
 def _beside(source: str, folder: Path, access: Access | None) -> Beside:

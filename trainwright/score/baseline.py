@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError
-from trainwright.experiment import Evaluation, LanguageModel, Registry
+from trainwright.experiment import LanguageModel, Registry
 from trainwright.report import markdown
 from trainwright.score.production import bring
 from trainwright.serving import load, load_language_model
@@ -47,7 +47,7 @@ class Scored:
 def score_rows(
     training_set: Path,
     data_version: str,
-    evaluation: Evaluation,
+    split: str,
     asked: Asked,
     *,
     predictions: Path,
@@ -61,7 +61,7 @@ def score_rows(
     Args:
         training_set: Folder of the snapshot that the candidate was made from.
         data_version: The digest it must have.
-        evaluation: Names the split.
+        split: The split that is judged.
         asked: The model.
         predictions: Folder for the snapshot of the predictions; has no manifest where there are none.
         summary: Markdown file: what was scored.
@@ -78,12 +78,12 @@ def score_rows(
     if asked.model:
         with tempfile.TemporaryDirectory() as scratch:
             folder, model = bring(asked.source, asked.model, asked.registry, Path(scratch))
-            scored = _score(folder, model, (training_set, snapshot, evaluation.split), predictions)
+            scored = _score(folder, model, (training_set, snapshot, split), predictions)
     watch.record(
         predictions,
         "score",
         scored.headline,
-        config={"split": evaluation.split, "source": asked.source},
+        config={"split": split, "source": asked.source},
         inputs={"training_set": data_version} | ({"model": asked.model} if asked.model else {}),
         outputs={"predictions": scored.predictions_version} if scored.predictions_version else {},
         parents=[training_set],

@@ -32,11 +32,11 @@ def check_kind(network: Network, training: Training, processes: int, gpus: int) 
         raise InputError("; ".join(wrong), where="network.kind trees")
 
 
-def check_secrets(sections: Mapping[str, str]) -> None:
-    """Refuse parameters that hold a credential: they are stored, and shown on the page of the run.
+def check_secrets(sections: Mapping[str, object]) -> None:
+    """Reject parameters that hold a credential: they are stored, and shown on the page of the run.
 
     Args:
-        sections: The JSON of each section, by name.
+        sections: Each section by name: a JSON object, or the text of one.
 
     Raises:
         InputError: There is one; its place is named, and it is not repeated.
@@ -51,11 +51,11 @@ def check_secrets(sections: Mapping[str, str]) -> None:
         )
 
 
-def _read(text: str) -> Any:
+def _read(section: object) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(section) if isinstance(section, str) else section
     except ValueError:
-        return text
+        return section
 
 
 def _secrets(value: Any, place: str) -> Iterator[str]:

@@ -33,9 +33,9 @@ class Request:
     Attributes:
         training_set: Folder of the training-set snapshot.
         data_version: Digest that its manifest must have.
-        network: Section ``network`` of the experiment, as JSON.
-        training: Section ``training``, as JSON.
-        resources: Section ``resources``, as JSON.
+        network: Section ``network`` of the experiment.
+        training: Section ``training``.
+        resources: Section ``resources``.
         image: Image of the job's pods.
         run: Address of the model artifact: the same at every retry of the same step of the same run.
         step: What the pipeline sets on the step itself, by the names of ``dsl.TaskConfig``'s fields.
@@ -44,9 +44,9 @@ class Request:
 
     training_set: Path
     data_version: str
-    network: str
-    training: str
-    resources: str
+    network: str | Mapping[str, Any]
+    training: str | Mapping[str, Any]
+    resources: str | Mapping[str, Any]
     image: str
     run: str
     step: Mapping[str, Any] = field(default_factory=dict)

@@ -8,16 +8,52 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from trainwright.errors import InputError
+from trainwright.storage import open_file, take_listing
 from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
 
 TRAINING, SERVING = "TRAINING", "SERVING"
 """The two environments of a schema: what is known when a model learns, and when it predicts."""
+
+MAX_BYTES = 10_000_000
+"""Of a schema's text: tens of thousands of columns."""
 
 Kind = Literal["numbers", "categories", "text", "nested"]
 
 _UNCHECKED_STAGES = frozenset(
     schema_pb2.LifecycleStage.Value(name) for name in ("PLANNED", "ALPHA", "DEPRECATED", "DISABLED")
 )
+
+
+def read_schema(uri: str, version: str) -> str:
+    """Return the text of a schema, and check that it is the one that was listed when the run began.
+
+    Args:
+        uri: The schema: a file or a URI.
+        version: Its content digest, as ``resolve`` found it.
+
+    Raises:
+        InputError: It is missing or changed, too large, or not text.
+    """
+    found = take_listing(uri)
+    if found.content_digest != version:
+        raise InputError(
+            f"expected the schema {version[:12] or '(no version was passed)'}, found "
+            f"{found.content_digest[:12]}: it changed after `resolve` listed it",
+            where=uri,
+            hint="Run again: `resolve` lists it first.",
+        )
+    size = sum(file.size for file in found.files)
+    if len(found.files) != 1 or size > MAX_BYTES:
+        raise InputError(
+            f"expected one file of at most {MAX_BYTES:,} bytes, found {len(found.files):,} of {size:,} bytes",
+            where=uri,
+            hint="Name the reviewed schema.pbtxt itself.",
+        )
+    with open_file(uri) as stream:
+        try:
+            return stream.read().decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"not a TFDV schema: {error}", where=uri) from None
 
 
 def parse_schema(text: str, where: str) -> Any:

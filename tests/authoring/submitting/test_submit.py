@@ -59,8 +59,7 @@ def test_what_is_submitted_is_the_package_the_arguments_and_where_they_come_from
 
 
 def test_a_run_is_named_after_its_model_the_time_and_its_key(server: Api, submit: Submit) -> None:
-    registry = json.dumps({"model": "flight-delay"})
-    with_model = submit(("source=gs://rows/a", f"registry={registry}"))
+    with_model = submit(("source=gs://rows/a", 'registry={"model": "flight-delay"}'))
     without = submit()
     names = [run.display_name for run in server.store.runs]
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
@@ -80,8 +79,7 @@ def test_a_name_that_is_chosen_wins_and_the_run_is_found_by_its_key_all_the_same
 
 
 def test_a_description_begins_with_a_sentence_and_keeps_its_labels(server: Api, submit: Submit) -> None:
-    registry = json.dumps({"model": "flight-delay"})
-    begun = submit(("source=gs://rows/a", f"registry={registry}"), labels=("team=ranking",))
+    begun = submit(("source=gs://rows/a", 'registry={"model": "flight-delay"}'), labels=("team=ranking",))
     text = server.store.runs[0].description
     assert text.splitlines()[0] == "A gated pipeline for flight-delay on gs://rows/a."
     assert provenance.read(text) == {"key": begun.key, "team": "ranking"}

@@ -4,7 +4,6 @@ Nothing is found again by them: a run is known by the key in its description, a 
 its unique name. So they may change, and a person may choose another one.
 """
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -65,12 +64,7 @@ def version(digest: str, labels: Mapping[str, str], now: datetime) -> str:
 
 
 def model(arguments: Mapping[str, Any]) -> str:
-    """Return the model's name in the section ``registry``; empty if the arguments have none."""
+    """Return the registered model's name; empty if the arguments have none."""
     section = arguments.get("registry")
-    if isinstance(section, str):
-        try:
-            section = json.loads(section)
-        except ValueError:
-            return ""
-    found = section.get("model") if isinstance(section, Mapping) else ""
+    found = arguments.get("model_name") or (section.get("model") if isinstance(section, Mapping) else "")
     return found if isinstance(found, str) and found.isprintable() else ""

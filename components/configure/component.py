@@ -1,0 +1,105 @@
+"""The ``configure`` component: checks a run's configuration, and gives each step the keys that it reads."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from trainwright.authoring import images
+
+
+@dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
+def configure(  # noqa: PLR0917 - one argument a section, and one a key that people change
+    configuration: dsl.Output[dsl.Artifact],
+    data: dict = {},  # noqa: B006 - the default of a component's input
+    features: dict = {},  # noqa: B006
+    registry: dict = {},  # noqa: B006
+    validation: dict = {},  # noqa: B006
+    network: dict = {},  # noqa: B006
+    training: dict = {},  # noqa: B006
+    resources: dict = {},  # noqa: B006
+    evaluation: dict = {},  # noqa: B006
+    source: str = "",
+    schema: str = "",
+    model_name: str = "",
+    learning_rate: float = 0.0,
+    epochs: int = 0,
+    min_auc: float = 0.0,
+    claim: str = "",
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Configured",
+    [
+        ("source", str),
+        ("schema", str),
+        ("feature_source", str),
+        ("baseline", str),
+        ("split", str),
+        ("data", dict),
+        ("validation", dict),
+        ("features", dict),
+        ("network", dict),
+        ("training", dict),
+        ("resources", dict),
+        ("evaluation", dict),
+        ("registry", dict),
+        ("server", dict),
+    ],
+):
+    """Check the whole configuration of a run before any other step starts, and report all errors together.
+
+    The sections are those of the experiment file, as JSON objects; an empty one has the defaults of all its
+    keys. The other inputs override one key of a section each; empty or 0 leaves the section's value.
+
+    Args:
+        configuration: ``experiment.json``: the effective configuration, with every default.
+        data: Source, roles of the columns, splits, limits.
+        features: Feast repository, feature service, request columns.
+        registry: Registered model, address of MLflow, audit.
+        validation: Comparisons and drift limits.
+        network: Architecture and its size.
+        training: Epochs, batch size, learning rate, checkpoints.
+        resources: Launcher, nodes, processes, time limits.
+        evaluation: Metrics, thresholds, slices.
+        source: Overrides ``data.source``.
+        schema: Overrides ``schema_file``: path or URI of the reviewed TFDV schema.
+        model_name: Overrides ``registry.model``.
+        learning_rate: Overrides ``training.learning_rate``; of trees, ``network.learning_rate``.
+        epochs: Overrides ``training.epochs``.
+        min_auc: Overrides ``evaluation.min_auc``: the smallest accepted AUC.
+        claim: Overrides ``resources.claim``.
+
+    Returns:
+        source: Source of the rows. schema: Path or URI of the schema. feature_source: Files
+        behind the features. baseline: Accepted baseline; empty for none. split: Split that the model is
+        judged on. server: Registered model and address of MLflow. The others: the sections, each with the
+        keys that its step reads.
+    """
+    from pathlib import Path
+
+    from trainwright.artifacts.facts import describe
+    from trainwright.configure.configuration import Overrides
+    from trainwright.configure.configuration import configure as check
+    from trainwright.errors import reported
+
+    with reported("configure"):
+        sections = {
+            "data": data,
+            "features": features,
+            "registry": registry,
+            "validation": validation,
+            "network": network,
+            "training": training,
+            "resources": resources,
+            "evaluation": evaluation,
+        }
+        overrides = Overrides(
+            source=source,
+            schema=schema,
+            model_name=model_name,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            min_auc=min_auc,
+            claim=claim,
+        )
+        made = check(sections, overrides, Path(configuration.path))
+        describe("configure", configuration)
+    return made

@@ -1,0 +1,144 @@
+"""The configuration of a run: overrides, one report of all errors, and the keys that each step gets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.configure.configuration import FILE, SECTIONS, Configuration, Overrides, configure
+from trainwright.errors import InputError
+from trainwright.experiment import Data, Features, Registry
+
+SPLITS = {
+    "train": {"start": "2013-01-01", "end": "2013-10-01"},
+    "evaluate": {"start": "2013-10-01", "end": "2013-11-01"},
+}
+GOOD: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS} | {
+    "data": {"source": "s3://b/rows", "key": "id", "time": "at", "label": "late", "splits": SPLITS},
+    "features": {"repository": "s3://b/repo", "source": "s3://b/repo/**", "service": "v1"},
+    "registry": {"model": "m", "tracking_uri": "https://mlflow", "author": "anna"},
+}
+SCHEMA = "s3://b/schema.pbtxt"
+
+
+def made(folder: Path, changed: dict[str, dict[str, Any]] | None = None, **overrides: Any) -> Configuration:
+    sections = GOOD | {name: GOOD[name] | keys for name, keys in (changed or {}).items()}
+    return configure(sections, Overrides(**{"schema": SCHEMA, **overrides}), folder)
+
+
+def refusal(folder: Path, changed: dict[str, dict[str, Any]] | None = None, **overrides: Any) -> str:
+    with pytest.raises(InputError) as refused:
+        made(folder, changed, **overrides)
+    assert not (folder / FILE).exists()
+    return str(refused.value)
+
+
+def test_empty_sections_are_rejected_with_the_list_of_all_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        configure({name: {} for name in SECTIONS}, Overrides(), tmp_path)
+    lines = refused.value.what.splitlines()
+    assert lines[0] == "11 things are wrong"
+    assert {line.strip() for line in lines[1:]} == {
+        *(f"data.{key}: missing" for key in ("source", "key", "time", "label", "splits")),
+        *(f"features.{key}: missing" for key in ("repository", "source", "service")),
+        *(f"registry.{key}: missing" for key in ("model", "tracking_uri")),
+        "schema_file: missing",
+    }
+
+
+def test_overrides_replace_their_keys_and_nothing_else(tmp_path: Path) -> None:
+    plain = made(tmp_path / "plain")
+    other = made(
+        tmp_path / "other",
+        source="s3://b/more",
+        schema="s3://b/new.pbtxt",
+        model_name="other",
+        learning_rate=0.25,
+        epochs=7,
+        min_auc=0.7,
+        claim="team-volume",
+    )
+    assert other.source == "s3://b/more"
+    assert other.schema == "s3://b/new.pbtxt"
+    assert other.training == plain.training | {"learning_rate": 0.25, "epochs": 7}
+    assert other.evaluation == plain.evaluation | {"min_auc": 0.7}
+    assert other.registry == plain.registry | {"model": "other"}
+    assert other.resources == plain.resources | {"claim": "team-volume"}
+    assert (other.data, other.features, other.network) == (plain.data, plain.features, plain.network)
+    effective = json.loads((tmp_path / "other" / FILE).read_text())
+    assert effective["training"]["epochs"] == 7
+    assert effective["data"]["source"] == "s3://b/more"
+
+
+def test_an_unset_override_leaves_the_value_of_the_section(tmp_path: Path) -> None:
+    training = {"learning_rate": 0.5, "epochs": 9}
+    found = made(tmp_path, {"training": training, "evaluation": {"min_auc": 0.6}})
+    assert found.training.items() >= training.items()
+    assert found.evaluation["min_auc"] == 0.6
+    assert (found.source, found.registry["model"]) == ("s3://b/rows", "m")
+
+
+def test_the_learning_rate_of_trees_is_that_of_their_network(tmp_path: Path) -> None:
+    found = made(tmp_path, {"network": {"kind": "trees"}}, learning_rate=0.3)
+    assert found.network["learning_rate"] == 0.3
+    assert "learning_rate" not in found.training
+
+
+@pytest.mark.parametrize(
+    ("changed", "overrides", "message"),
+    [
+        ({"network": {"kind": "trees"}}, {"epochs": 2}, "epochs: 2 does not apply to trees"),
+        ({"training": {"steps": 10.0}}, {"epochs": 2}, "epochs: 2 does not apply: training.steps 10 ends"),
+        (
+            {"resources": {"claim": "a"}},
+            {"claim": "b"},
+            "resources.claim: 'a' is not the parameter claim, 'b'",
+        ),
+        ({}, {"epochs": -1}, "training.epochs: Input should be greater than or equal to 1; got -1"),
+        ({}, {"min_auc": 1.5}, "evaluation.min_auc: Input should be less than or equal to 1; got 1.5"),
+        ({"evaluation": {"split": "nope"}}, {}, "evaluation.split names split 'nope'"),
+        ({"training": {"epohcs": 2}}, {}, "training.epohcs: unknown key; did you mean epochs?"),
+        ({"training": {"epochs": 2.5}}, {}, "training.epochs: Input should be a valid integer"),
+    ],
+)
+def test_what_does_not_fit_is_rejected_with_its_value(
+    tmp_path: Path, changed: dict[str, Any], overrides: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(tmp_path, changed, **overrides)
+
+
+def test_errors_of_sections_and_of_overrides_are_reported_together(tmp_path: Path) -> None:
+    message = refusal(tmp_path, {"network": {"kind": "trees"}, "data": {"lable": "x"}}, epochs=2)
+    assert "2 things are wrong" in message
+    assert "data.lable: unknown key; did you mean label?" in message
+    assert "epochs: 2 does not apply to trees" in message
+
+
+CHANGED: dict[str, tuple[dict[str, dict[str, Any]], set[str]]] = {
+    "a limit of the gate": ({"evaluation": {"min_auc": 0.9}}, {"evaluation"}),
+    "a rule of the gate": (
+        {"evaluation": {"rules": [{"metric": "recall", "at_least": 0.1}]}},
+        {"evaluation"},
+    ),
+    "who answers for the model": ({"registry": {"author": "bob"}}, {"registry"}),
+    "the accepted baseline": ({"validation": {"baseline": "s3://b/baseline.json"}}, {"baseline"}),
+    "the location of the rows": ({"data": {"source": "s3://c/rows"}}, {"source"}),
+    "a slice": ({"evaluation": {"slices": ["origin"]}}, {"evaluation", "features"}),
+    "the server": ({"registry": {"tracking_uri": "https://other"}}, {"registry", "server"}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_change_reaches_only_the_steps_that_read_the_key(tmp_path: Path, what: str) -> None:
+    changed, reached = CHANGED[what]
+    before, after = made(tmp_path / "a")._asdict(), made(tmp_path / "b", changed)._asdict()
+    assert {name for name in before if before[name] != after[name]} == reached
+
+
+def test_each_part_is_a_section_that_its_step_reads(tmp_path: Path) -> None:
+    found = made(tmp_path, {"evaluation": {"slices": ["origin"]}, "features": {"needed": ["carrier"]}})
+    assert Features.parse(found.features, "features").needed == ("carrier", "origin")
+    assert Data.parse(found.data, "data").key == "id"
+    assert Registry.parse(found.server, "registry").model == "m"
+    assert found.split == "evaluate"

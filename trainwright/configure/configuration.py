@@ -1,0 +1,157 @@
+"""Checks the whole configuration of a run before any work, and gives each step the keys that it reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import InputError
+from trainwright.experiment import Experiment
+from trainwright.tracking import Stopwatch
+
+FILE = "experiment.json"
+"""The effective configuration: all sections with their overrides and every default."""
+
+SECTIONS = ("data", "validation", "features", "network", "training", "resources", "evaluation", "registry")
+SERVER = {"model", "tracking_uri", "retry_s"}
+"""Keys of ``registry`` that say which model and where: all that a step reads that only looks at it."""
+
+WHERE = "the parameters of this run"
+CLAIM = "trainwright-shared"
+ELSEWHERE = "parameter source"
+"""What the section ``data`` names as its source for the steps: the location is a parameter of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """Parameters that replace one key of a section each; empty or 0 leaves the section's value.
+
+    Attributes:
+        source: ``data.source``.
+        schema: ``schema_file``.
+        model_name: ``registry.model``.
+        learning_rate: ``training.learning_rate``; of trees, ``network.learning_rate``.
+        epochs: ``training.epochs``.
+        min_auc: ``evaluation.min_auc``.
+        claim: ``resources.claim``, which the pipeline mounts.
+    """
+
+    source: str = ""
+    schema: str = ""
+    model_name: str = ""
+    learning_rate: float = 0
+    epochs: int = 0
+    min_auc: float = 0
+    claim: str = ""
+
+
+class Configuration(NamedTuple):
+    """What each step reads of a checked configuration; the component's outputs, by their names.
+
+    A key that only one step reads is in the part of that step alone, so that a change of it leaves the cached
+    results of the others valid.
+    """
+
+    source: str
+    schema: str
+    feature_source: str
+    baseline: str
+    split: str
+    data: dict[str, Any]
+    validation: dict[str, Any]
+    features: dict[str, Any]
+    network: dict[str, Any]
+    training: dict[str, Any]
+    resources: dict[str, Any]
+    evaluation: dict[str, Any]
+    registry: dict[str, Any]
+    server: dict[str, Any]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Self:
+        """Divide an experiment among the steps."""
+        columns = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.columns]))
+        parts = {name: getattr(experiment, name) for name in SECTIONS} | {
+            # The location is an output of its own: the same rows elsewhere have the same data version.
+            "data": experiment.data.model_copy(update={"source": ELSEWHERE}),
+            "validation": experiment.validation.model_copy(update={"baseline": ""}),
+            # `join` finds out before the training that a column of a slice is missing.
+            "features": experiment.features.model_copy(update={"needed": columns}),
+        }
+        return cls(
+            source=experiment.data.source,
+            schema=experiment.schema_file,
+            feature_source=experiment.features.source,
+            baseline=experiment.validation.baseline,
+            split=experiment.evaluation.split,
+            server=experiment.registry.model_dump(mode="json", include=SERVER),
+            **{name: section.to_parameter() for name, section in parts.items()},
+        )
+
+
+def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, folder: Path) -> Configuration:
+    """Put the sections and their overrides together, and check all of it at once.
+
+    Args:
+        sections: Sections of the experiment file by name.
+        overrides: Parameters that replace single keys.
+        folder: Folder for ``experiment.json`` and the step's record.
+
+    Raises:
+        InputError: Any key is missing, unknown or wrong, or an override does not apply; all are named.
+    """
+    watch = Stopwatch()
+    merged, problems = _merged(sections, overrides)
+    try:
+        experiment = Experiment.check(merged, WHERE)
+    except InputError as error:
+        problems = [*error.what.splitlines()[1:], *problems]
+    if problems:
+        count = "1 thing is" if len(problems) == 1 else f"{len(problems)} things are"
+        raise InputError(
+            f"{count} wrong\n" + "\n".join(problems),
+            where=WHERE,
+            hint="Each name is SECTION.KEY: set the key in that section (docs/experiment.md).",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    effective = experiment.model_dump(mode="json", include={*SECTIONS, "schema_file"})
+    (folder / FILE).write_text(json.dumps(effective, indent=1, sort_keys=True) + "\n")
+    headline = f"model {experiment.registry.model}, {experiment.network.kind}"
+    watch.record(folder, "configure", headline, outputs={"configuration": digest_text(canonical(effective))})
+    return Configuration.of(experiment)
+
+
+def _merged(
+    sections: Mapping[str, Mapping[str, Any]], overrides: Overrides
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the experiment as plain data, and the overrides that do not apply."""
+    merged: dict[str, Any] = {name: dict(section) for name, section in sections.items()}
+    problems: list[str] = []
+    trees = merged["network"].get("kind") == "trees"
+    for section, key, value in (
+        ("data", "source", overrides.source),
+        ("registry", "model", overrides.model_name),
+        ("network" if trees else "training", "learning_rate", overrides.learning_rate),
+        ("training", "epochs", overrides.epochs),
+        ("evaluation", "min_auc", overrides.min_auc),
+    ):
+        if value:
+            merged[section][key] = value
+    if overrides.epochs and trees:
+        problems.append(f"  epochs: {overrides.epochs} does not apply to trees; set network.rounds")
+    if overrides.epochs and merged["training"].get("steps"):
+        problems.append(
+            f"  epochs: {overrides.epochs} does not apply: training.steps {merged['training']['steps']:g} "
+            "ends the training; remove one"
+        )
+    if overrides.schema:
+        merged["schema_file"] = overrides.schema
+    named = merged["resources"].setdefault("claim", overrides.claim or CLAIM)
+    if overrides.claim and named != overrides.claim:
+        problems.append(
+            f"  resources.claim: {named!r} is not the parameter claim, {overrides.claim!r}, that the "
+            "pipeline mounts; set the parameter"
+        )
+    return merged, problems
