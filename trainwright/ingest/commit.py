@@ -32,7 +32,6 @@ class Place:
     Attributes:
         files: Data files go below it; no other attempt writes there.
         named: How the manifest names that folder: relative to itself, or the same.
-        spills: Fingerprints go there.
         reports: Reports of shards go there; other attempts at the same request share it.
         shared: Whether several processes may make the same shard, so that each needs names of its own.
     """
@@ -62,10 +61,7 @@ class Outbox:
     """Takes the files of one try at one shard to their place, and back if they are not wanted.
 
     Args:
-        place: Where they belong.
-        shard: The shard.
         scratch: A folder of this process, for what goes into a store.
-        access: What may be reached.
     """
 
     def __init__(self, place: Place, shard: int, scratch: Path, access: Access) -> None:
@@ -134,11 +130,7 @@ _AT_A_TIME = 16
 
 
 class Commit(ABC):
-    """Where one attempt writes, and how it ends.
-
-    Attributes:
-        place: The folders of this attempt.
-    """
+    """Where one attempt writes, and how it ends."""
 
     place: Place
 
@@ -172,9 +164,6 @@ class OwnFolder(Commit):
 
     A snapshot that lies there already stays whole until the new manifest replaces its manifest; the new
     files go to ``data-2`` then, or the next name that is free.
-
-    Args:
-        folder: The folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -238,7 +227,6 @@ class Store(Commit):
 
     Args:
         root: The store: a folder, ``gs://`` or ``s3://``.
-        request: What is asked for.
         listing: The files of the source, which are not looked at again where a manifest names them.
     """
 

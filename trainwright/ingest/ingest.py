@@ -34,11 +34,7 @@ def assemble(
     """Build the manifest. It does not depend on who made which shard.
 
     Args:
-        request: What is asked for.
-        listing: The source's files.
         reports: All shards, in order.
-        schema: Columns and types of the source.
-        totals: The reports, added up.
 
     Raises:
         InputError: In reference mode, the rows of a file are in more than one split.
@@ -66,12 +62,9 @@ def judge_values(
     """Judge whether every key is there once, and whether disjoint columns are.
 
     Args:
-        data: Which columns.
-        source: What was read, for errors.
         reports: All shards, in order.
         snapshot: The manifest, whose files are read again where two fingerprints are equal.
         folder: What its relative names are relative to.
-        access: What may be reached.
     """
     with _spills(reports, access) as runs:
 
@@ -167,7 +160,6 @@ def ingest(
     column is stored in UTC and the label as int64 of 0, 1 and null; other columns as they are.
 
     Args:
-        source: What ``resolve`` found: files, a table or a database.
         source_version: The content digest that it found.
         data: Roles of columns, splits, limits, where the shards go and on what they are made.
         folder: The artifact's folder, for the manifest, the listing and the record; and the shards, unless
@@ -218,11 +210,7 @@ def _files_by_name(listing: Listing) -> dict[str, str]:
 
 
 class _Step:
-    """One run of the step: adopt what is committed already, or make it.
-
-    Attributes:
-        listing: The source's files, as they were read.
-    """
+    """One run of the step: adopt what is committed already, or make it."""
 
     def __init__(
         self, request: Request, listing: Listing, commit: Commit, folder: Path, summary: Path

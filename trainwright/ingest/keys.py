@@ -29,11 +29,7 @@ _BOUNDS = (np.arange(1, RANGES, dtype=np.uint64)) << np.uint64(64 - RANGES.bit_l
 
 
 class SpillWriter:
-    """Writes the fingerprints of one shard.
-
-    Args:
-        stream: Where they go.
-    """
+    """Writes the fingerprints of one shard."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -45,7 +41,6 @@ class SpillWriter:
         """Take more fingerprints.
 
         Args:
-            column: Whose values they are of.
             split: The split of these rows, whose values are kept once; empty keeps every row's.
             found: Shape (rows,).
         """
@@ -83,13 +78,7 @@ def distinct(ascending: Fingerprints) -> Fingerprints:
 
 
 class OpenRun:
-    """A run of a spill that is open for reading by ranges.
-
-    Args:
-        shard: The shard that it is of.
-        path: The spill.
-        run: Where it is in there.
-    """
+    """A run of a spill that is open for reading by ranges."""
 
     def __init__(self, shard: int, path: Path, run: Run) -> None:
         self.shard, self.split, self.count = shard, run.split, run.count
@@ -126,8 +115,6 @@ class Suspects:
 
     Attributes:
         examined: The least of them, in ascending order; at most :data:`EXAMINED`.
-        count: How many there are in all.
-        shards: Where the examined ones are.
     """
 
     examined: Fingerprints
@@ -136,12 +123,7 @@ class Suspects:
 
 
 def repeated(runs: Sequence[OpenRun], at_a_time: int = _AT_A_TIME) -> Suspects:
-    """Find fingerprints that are there twice: in all rows, or, for runs that have a split, in two splits.
-
-    Args:
-        runs: The runs of one column.
-        at_a_time: About how many fingerprints to hold in memory.
-    """
+    """Find fingerprints that are there twice: in all rows, or, for runs that have a split, in two splits."""
     examined: list[Fingerprints] = []
     shards: set[int] = set()
     count = 0
@@ -169,13 +151,6 @@ def _twice(parts: Sequence[tuple[OpenRun, Fingerprints]]) -> Fingerprints:
 
 def refuse_repeated(name: str, runs: Sequence[OpenRun], rows: int, source: str, values: Values) -> None:
     """Refuse keys that are there more than once.
-
-    Args:
-        name: The key column.
-        runs: Its fingerprints.
-        rows: Rows in all.
-        source: What was read.
-        values: Reads the column of some shards again.
 
     Raises:
         DataRefused: A key is there more than once.

@@ -23,9 +23,6 @@ class Judged:
     """One limit, the figure beside it, and whether it holds.
 
     Attributes:
-        name: What is limited, such as ``rows in split train``.
-        figure: What was found, written for people.
-        limit: What is allowed.
         refusal: Why it does not hold; None if it does.
     """
 
@@ -56,14 +53,7 @@ def judge_size(listing: Listing, data: Data) -> list[Judged]:
 
 
 def judge(totals: Totals, data: Data, source: str, previous: Snapshot | None) -> list[Judged]:
-    """Judge what was counted.
-
-    Args:
-        totals: Of all shards.
-        data: The limits.
-        source: What was read.
-        previous: The earlier snapshot to compare with, if one is named.
-    """
+    """Judge what was counted."""
     if not totals.all_rows:
         empty = DataRefused(f"0 rows in {source}", where="data.source")
         return [Judged(name="rows", figure="0", limit="at least 1", refusal=empty)]
@@ -201,11 +191,8 @@ class Page:
     """What the page says.
 
     Attributes:
-        source: What was read.
-        judged: The limits.
         totals: What was counted; None if nothing was read.
         types: Arrow types by column, in order.
-        roles: Columns by role.
         digest: The data version; empty if the snapshot was refused.
     """
 

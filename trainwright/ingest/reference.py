@@ -64,13 +64,6 @@ def read_referenced(
 ) -> Iterator[tuple[str, int, pa.Table]]:
     """Read some columns of a part, from where it lies.
 
-    Args:
-        entry: The file.
-        part: Row groups of it.
-        schema: The columns and types of the source.
-        columns: Those to read.
-        access: What may be reached.
-
     Yields:
         The file's URI, the number of rows of that file before these, and the rows.
 

@@ -27,13 +27,7 @@ class Figures:
 
     Attributes:
         nulls: Rows without a value; -1 where nobody counted.
-        nans: Rows with a float that is no number.
         count: Finite numbers among the rows; 0 for a column of other kinds.
-        least: The least of them.
-        most: The largest.
-        mean: Their mean.
-        spread: The sum of their squared distances from the mean.
-        sampled: Rows whose texts were counted.
         top: The most frequent texts among those, cut to 40 characters, and how often each is there.
     """
 
@@ -57,7 +51,6 @@ def measure(column: pa.ChunkedArray, sample: int) -> Figures:
     """Measure one batch of a column.
 
     Args:
-        column: Its values.
         sample: How many of its first rows to count texts of, at most.
     """
     kind = column.type
@@ -161,10 +154,8 @@ class Run:
     """A sorted run of fingerprints in a shard's spill.
 
     Attributes:
-        column: Whose values they are of.
         split: The split that the values are in; empty for the key, which is compared across all.
         offset: Where it begins, in bytes.
-        count: How many there are.
     """
 
     column: str
@@ -178,11 +169,7 @@ class Span:
     """Rows of one file that are in one split.
 
     Attributes:
-        uri: The file.
-        split: The split.
-        rows: How many rows.
         oldest: The time of the first, in microseconds from 1970.
-        newest: The time of the last.
     """
 
     uri: str
@@ -197,14 +184,8 @@ class ShardReport(Document):
     """What one shard came to. It is written create-only: of two attempts at a shard, the first one's counts.
 
     Attributes:
-        shard: Its place among the shards.
         files: The files that were written, named as the manifest names them; none in reference mode.
-        spans: Rows by file and split.
-        labels: Rows with a label, by split.
         positives: Rows of label 1, by split.
-        columns: What each column holds.
-        spill: The file of fingerprints.
-        runs: What is where in it.
     """
 
     FILE: ClassVar[str] = "shard.json"
@@ -238,9 +219,7 @@ class Totals:
 
     Attributes:
         rows: Rows by split; every split is there.
-        labels: Rows with a label, by split.
         positives: Rows of label 1, by split.
-        columns: What each column holds.
         span: Times of the oldest and the newest row, in microseconds from 1970; None without rows.
     """
 
@@ -260,7 +239,6 @@ def add_up(reports: Sequence[ShardReport], names: Iterable[str]) -> Totals:
     """Add up reports in the order of the shards.
 
     Args:
-        reports: One a shard.
         names: The splits, in the order of the manifest.
     """
     rows = dict.fromkeys(names, 0)

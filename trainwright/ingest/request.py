@@ -18,10 +18,7 @@ class Request:
     """What is asked for.
 
     Attributes:
-        source: What to read.
         version: The content digest that it must have.
-        data: How to read, check and divide it.
-        access: What may be reached.
     """
 
     source: str
@@ -59,10 +56,6 @@ class Request:
 
     def listed_again(self, before: Listing, error: InputError | ObjectChanged) -> Listing:
         """List the source anew after a shard failed, if that may be because the source moved under it.
-
-        Args:
-            before: The listing that the shard was read by.
-            error: How it failed.
 
         Returns:
             Another listing of the same content.

@@ -20,12 +20,6 @@ _WHOLE = 2**53
 def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> pa.ChunkedArray:
     """Return the time column in UTC; a time without a zone is UTC, a date is its midnight.
 
-    Args:
-        column: The column as it was read.
-        name: Its name.
-        where: The file it is from.
-        start: Rows before it in that file.
-
     Raises:
         InputError: It holds no times, a row has none, or one outside the years 1 to 9999.
     """
@@ -78,13 +72,6 @@ def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedA
 
 def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
     """Refuse a column that shall name rows, or groups of them, and cannot: the key, and ``data.split_by``.
-
-    Args:
-        column: Its values.
-        role: What it is for: ``key`` or ``split_by``.
-        name: Its name.
-        where: The file it is from.
-        start: Rows before it in that file.
 
     Raises:
         InputError: A value is missing, they are lists or structures, or floats too large to be told apart.

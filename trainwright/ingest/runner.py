@@ -36,7 +36,6 @@ def make_shards(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
 
     Args:
         plan: What every worker needs; can be pickled.
-        shards: Those that are still to be made.
 
     Returns:
         Their reports, in the order of the shards.

@@ -45,10 +45,6 @@ class ShardFiles:
 
     A file is ended after the batch that brings it to ``most_rows``, so a stream that is one long shard
     becomes many files.
-
-    Args:
-        outbox: Where the files go.
-        most_rows: Rows a file.
     """
 
     def __init__(self, outbox: Outbox, most_rows: int) -> None:
@@ -97,7 +93,6 @@ class Tally:
 
     Args:
         data: Roles of columns, splits, columns that must be disjoint.
-        spill: Where the fingerprints go.
     """
 
     def __init__(self, data: Data, spill: BinaryIO) -> None:
@@ -111,12 +106,7 @@ class Tally:
         self._positives: defaultdict[str, int] = defaultdict(int)
 
     def divide(self, rows: pa.Table, uri: str) -> Iterator[tuple[str, pa.Table]]:
-        """Give the rows of each split, counted.
-
-        Args:
-            rows: Some rows, their roles prepared.
-            uri: The file that they are from.
-        """
+        """Give the rows of each split, counted."""
         self._measure(rows)
         if not rows.num_rows:
             return
@@ -191,11 +181,7 @@ class Plan:
     """What every worker is given once.
 
     Attributes:
-        sources: The source, opened.
         listing: Its files, as they must still be after they were read.
-        data: How it is read, checked and divided.
-        place: Where things go.
-        access: What may be reached.
     """
 
     sources: Sources

@@ -37,12 +37,7 @@ class Division(ABC):
         """Return each row's split as an index into ``names``, shape (rows,)."""
 
     def divide(self, rows: pa.Table, places: NDArray[np.intp]) -> Iterator[tuple[str, pa.Table]]:
-        """Give the rows of each split, in the order in which they came.
-
-        Args:
-            rows: Some rows.
-            places: What :meth:`places` says of them.
-        """
+        """Give the rows of each split, in the order in which they came."""
         for place in np.unique(places):
             chosen = np.flatnonzero(places == place)
             first, count = int(chosen[0]), len(chosen)
@@ -87,8 +82,6 @@ class Shares(Division):
 
     Args:
         shares: Fractions by name, which sum to at most 1.
-        column: Whose fingerprint decides.
-        seed: Another seed gives an independent division.
     """
 
     def __init__(self, shares: Mapping[str, Share], column: str, seed: int) -> None:

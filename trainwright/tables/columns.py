@@ -16,8 +16,6 @@ def require_columns(table: Any, names: Iterable[str], where: str) -> None:
 
     Args:
         table: A table, a record batch or a schema of Arrow, a :class:`Snapshot`, or its columns.
-        names: The columns that are needed.
-        where: What the table is, for the error.
 
     Raises:
         InputError: Any column is missing; all missing ones are named, each with its close matches.
@@ -74,10 +72,6 @@ def schema_difference(first: pa.Schema, second: pa.Schema) -> str:
 
 def plain(table: pa.Table, where: str = "") -> pa.Table:
     """Bring a table into the one form of its types that every supported pyarrow reads.
-
-    Args:
-        table: Any table.
-        where: What it is, for the error.
 
     Raises:
         InputError: A column has values that this form cannot hold, such as a time in the year 300,000.
@@ -153,7 +147,6 @@ def declared(table: pa.Table, columns: Sequence[Column], where: str) -> pa.Table
     Args:
         table: Rows that have at least these columns.
         columns: What the manifest declares, in its order.
-        where: The file, for the error.
 
     Raises:
         InputError: A column is of another type than the manifest says.

@@ -33,7 +33,6 @@ def open_parquet(source: Path | BinaryIO, *, check_pages: bool = True) -> pq.Par
     columns of larger ones through large buffers.
 
     Args:
-        source: A path, or an open stream, which stays the caller's to close.
         check_pages: Check the pages that carry a checksum, where this pyarrow can (not yet in 10, which TFDV
             needs). Parquet itself returns wrong values after a bit flip.
 
@@ -64,8 +63,6 @@ def stream_batches(
     for a file of 6 million rows and 11 columns, against 53 MB this way.
 
     Args:
-        file: Opened by :func:`open_parquet`.
-        batch_rows: Most rows a batch.
         columns: Columns to read; all if absent.
         groups: Which row groups; all if absent.
         threads: Decode columns side by side; not worth it where processes share the processors out.
@@ -92,8 +89,6 @@ def open_pinned(folder: Path, entry: SnapshotFile, *, footer_only: bool = False)
     checked where it carries their checksums.
 
     Args:
-        folder: The manifest's folder.
-        entry: The file.
         footer_only: No rows are read of it, so its size is checked, and its checksum left to who does.
 
     Raises:

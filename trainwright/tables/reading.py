@@ -21,8 +21,6 @@ def read_split(
     """Read one split whole.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
         split: Name of the split.
         columns: Columns to read, in this order; all if absent.
 
@@ -49,11 +47,7 @@ def iter_batches(
     """Read splits in order, one batch after another; memory stays that of a batch and a row group.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        splits: Names of the splits.
         columns: Columns to read, in this order; all if absent.
-        batch_rows: Most rows a batch.
 
     Raises:
         InputError: No such split or column, or a file is not what the manifest says.
@@ -75,12 +69,8 @@ def read_groups(
     """Read some row groups of one file of a manifest, in the types that the manifest declares.
 
     Args:
-        folder: The manifest's folder.
-        entry: The file.
         columns: Columns to read, in this order.
-        batch_rows: Most rows a batch.
         groups: Which row groups; all if absent.
-        threads: Decode columns side by side.
 
     Raises:
         InputError: The file is not what the manifest says.
@@ -136,11 +126,8 @@ class Piece:
     """Some row groups of one file: plain data, which any process can be handed and none needs to close.
 
     Attributes:
-        entry: The file.
         first: Its first row group of the piece, from 0.
         last: The row group after the piece's last; beyond the end of the file, all the rest.
-        rows: Rows in the piece.
-        columns: What the manifest declares of the file.
     """
 
     entry: SnapshotFile
@@ -157,9 +144,6 @@ def pieces(folder: Path, snapshot: Snapshot, splits: Sequence[str], rows: int = 
     ``rows`` rows are opened for it, and none of them is checked yet: that is left to who reads the piece.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        splits: Names of the splits.
         rows: Most rows a piece, unless one row group alone has more.
 
     Raises:
@@ -197,10 +181,7 @@ def read_piece(
     Decodes in the calling process alone: others have the other processors.
 
     Args:
-        folder: The snapshot's folder.
-        piece: The piece.
         columns: Columns to read, in this order; all if absent.
-        batch_rows: Most rows a batch.
 
     Raises:
         InputError: No such column, or the file is not what the manifest says.

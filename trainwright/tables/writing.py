@@ -32,12 +32,9 @@ class WrittenFile:
     """A file that was written whole.
 
     Attributes:
-        path: Where it lies.
-        rows: Rows in it.
         size: Bytes.
         checksum: ``sha256:`` and 64 hexadecimal digits, taken while it was written.
         schema: Its columns, in the form of :func:`trainwright.tables.columns`.
-        nulls: Rows without a value, by column.
     """
 
     path: Path
@@ -156,7 +153,6 @@ def _combined(columns: list[pa.ChunkedArray], schema: pa.Schema) -> pa.Table:
 
     Args:
         columns: The columns; emptied.
-        schema: Their names and types.
     """
     whole = []
     while columns:
@@ -193,7 +189,6 @@ def write_file(path: Path, rows: Iterable[pa.Table | pa.RecordBatch]) -> Written
 
     Args:
         path: The file, which is not there yet; its folder is made if it is not there.
-        rows: Tables or batches of one schema, read once.
 
     Raises:
         InputError: Rows differ in columns or types, or there is not even an empty batch.
@@ -257,7 +252,6 @@ class SnapshotWriter:
     Args:
         folder: The snapshot's folder; made if it is not there.
         splits: The order in which the manifest lists the splits; others follow as they come.
-        rows_per_file: A new file is begun after this many rows of a split.
     """
 
     def __init__(self, folder: Path, splits: Sequence[str] = (), *, rows_per_file: int = 1_000_000) -> None:
@@ -319,8 +313,6 @@ class SnapshotWriter:
 
         Args:
             parents: Digests of what the rows were made from, by name.
-            roles: Column names by role.
-            quality: Figures beside those counted here (``nulls.<column>``).
 
         Raises:
             InputError: There is not even an empty batch, or a role names no column.
@@ -422,7 +414,6 @@ def write_snapshot(
         tables_by_split: Rows by split, as tables or batches of one schema; iterables are read once.
         parents: Digests of what the rows were made from, by name.
         roles: Column names by role (``key``, ``time``, ``label``, ``score``).
-        rows_per_file: A new file is begun after this many rows of a split.
         quality: Figures beside the rows without a value, which are counted here.
 
     Returns:

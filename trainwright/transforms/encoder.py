@@ -34,11 +34,7 @@ _ROWS = 8_192
 
 
 class Encoder(nn.Module):
-    """Raw columns, as tensors, to what a network reads. Inside, columns come first and rows second.
-
-    Args:
-        transforms: What was fitted.
-    """
+    """Raw columns, as tensors, to what a network reads. Inside, columns come first and rows second."""
 
     order: Tensor
 

@@ -130,7 +130,6 @@ class Transforms(Document):
 
     Attributes:
         numbers: Numeric columns, in the order of their features.
-        times: Time columns, whose features follow.
         categories: Category columns, in the order of their codes.
         unused: Input columns that tell nothing, such as one with a single value; by name, with the reason.
         ranked: Numeric columns that are scaled by quantiles; their features lie between those of ``numbers``

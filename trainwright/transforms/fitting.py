@@ -42,7 +42,6 @@ class Distribution:
     """Counts of the values of a numeric column.
 
     Attributes:
-        shift: Lowest bits that are left out.
         number: What is left of the ordered numbers, ascending and distinct; shape (counted,).
         count: Rows of each; shape (counted,).
     """
@@ -169,8 +168,6 @@ class Fit:
 
     Args:
         kinds: What each input column is, by name, in the order of the features.
-        scaling: How numbers are scaled.
-        most: Different values that a category may have.
     """
 
     def __init__(
@@ -265,7 +262,6 @@ class Fit:
 
         Args:
             max_categories: Values learned a column, the most frequent ones; the rest share one code.
-            min_rows: Values in fewer rows than this are not learned either.
 
         Raises:
             DataRefused: Two learned values of a column have the same fingerprint.

@@ -64,7 +64,6 @@ class Raw:
     Attributes:
         numbers: Shape (rows, numeric columns), float64; what is not finite means missing.
         times: Shape (rows, time columns), int64 microseconds since 1970; :data:`MISSING_TIME` means missing.
-        marks: The category columns.
     """
 
     numbers: NDArray[np.float64]

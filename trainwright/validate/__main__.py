@@ -57,7 +57,6 @@ def infer_schema(folder: Path, split: str) -> str:
     """Return a first schema of a snapshot in its text form, with comments on what to review.
 
     Args:
-        folder: The snapshot's folder.
         split: Name of the split to learn from.
 
     Raises:

@@ -33,15 +33,9 @@ class Baseline(Document):
 
     Attributes:
         data_version: Digest of the snapshot.
-        split: The split of it.
-        rows: Its rows.
         schema: SHA-256 of the text of the schema that it was read with.
         statistics: File with TFDV's statistics, relative to this document's folder.
         statistics_sha256: Digest of that file.
-        cuts: Where each numeric column was cut into bins.
-        counts: Rows in each bin, one more than there are cuts.
-        values: Rows with a value, by column: the sample sizes.
-        made_by: The library and environment that calculated it.
         accepted: Who made it the one to compare with and why: time, reason, evidence, verdict, the one
             before it. Empty while it is only calculated.
     """
@@ -78,11 +72,8 @@ class Baseline(Document):
         """Describe a split that was looked at.
 
         Args:
-            profile: The split, counted in the bins of ``cuts``.
-            cuts: Where its numeric columns were cut.
             data_version: Digest of the snapshot.
             schema: SHA-256 of the schema's text.
-            statistics: File with its statistics, in the same folder.
             statistics_sha256: Digest of that file.
         """
         own = environment()
@@ -111,13 +102,7 @@ class Baseline(Document):
 
 @dataclass(frozen=True)
 class Reference:
-    """A baseline that was read, ready to be compared with.
-
-    Attributes:
-        document: The baseline.
-        profile: What is known of its split.
-        cuts: Where its numeric columns were cut.
-    """
+    """A baseline that was read, ready to be compared with."""
 
     document: Baseline
     profile: Profile
@@ -196,9 +181,6 @@ class Accepted:
     """A baseline that was published.
 
     Attributes:
-        baseline: The document.
-        place: Where it is used from.
-        kept: Its file in the history.
         before: The one that it replaced; None if it is the first.
     """
 

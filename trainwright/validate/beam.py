@@ -37,10 +37,7 @@ def scan_pieces(
     """Take what is wanted of all pieces.
 
     Args:
-        folder: The snapshot's folder.
         found: The pieces, in their order; at least one.
-        wanted: What to take of each.
-        options: Beam's pipeline options, such as ``--runner=FlinkRunner``.
         shared: Folder or URI that Beam's workers and this process reach, for the result; a folder of this
             machine if empty.
 

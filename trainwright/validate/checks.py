@@ -31,12 +31,7 @@ _FORMS = {
 
 
 def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Finding]:
-    """Find the columns that the schema has and the snapshot has not.
-
-    Args:
-        schema: The reviewed schema.
-        types: The snapshot's columns, with their Arrow types.
-    """
+    """Find the columns that the schema has and the snapshot has not."""
     return [
         Finding(
             column=name,
@@ -57,8 +52,6 @@ def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequ
     it is not judged.
 
     Args:
-        splits: Rows by split.
-        names: Splits that are looked at.
         required: Those among them that must be there.
     """
     empty = [(name, f"split {name} has no rows") for name in dict.fromkeys(names) if splits.get(name) == 0]
@@ -72,12 +65,7 @@ def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequ
 
 
 def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Finding]:
-    """Find the columns that TFDV cannot read and that are new, or should hold something else.
-
-    Args:
-        schema: The reviewed schema.
-        foreign: The columns that TFDV cannot read, with their Arrow types.
-    """
+    """Find the columns that TFDV cannot read and that are new, or should hold something else."""
     found = []
     declared = {feature.name: feature.type for feature in schema.feature}
     for name, kind in foreign.items():
@@ -97,8 +85,6 @@ def check(
     """Check one split against the schema.
 
     Args:
-        profile: The split.
-        schema: The reviewed schema.
         types: The snapshot's columns that TFDV can read, with their Arrow types.
         where: The environment: :data:`TRAINING` or :data:`SERVING`. Columns that are not known when a model
             predicts may be there all the same: both kinds of rows share one snapshot.
@@ -180,8 +166,6 @@ class Tally:
 
     Attributes:
         rules: Numbers with their limits; a rule that is broken has a finding.
-        findings: What is wrong.
-        not_judged: What was asked for and could not be judged.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -193,8 +177,6 @@ def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline
     """Compare the rows that a model would learn from with those that the model in production learned from.
 
     Args:
-        splits: Rows by split.
-        validation: The accepted ratios.
         baseline: The accepted baseline; nothing is compared without one.
     """
     if baseline is None:
@@ -258,8 +240,6 @@ def label_balance(profile: Profile, label: str, least: float) -> Tally:
     """Check that there is something to learn: a label with one value teaches nothing.
 
     Args:
-        profile: A split that is learned from or judged on.
-        label: The column to predict.
         least: Smallest accepted share of any of its values; only where they are counted one by one.
     """
     feature = by_column(profile.statistics).get(label)

@@ -186,9 +186,6 @@ def cut_points(feature: Any) -> Cuts | None:
     value. So what lies outside the previous range has bins of its own, and so has a value that fills a
     whole quantile alone.
 
-    Args:
-        feature: The column's ``FeatureNameStatistics``.
-
     Returns:
         Ascending cut points, shape (bins - 1,), or None if the column has no finite number.
     """
@@ -217,10 +214,6 @@ def edges(cuts: Cuts) -> list[float]:
 def count(batches: Iterable[pa.RecordBatch], cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
     """Count the rows of some numeric columns by bin; null and NaN are in none.
 
-    Args:
-        batches: Rows that have the columns of ``cuts``.
-        cuts: Cut points by column.
-
     Returns:
         Counts by column, each of shape (bins,).
     """
@@ -245,8 +238,6 @@ def add_counts(
 
     Args:
         counts: What was counted so far, by column; changed.
-        columns: As :func:`trainwright.validate.columns.prepared` gives them.
-        cuts: Cut points by column.
     """
     for name, points in cuts.items():
         if name in columns:

@@ -31,11 +31,8 @@ class Pair:
     """Two samples that are compared.
 
     Attributes:
-        against: What is compared with.
         current: The sample that is judged; its counts are in the bins of ``cuts``.
         reference: The sample it is compared with; its counts are in the same bins.
-        cuts: Where the numeric columns were cut, by column.
-        known: What :func:`distribution` has put together so far.
     """
 
     against: Against
@@ -52,8 +49,6 @@ class Distribution:
     Attributes:
         values: The values, if they were counted one by one; else empty.
         bounds: The bounds of the bins, one more than there are bins; empty if values were counted.
-        current: Rows by value or bin in the current sample.
-        previous: The same in the reference.
     """
 
     values: Sequence[str]
@@ -155,13 +150,8 @@ class Measured:
     """One distance between two samples of a column.
 
     Attributes:
-        column: The column.
         measure: Name of the distance.
-        against: What it is compared with.
         value: The distance, a fraction in [0, 1].
-        limit: The largest that is accepted, as configured.
-        chance: What the distance comes to when nothing has moved.
-        rows: Rows that count, in the current sample and in the reference.
     """
 
     column: str
@@ -178,14 +168,10 @@ class Comparison:
     """One distance that was judged.
 
     Attributes:
-        column: The column.
         measure: Name of the distance.
-        against: What it is compared with.
         value: The distance, a fraction in [0, 1].
-        limit: The largest that is accepted, as configured.
         floor: What chance alone stays below, at these numbers of rows and this many comparisons.
         probability: How probable a distance this large is when nothing has moved; for this column alone.
-        rows: Rows that count, in the current sample and in the reference.
     """
 
     column: str
@@ -269,7 +255,6 @@ def decide(measured: Sequence[Measured], rate: float) -> tuple[Comparison, ...]:
     raise no false alarm and take no part of the rate (Tarone, Biometrics 46, 1990).
 
     Args:
-        measured: Every distance of the run, whatever it is compared with.
         rate: Accepted chance of one or more false alarms among them, in (0, 1).
     """
     tails = [entry.chance.tail(entry.value) for entry in measured]
@@ -315,8 +300,6 @@ class Drift:
     """What a comparison of two samples gave.
 
     Attributes:
-        measured: Those that yielded a number.
-        not_judged: Those that did not, and why.
         account: TFDV's own account (``Anomalies``); None if nothing was compared.
     """
 
@@ -329,8 +312,6 @@ def measure(pair: Pair, schema: Any, limits: Sequence[Limit]) -> Drift:
     """Measure how far the distributions moved.
 
     Args:
-        pair: The two samples.
-        schema: The reviewed schema.
         limits: What to compare; every one ends as measured or as not judged.
     """
     reasons = {limit: _obstacle(limit, pair) for limit in limits}
@@ -409,8 +390,6 @@ def measure_missing(pair: Pair, columns: Sequence[str], *, threshold: float) -> 
     """Measure how far the share of rows without a value moved. TFDV leaves such rows out of every distance.
 
     Args:
-        pair: The two samples.
-        columns: The columns to compare.
         threshold: Largest accepted difference of the two shares, in [0, 1].
     """
     rows = (pair.current.rows, pair.reference.rows)
@@ -427,7 +406,6 @@ def measure_unseen(pair: Pair, limits: Sequence[Limit], *, threshold: float) -> 
     """Measure the share of rows whose value the reference never had.
 
     Args:
-        pair: The two samples.
         limits: What is compared; numbers and text have no values to count.
         threshold: Largest accepted share, in [0, 1].
     """

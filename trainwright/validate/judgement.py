@@ -30,19 +30,9 @@ class Judgement:
     """Everything the gate knows; the verdict and the report are drawn from it alone.
 
     Attributes:
-        snapshot: What was judged.
-        validation: What was asked.
         schema_digest: SHA-256 of the schema's text.
         baseline: The accepted baseline that was compared with; None if there is none.
-        limits: What was to be compared.
-        profiles: The splits that were looked at, by name.
-        pairs: What was compared, by what it was compared with.
-        findings: Everything that is wrong, the gravest first.
-        comparisons: Every distance that was measured.
-        not_judged: Everything that was asked for and could not be judged.
         counted: Rules on numbers of rows: volume, freshness, label, quarantine.
-        quarantined: The rows that were taken out.
-        in_force: Suppressions that count.
     """
 
     snapshot: Snapshot

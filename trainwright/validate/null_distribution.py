@@ -61,13 +61,7 @@ def _spread(size: float, n: float, m: float) -> float:
 
 
 def dealt(size: float, n: float, m: float) -> tuple[float, float]:
-    """Return mean and variance of what one value adds to the divergence, if the rows were dealt out.
-
-    Args:
-        size: Rows of the value in both samples.
-        n: Rows of the current sample.
-        m: Rows of the other.
-    """
+    """Return mean and variance of what one value adds to the divergence, if the rows were dealt out."""
     share = size / (n + m)
     if min(n, m) * share > DENSE:
         unit = (1 / n + 1 / m) / (8 * math.log(2))
@@ -93,11 +87,7 @@ def drawn(n: float, rows: float, m: float, gap: float, gaps: float) -> tuple[flo
     """Return mean and variance of what one bin adds to the divergence, if its bounds are the other's rows.
 
     Args:
-        n: Rows of the current sample.
-        rows: Rows of the other sample in the bin.
-        m: All rows of the other.
         gap: Gaps between neighbouring rows of the other sample that the bin holds.
-        gaps: All gaps.
     """
     share = gap / gaps
     if min(n, m) * share > DENSE:
@@ -173,10 +163,6 @@ class Divergence:
     With many rows of every value this is the known result, 8 ln 2 nm / (n + m) times the divergence ~
     chi-squared with one degree of freedom less than there are values: a gamma distribution with the same
     two moments.
-
-    Attributes:
-        mean: Expected divergence.
-        variance: Its variance.
     """
 
     mean: float
@@ -234,7 +220,6 @@ class Unseen:
     ``K`` rows fall to the current one.
 
     Attributes:
-        rows: Rows of the current sample.
         sizes: Every distinct ``K``; shape (sizes,).
         values: Values of that size; shape (sizes,).
         chances: Probability that such a value is unseen; shape (sizes,).
@@ -296,7 +281,6 @@ def of_divergence(current: Sequence[float], previous: Sequence[float]) -> Chance
 
     Args:
         current: Rows by value or bin, shape (values,).
-        previous: The same of the other sample.
     """
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
@@ -316,7 +300,6 @@ def of_bins(rows: float, reference: Sequence[float]) -> Chance:
     one gap each: a share of 1/m in the mean and not at all rarely more, where the reference has none.
 
     Args:
-        rows: Rows of the current sample.
         reference: Rows of the reference by bin, the first and the last outside its range; shape (bins,).
     """
     before = np.asarray(reference, np.float64)
@@ -342,7 +325,6 @@ def of_largest_share(current: Sequence[float], previous: Sequence[float]) -> Cha
 
     Args:
         current: Rows by value, shape (values,).
-        previous: The same of the other sample.
     """
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
@@ -357,7 +339,6 @@ def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> Chance:
     The two-proportion z-test where hits are many, Fisher's exact test where they are few.
 
     Args:
-        hits: Rows that count, in the one and the other sample.
         rows: All rows of the one and the other; both above 0.
     """
     pooled = sum(hits)
@@ -371,7 +352,6 @@ def of_unseen(current: Sequence[float], previous: Sequence[float]) -> Chance:
 
     Args:
         current: Rows by value, shape (values,).
-        previous: The same of the other sample.
     """
     pooled, n, m = _pooled(current, previous)
     if not n or not m:

@@ -25,7 +25,6 @@ class Finding:
 
     Attributes:
         kind: TFDV's name of the anomaly, or one like it.
-        what: What is wrong, in words, with the values that show it.
         split: The split; empty if it concerns the snapshot as a whole.
         column: The column; empty if it concerns the split as a whole.
         against: What was compared with, if it is a comparison.
@@ -90,10 +89,8 @@ class Policy:
 
     Attributes:
         rules: Changes of gravity; the last that fits counts.
-        suppressions: What does not count for now.
         moment: The time that ends of suppressions are compared with; None if nothing tells it.
         label: The column to predict; whatever is wrong with it against the schema refuses the data.
-        missing_baseline: Gravity of a baseline that is not there.
     """
 
     rules: tuple[Gravity, ...]
@@ -164,9 +161,7 @@ def policy(validation: Validation, *, label: str, moment: datetime | None) -> Po
     """Read the policy of a run from its section.
 
     Args:
-        validation: The section.
         label: The column to predict; empty if there is none.
-        moment: As :func:`moment_of` tells it.
     """
     missing = _MISSING_BASELINE.get(validation.on_missing_baseline, "WARN")
     return Policy(validation.severity, validation.suppressions, moment, label, missing)
@@ -233,9 +228,6 @@ class Limit:
     """How far one column may move.
 
     Attributes:
-        column: Its name.
-        kind: What the column holds.
-        comparator: :data:`JENSEN_SHANNON` or :data:`L_INFINITY`.
         threshold: Largest accepted distance, a fraction in [0, 1].
     """
 
@@ -249,9 +241,7 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
     """Give every column of the schema a limit, unless it is ignored or is the key or the time.
 
     Args:
-        schema: The reviewed schema.
         validation: Which columns are ignored, and which have limits of their own.
-        roles: Column names by role.
 
     Raises:
         InputError: The section names an unknown column, or asks for a measure that cannot see; all faults

@@ -163,9 +163,6 @@ class Lookout:
     """Where to look, and how.
 
     Attributes:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        schema: The reviewed schema.
         runner: On what the rows are read; it changes nothing of the result.
         store: Folder or URI where results are kept; none are if empty.
         new_columns: Whether statistics are taken of columns, too, that the schema does not name.
@@ -243,9 +240,7 @@ class Profile:
     """Statistics and counts of one split.
 
     Attributes:
-        split: Its name.
         rows: Its rows, more than 0.
-        statistics: TFDV's statistics.
         counts: Rows by bin of the numeric columns that are compared, in the bins of both splits.
     """
 
@@ -293,9 +288,6 @@ def foreign_columns(
     """Return the columns of which there are no statistics, with their types; none if there is no split.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        splits: Splits with rows.
         unread: The schema, if columns that it does not name are not read; absent, only those of a type that
             TFDV cannot read are returned.
     """
@@ -317,11 +309,7 @@ def profile_splits(
     """Look at splits, piece by piece, on the processes or the engine of ``runner``.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
         splits: Splits with rows. The quantiles of the first bound the bins of all; one alone is not binned.
-        schema: The reviewed schema.
-        numbers: Columns to count in bins, if they hold numbers.
         runner: On what the rows are read; two processes if absent. It changes nothing of the result.
         store: Folder or URI where statistics and counts are kept, and looked for first; none if empty.
         new_columns: Whether statistics are taken of columns, too, that the schema does not name.
@@ -349,12 +337,7 @@ def count_split(
     """Count the rows of a split in given bins, on the processes or the engine of ``runner``.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        split: A split with rows.
         cuts: Cut points by column; every column must be in the snapshot.
-        runner: See :func:`profile_splits`.
-        store: See :func:`profile_splits`.
     """
     return Lookout(folder, snapshot, None, runner or Runner(), store).counts(split, cuts)
 

@@ -44,14 +44,11 @@ class Check:
     """What one column of a row must keep.
 
     Attributes:
-        column: Its name.
         required: It must have a value.
         low: Smallest accepted number; None for any.
         high: Largest accepted number; None for any.
         values: Accepted texts; None for any.
         flag: Only 0 and 1 are accepted.
-        no_nan: NaN is not accepted.
-        no_inf: Infinity is not accepted.
     """
 
     column: str
@@ -104,10 +101,6 @@ def checks(schema: Any, columns: Iterable[str]) -> tuple[Check, ...]:
     """Return what the schema asks of single values.
 
     A domain that the schema lets some rows leave (``min_domain_mass`` below 1) is asked of none.
-
-    Args:
-        schema: The reviewed schema.
-        columns: Columns that are there.
     """
     domains = {domain.name: tuple(domain.value) for domain in schema.string_domain}
     features = expected(schema)
@@ -140,8 +133,6 @@ class Quarantined:
     Attributes:
         snapshot: Their manifest; no rows where none were asked to be taken out.
         asked: What was accepted; None if rows stay where they are.
-        rows: Rows taken out, by split.
-        splits: All rows, by split.
         reasons: Rows by split, column and what is wrong; a row can have several.
     """
 
@@ -204,10 +195,7 @@ def take_out(
     """Write the rows that violate the schema to a snapshot of their own, batch by batch.
 
     Args:
-        folder: The snapshot's folder.
         data_version: Its digest.
-        snapshot: Its manifest.
-        schema: The reviewed schema.
         asked: How many may be taken out; None for a snapshot without rows.
         out: Folder of the quarantine.
     """

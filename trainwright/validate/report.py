@@ -150,12 +150,7 @@ _ROWS = 40
 
 
 def write_report(judgement: Judgement, path: Path) -> Path:
-    """Draw the page.
-
-    Args:
-        judgement: What was found.
-        path: File to write.
-    """
+    """Draw the page."""
     asked = judgement.validation
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
     page = Page(

@@ -36,7 +36,6 @@ class Wanted:
     Attributes:
         schema: Which values are counted one by one, as a serialized ``Schema``.
         columns: Columns whose statistics are taken; none to count only.
-        cuts: Where the columns that are counted in bins are cut.
     """
 
     schema: bytes
@@ -54,7 +53,6 @@ class Taken:
 
     Attributes:
         parts: Their partial statistics, packed; empty if only counts were wanted.
-        counts: Rows by bin and column.
     """
 
     parts: bytes
@@ -63,11 +61,6 @@ class Taken:
 
 def take(folder: Path, piece: Piece, wanted: Wanted) -> Taken:
     """Read one piece.
-
-    Args:
-        folder: The snapshot's folder.
-        piece: The piece.
-        wanted: What to take of it.
 
     Raises:
         InputError: A file is gone, or is not what the manifest says.
@@ -125,10 +118,7 @@ def scan(
     """Take what is wanted of a split.
 
     Args:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
         split: Name of the split.
-        wanted: What to take.
         runner: On what; it changes nothing of the result.
         shared: Folder or URI that Beam's workers reach, too; a folder of this machine if empty.
 

@@ -119,7 +119,6 @@ def environment(schema: Any, name: str = TRAINING) -> str | None:
     """Return the environment to check rows under; None if the schema does not know it.
 
     Args:
-        schema: The reviewed schema.
         name: :data:`TRAINING` for rows to learn from, :data:`SERVING` for rows as they were served.
     """
     return name if name in schema.default_environment else None
@@ -148,9 +147,7 @@ def infer(statistics: Any, *, key: str = "", label: str = "") -> Any:
     """Make a first schema, to be reviewed, from the statistics of some rows.
 
     Args:
-        statistics: TFDV's statistics.
         key: Column whose values are all distinct; declared as not categorical.
-        label: Column that is not known when the model predicts.
     """
     schema = tfdv.infer_schema(statistics, max_string_domain_size=50)
     schema.default_environment.extend([TRAINING, SERVING])

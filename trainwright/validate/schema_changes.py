@@ -37,9 +37,7 @@ class Proposal:
     """A change of a schema.
 
     Attributes:
-        old: The reviewed text.
         new: The text that the rows fit; all that need not change is as it was, comments included.
-        reasons: Why, one line a thing, with the rows that it is about.
     """
 
     old: str
@@ -57,12 +55,6 @@ class Proposal:
 
 def propose(folder: Path, text: str, split: str, where: str) -> Proposal:
     """Compare a reviewed schema with a split of a snapshot.
-
-    Args:
-        folder: The snapshot's folder.
-        text: The reviewed schema.
-        split: Rows that should fit.
-        where: File of the schema, for an error.
 
     Raises:
         InputError: There is no such snapshot or split, the split has no rows, or the text is no schema.
@@ -113,14 +105,7 @@ def _notes(profile: Profile) -> dict[str, str]:
 
 
 def rewritten(text: str, old: Any, new: Any, notes: Mapping[str, str]) -> str:
-    """Return a schema's text with exactly the messages replaced that differ, and new ones at its end.
-
-    Args:
-        text: The reviewed text.
-        old: What it says.
-        new: What it should say.
-        notes: What to write above a column that is new.
-    """
+    """Return a schema's text with exactly the messages replaced that differ, and new ones at its end."""
     before, after = _messages(old), _messages(new)
     for start, end, key in reversed(list(_blocks(text))):
         if key in after and after[key] != before.get(key):

@@ -101,7 +101,6 @@ def counted_as(schema: Any, uncounted: Iterable[str] = ()) -> Any:
     """Return what of a schema the statistics depend on, and nothing else: other limits, same statistics.
 
     Args:
-        schema: The reviewed schema.
         uncounted: Columns whose values are not counted, such as a key: all are distinct.
     """
     left_out = frozenset(uncounted)
@@ -172,13 +171,7 @@ class Statistics:
 
 
 def describe(batches: Iterable[pa.RecordBatch], schema: Any, uncounted: Iterable[str] = ()) -> Any:
-    """Compute the statistics of some rows in this process.
-
-    Args:
-        batches: Rows, all of the same columns.
-        schema: See :class:`Statistics`.
-        uncounted: See :class:`Statistics`.
-    """
+    """Compute the statistics of some rows in this process."""
     statistics = Statistics(schema, uncounted)
     for batch in batches:
         statistics.add(batch)

@@ -62,8 +62,6 @@ class Samples:
     """What was looked at.
 
     Attributes:
-        profiles: The splits with rows, by name.
-        pairs: What is compared, by what it is compared with.
         learned: The split that the model learns from, in bins of its own, and those; None if it has no rows.
     """
 
@@ -77,11 +75,7 @@ class Bench:
     """Where splits are looked at, and how.
 
     Attributes:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
         schema: The reviewed schema; columns that it does not name are not read.
-        numbers: Columns to count in bins, if they hold numbers.
-        validation: On what the rows are read, and where statistics are kept.
     """
 
     folder: Path
@@ -117,9 +111,6 @@ def samples(bench: Bench, snapshot: Snapshot, validation: Validation, baseline: 
     """Look at the splits, and pair those that are compared.
 
     Args:
-        bench: Counts.
-        snapshot: The manifest.
-        validation: Which splits are compared.
         baseline: The accepted baseline; None if there is none.
     """
     present = [name for name in split_names(validation) if snapshot.splits.get(name)]
@@ -166,9 +157,7 @@ def asked_for(
     """Return what the data is to be compared with, and why it cannot be; empty text if it can.
 
     Args:
-        validation: Which splits are compared.
         baseline: The accepted baseline; None if there is none.
-        there: Splits with rows.
     """
     wanted: dict[Against, tuple[str, ...]] = {"previous": (validation.previous, validation.current)}
     if baseline:
@@ -200,7 +189,6 @@ class Given:
     """What the step was given beside the snapshot and its section.
 
     Attributes:
-        schema: Text of the reviewed schema.
         baseline: The accepted baseline: a file or a URI; empty if there is none.
         baseline_version: Its content digest.
         newest_since: Time that the newest row must reach, ISO 8601; empty if none is asked for.
@@ -219,12 +207,6 @@ class Subject:
     """What is judged, opened and checked.
 
     Attributes:
-        folder: The snapshot's folder.
-        snapshot: Its manifest.
-        schema: The reviewed schema.
-        limits: What is compared, and how far it may move.
-        validation: What was asked.
-        given: The rest of what was given.
         baseline: The accepted baseline; None if there is none.
     """
 
@@ -254,13 +236,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of it.
-
-    Attributes:
-        judgement: Everything that was found.
-        accounts: TFDV's own accounts (``Anomalies``), by name.
-        samples: What was looked at.
-    """
+    """What came of it."""
 
     judgement: Judgement
     accounts: dict[str, Any]
@@ -271,7 +247,6 @@ def examine(subject: Subject, quarantined: Quarantined) -> Examined:
     """Look at the splits, check them against the schema, compare them, and weigh what was found.
 
     Args:
-        subject: What is judged.
         quarantined: The rows that were taken out; all comparisons are with them still in.
     """
     numbers = [limit.column for limit in subject.limits if limit.kind == "numbers"]
@@ -432,10 +407,7 @@ class Outcome:
     """What the step tells the run.
 
     Attributes:
-        decision: PASS, HOLD or FAIL.
         quarantine_version: Digest of the snapshot of the rows that were taken out.
-        headline: The one fact worth a line.
-        metrics: Figures by name.
     """
 
     decision: str
@@ -451,8 +423,6 @@ class Places:
     Attributes:
         verdict: Folder for the verdict, the statistics, the baseline and TFDV's account.
         quarantine: Folder of the snapshot of rows that were taken out.
-        report: File for the page.
-        summary: File for the Markdown.
     """
 
     verdict: Path
@@ -467,11 +437,7 @@ def judge_snapshot(
     """Judge a snapshot against its reviewed schema, and against what it was and what the model knows.
 
     Args:
-        folder: The snapshot's folder.
         data_version: Digest that the snapshot must have.
-        validation: What to compare, and the limits.
-        given: Schema, baseline and times.
-        places: Where everything is left.
 
     Raises:
         InputError: The snapshot or the baseline is gone or changed, or the schema or the section is wrong.
