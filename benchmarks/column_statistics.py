@@ -109,11 +109,11 @@ print(json.dumps([seconds, [worker if forked else own, own], found.datasets[0].n
 OURS = """
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
-from trainwright.validate.profile import Lookout
+from trainwright.validate.profile import Profiler
 from trainwright.validate.profile import own_cuts
 snapshot, forked = Snapshot.read(folder / "snapshot"), int(sys.argv[2]) > 1
 start = time.perf_counter()
-lookout = Lookout(folder / "snapshot", snapshot, schema_pb2.Schema(), Runner(workers=int(sys.argv[2])))
+lookout = Profiler(folder / "snapshot", snapshot, schema_pb2.Schema(), Runner(workers=int(sys.argv[2])))
 found = lookout.statistics("train")
 if sys.argv[3] == "counts":
     numbers = [column.name for column in snapshot.columns if not column.name.startswith("word")]
@@ -125,12 +125,12 @@ SHARE = """
 import pyarrow.parquet as pq, pyarrow as pa
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
-from trainwright.validate.profile import Lookout
+from trainwright.validate.profile import Profiler
 from trainwright.tables import write_snapshot
 table = pq.read_table(folder / f"{sys.argv[2]}.parquet")
 snapshot = write_snapshot(folder / "same" / sys.argv[2], {"train": [table]}, parents={}, roles={})
 start = time.perf_counter()
-found = Lookout(folder / "same" / sys.argv[2], snapshot, schema_pb2.Schema(), Runner()).statistics("train")
+found = Profiler(folder / "same" / sys.argv[2], snapshot, schema_pb2.Schema(), Runner()).statistics("train")
 """
 
 FRAME = """

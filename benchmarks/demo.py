@@ -84,12 +84,13 @@ STEPS = (
         "validate",
         "tfdv",
         "from trainwright.experiment import Validation\n"
-        "from trainwright.validate.validate import Given, Places, judge_snapshot\n"
+        "from trainwright.validate import validate as v\n"
         "from trainwright.validate.schema import read_schema",
-        "made = judge_snapshot(here['snapshot'], given['ingest'], "
+        "made = v.validate_snapshot(here['snapshot'], given['ingest'], "
         "Validation.parse(given['validation'], 'validation'), "
-        "Given(read_schema(given['schema'], given['resolve'][3]), given['baseline'], given['resolve'][2]), "
-        "Places(here['data_verdict'], here['quarantine'], here['data.html'], here['validate.md']))"
+        "v.ValidationContext(read_schema(given['schema'], given['resolve'][3]), given['baseline'], "
+        "given['resolve'][2]), v.ValidationOutputs(here['data_verdict'], here['quarantine'], "
+        "here['data.html'], here['validate.md']))"
         ".quarantine_version",
     ),
     Step(

@@ -53,15 +53,17 @@ def validate(  # noqa: PLR0917 - five of them are outputs
     with reported("validate"):
         section = Validation.parse(validation, "parameter validation")
         from trainwright.validate.schema import read_schema
-        from trainwright.validate.validate import Given, Places, judge_snapshot
+        from trainwright.validate.validate import ValidationContext, ValidationOutputs, validate_snapshot
 
         summary = Path(verdict.path, "summary.md")
-        outcome = judge_snapshot(
+        outcome = validate_snapshot(
             Path(snapshot.path),
             data_version,
             section,
-            Given(read_schema(schema, schema_version), baseline, baseline_version, newest_since, date),
-            Places(Path(verdict.path), Path(quarantine.path), Path(report.path), summary),
+            ValidationContext(
+                read_schema(schema, schema_version), baseline, baseline_version, newest_since, date
+            ),
+            ValidationOutputs(Path(verdict.path), Path(quarantine.path), Path(report.path), summary),
         )
         metrics.metadata.update(outcome.metrics)
         describe("validate", verdict, quarantine, report, metrics)

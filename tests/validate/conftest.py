@@ -14,7 +14,12 @@ from tests.report.browser import browser
 from trainwright.artifacts import Record
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
-from trainwright.validate.validate import Given, Outcome, Places, judge_snapshot
+from trainwright.validate.validate import (
+    ValidationContext,
+    ValidationOutputs,
+    ValidationResult,
+    validate_snapshot,
+)
 from trainwright.verdicts import Verdict
 
 __all__ = ["browser"]
@@ -55,7 +60,7 @@ class Judged:
 
     folder: Path
     snapshot: Path
-    outcome: Outcome
+    outcome: ValidationResult
 
     @property
     def verdict(self) -> Verdict:
@@ -118,12 +123,14 @@ def judge(tmp_path: Path) -> Judge:
         folder, out = attempt / "snapshot", attempt / "out"
         tables = {name: [table] for name, table in splits.items()}
         snapshot = write_snapshot(folder, tables, parents={}, roles=roles, quality=quality)
-        outcome = judge_snapshot(
+        outcome = validate_snapshot(
             folder,
             snapshot.digest,
             Validation.check(section, "test"),
-            Given(schema, **(given or {})),
-            Places(*(out / name for name in ("verdict", "quarantine", "report.html", "summary.md"))),
+            ValidationContext(schema, **(given or {})),
+            ValidationOutputs(
+                *(out / name for name in ("verdict", "quarantine", "report.html", "summary.md"))
+            ),
         )
         return Judged(out, folder, outcome)
 

@@ -18,7 +18,7 @@ from trainwright.validate.comparison import (
     measure_unseen,
 )
 from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
-from trainwright.validate.profile import own_cuts, profile_splits
+from trainwright.validate.profile import Profiler, own_cuts
 from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
@@ -39,7 +39,7 @@ def profiles(tmp_path: Path) -> object:
         folder = tmp_path / "snapshot"
         snapshot = write_snapshot(folder, tables, parents={}, roles={})
         numbers = [feature.name for feature in parsed.feature if kind(feature) == "numbers"]
-        found = profile_splits(folder, snapshot, ["train", "evaluate"], parsed, numbers)
+        found = Profiler(folder, snapshot, parsed).profiles(["train", "evaluate"], numbers)
         cuts = own_cuts(found["train"].statistics, numbers)
         return Pair("previous", found["evaluate"], found["train"], cuts)
 

@@ -12,10 +12,9 @@ from trainwright.tables import write_snapshot
 from trainwright.validate.columns import by_column
 from trainwright.validate.profile import (
     Profile,
-    count_split,
-    foreign_columns,
+    Profiler,
     own_cuts,
-    profile_splits,
+    unreadable_columns,
 )
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.statistics import VALUES_KEPT, describe
@@ -45,7 +44,7 @@ def snapshot(tmp_path: Path) -> tuple[Path, Snapshot]:
 def test_both_splits_are_counted_in_the_bins_of_the_first(snapshot: tuple[Path, Snapshot]) -> None:
     folder, manifest = snapshot
     schema = parse_schema(SCHEMA, "test")
-    found = profile_splits(folder, manifest, ["train", "evaluate"], schema, ["x", "w"])
+    found = Profiler(folder, manifest, schema).profiles(["train", "evaluate"], ["x", "w"])
     cuts = own_cuts(found["train"].statistics, ["x"])["x"]
     for name, rows in {"train": table(5_000, 0), "evaluate": table(1_000, 1)}.items():
         values = rows["x"].drop_null().to_numpy()
@@ -65,31 +64,32 @@ def by_column_rows(profile: Profile) -> int:
 
 def test_counts_in_anothers_bins_come_without_statistics(snapshot: tuple[Path, Snapshot]) -> None:
     folder, manifest = snapshot
-    counts = count_split(folder, manifest, "evaluate", {"x": np.array([0.0, 1.0])}, runner=Runner(workers=2))
+    profiler = Profiler(folder, manifest, None, runner=Runner(workers=2))
+    counts = profiler.counts("evaluate", {"x": np.array([0.0, 1.0])})
     values = table(1_000, 1)["x"].drop_null().to_numpy()
     assert counts["x"].tolist() == [
         np.sum(values <= 0),
         np.sum((values > 0) & (values <= 1)),
         np.sum(values > 1),
     ]
-    assert count_split(folder, manifest, "evaluate", {}) == {}
+    assert Profiler(folder, manifest, None).counts("evaluate", {}) == {}
 
 
 def test_one_split_alone_is_not_binned(snapshot: tuple[Path, Snapshot]) -> None:
     folder, manifest = snapshot
-    found = profile_splits(folder, manifest, ["train"], parse_schema(SCHEMA, "test"), ["x"])
+    found = Profiler(folder, manifest, parse_schema(SCHEMA, "test")).profiles(["train"], ["x"])
     assert found["train"].counts == {}
 
 
-def test_columns_that_tfdv_cannot_read_are_told_and_left_out(snapshot: tuple[Path, Snapshot]) -> None:
+def test_columns_that_tfdv_cannot_read_are_skipped(snapshot: tuple[Path, Snapshot]) -> None:
     folder, manifest = snapshot
-    assert foreign_columns(folder, manifest, ["train"]) == {"deep": "struct<a: int64>"}
-    assert foreign_columns(folder, manifest, []) == {}
-    found = profile_splits(folder, manifest, ["train"], parse_schema(SCHEMA, "test"), [])
+    assert unreadable_columns(folder, manifest, ["train"]) == {"deep": "struct<a: int64>"}
+    assert Profiler(folder, manifest, None).skipped_columns([]) == {}
+    found = Profiler(folder, manifest, parse_schema(SCHEMA, "test")).profiles(["train"], [])
     assert list(by_column(found["train"].statistics)) == ["x", "w", "new"]
 
 
-def test_columns_that_the_schema_does_not_name_can_be_told_without_being_read(
+def test_columns_that_the_schema_does_not_name_are_not_read(
     snapshot: tuple[Path, Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, manifest = snapshot
@@ -103,10 +103,11 @@ def test_columns_that_the_schema_does_not_name_can_be_told_without_being_read(
 
     scan_piece, alone = scan.read_piece, Runner(workers=1)
     monkeypatch.setattr(scan, "read_piece", reading)
-    found = profile_splits(folder, manifest, ["train"], schema, ["x"], runner=alone, new_columns=False)
+    profiler = Profiler(folder, manifest, schema, runner=alone, new_columns=False)
+    found = profiler.profiles(["train"], ["x"])
     assert list(by_column(found["train"].statistics)) == ["x", "w"]
     assert read == {"x", "w"}
-    assert foreign_columns(folder, manifest, ["train"], schema) == {
+    assert profiler.skipped_columns(["train"]) == {
         "deep": "struct<a: int64>",
         "new": "double",
     }
@@ -123,7 +124,7 @@ def test_missing_are_null_absent_and_not_a_number() -> None:
     assert (known.missing("x"), known.missing("w"), known.missing("gone")) == (2, 1, 4)
 
 
-def test_values_are_whole_up_to_the_number_that_is_kept_and_told_beyond() -> None:
+def test_values_are_counted_up_to_the_limit_and_reported_beyond() -> None:
     few = profile({"w": [f"w{n}" for n in range(VALUES_KEPT)]})
     many = profile({"w": [f"w{n}" for n in range(VALUES_KEPT + 500)]})
     assert len(few.values("w")) == VALUES_KEPT

@@ -19,16 +19,14 @@ from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
 from trainwright.tables import write_snapshot
-from trainwright.validate.columns import by_column, listed, numbers, prepared
-from trainwright.validate.profile import Lookout
+from trainwright.validate.columns import by_column, listed, numbers, prepared, readable, unreadable
+from trainwright.validate.profile import Profiler
 from trainwright.validate.statistics import (
     QUANTILES,
     SKETCH_ERROR,
     VALUES_KEPT,
     Statistics,
     describe,
-    readable,
-    unreadable,
 )
 from trainwright.validate.tfdv import schema_pb2
 
@@ -159,7 +157,7 @@ def test_the_flights_give_what_tfdv_gives_for_them_as_a_dataframe(
     flights: tuple[pa.Table, Path, Snapshot],
 ) -> None:
     table, folder, snapshot = flights
-    ours = Lookout(folder, snapshot, NONE, Runner(workers=2)).statistics("all")
+    ours = Profiler(folder, snapshot, NONE, Runner(workers=2)).statistics("all")
     whole = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int64Dtype()}
     frame = table.to_pandas(types_mapper=whole.get)
     for name in table.column_names:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from trainwright.tables import write_snapshot
 from trainwright.validate.columns import by_column
-from trainwright.validate.profile import Lookout, Profile
+from trainwright.validate.profile import Profile, Profiler
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
 
@@ -26,7 +26,7 @@ def counted(statistics: object) -> int:
 def every_row(tmp_path: Path, rows: int) -> int:
     tables = {"train": [pa.table({"x": np.arange(float(rows))})]}
     manifest = write_snapshot(tmp_path, tables, parents={}, roles={}, rows_per_file=1_000)
-    return counted(Lookout(tmp_path, manifest, NONE).statistics("train"))
+    return counted(Profiler(tmp_path, manifest, NONE).statistics("train"))
 
 
 def test_a_sample_rate_is_ignored_for_a_dataframe_and_there_is_none_here(tmp_path: Path) -> None:

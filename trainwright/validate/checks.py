@@ -161,7 +161,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Tally:
+class CheckResult:
     """What one of these checks gave.
 
     Attributes:
@@ -173,17 +173,17 @@ class Tally:
     not_judged: tuple[NotJudged, ...] = ()
 
 
-def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> Tally:
+def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> CheckResult:
     """Compare the rows that a model would learn from with those that the model in production learned from.
 
     Args:
         baseline: The accepted baseline; nothing is compared without one.
     """
     if baseline is None:
-        return Tally()
+        return CheckResult()
     name, asked = learned_from(validation), validation.volume
     if not splits.get(name):
-        return Tally(
+        return CheckResult(
             not_judged=(NotJudged(name="volume", reason=f"split {name} has no rows, or is not there"),)
         )
     ratio = splits[name] / baseline.rows
@@ -198,10 +198,10 @@ def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline
             kind = "COMPARATOR_LOW_NUM_EXAMPLES" if bound == "min" else "COMPARATOR_HIGH_NUM_EXAMPLES"
             what = f"{told}; {'at least' if bound == 'min' else 'at most'} {limit:g} times are accepted"
             found.append(Finding(split=name, kind=kind, against="baseline", rule=rules[-1].name, what=what))
-    return Tally(tuple(rules), tuple(found))
+    return CheckResult(tuple(rules), tuple(found))
 
 
-def freshness(newest: float | None, newest_since: str) -> Tally:
+def freshness(newest: float | None, newest_since: str) -> CheckResult:
     """Check that the newest row is as new as it has to be.
 
     Args:
@@ -212,11 +212,11 @@ def freshness(newest: float | None, newest_since: str) -> Tally:
         InputError: ``newest_since`` is no time.
     """
     if not newest_since:
-        return Tally()
+        return CheckResult()
     since = parse_time(newest_since, "parameter newest_since")
     if newest is None:
         reason = "the snapshot does not say how new its newest row is (time.newest); name data.time"
-        return Tally(not_judged=(NotJudged(name="freshness", reason=reason),))
+        return CheckResult(not_judged=(NotJudged(name="freshness", reason=reason),))
     late = since.timestamp() - newest
     told = f"the newest row is of {_written(datetime.fromtimestamp(newest, UTC))}"
     rule = Rule(
@@ -224,7 +224,7 @@ def freshness(newest: float | None, newest_since: str) -> Tally:
         detail=f"{told}; it has to reach {_written(since)}; seconds since 1970",
     )  # fmt: skip
     what = f"{told}, {_span(late)} too old: it has to reach {_written(since)}"
-    return Tally((rule,), () if late <= 0 else (Finding(kind="DATA_STALE", rule=rule.name, what=what),))
+    return CheckResult((rule,), () if late <= 0 else (Finding(kind="DATA_STALE", rule=rule.name, what=what),))
 
 
 def _written(time: datetime) -> str:
@@ -236,7 +236,7 @@ def _span(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"  # noqa: PLR2004
 
 
-def label_balance(profile: Profile, label: str, least: float) -> Tally:
+def label_balance(profile: Profile, label: str, least: float) -> CheckResult:
     """Check that there is something to learn: a label with one value teaches nothing.
 
     Args:
@@ -244,7 +244,7 @@ def label_balance(profile: Profile, label: str, least: float) -> Tally:
     """
     feature = by_column(profile.statistics).get(label)
     if feature is None or profile.missing(label) >= profile.rows:
-        return Tally()  # a column that is gone or empty is found as such
+        return CheckResult()  # a column that is gone or empty is found as such
     values = profile.values(label)
     if not values:
         return _of_numbers(profile, label, feature.num_stats, least)
@@ -266,10 +266,10 @@ def label_balance(profile: Profile, label: str, least: float) -> Tally:
                 f"at least {least:.2%} must be ({_counts(values)})"
             )
             found.append(_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
-    return Tally(tuple(rules), tuple(found))
+    return CheckResult(tuple(rules), tuple(found))
 
 
-def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> Tally:
+def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> CheckResult:
     """Check a label whose values are not counted: a number to be predicted, or text."""
     rules, found, not_judged = [], [], []
     if numbers.common_stats.num_non_missing:
@@ -280,7 +280,7 @@ def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> Tal
     if least:
         reason = f"the values of the label {label} are not counted one by one: the schema calls it a number"
         not_judged.append(NotJudged(name=f"label/{profile.split}/rarest", reason=reason))
-    return Tally(tuple(rules), tuple(found), tuple(not_judged))
+    return CheckResult(tuple(rules), tuple(found), tuple(not_judged))
 
 
 def _finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> Finding:
@@ -295,13 +295,3 @@ def _counts(values: Mapping[str, float]) -> str:
     ordered = sorted(values.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name}: {rows:,.0f}" for name, rows in ordered[:_SHOWN])
     return shown + (f", and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else "")
-
-
-def together(tallies: Iterator[Tally]) -> Tally:
-    """Put the results of several checks together."""
-    parts = list(tallies)
-    return Tally(
-        tuple(rule for part in parts for rule in part.rules),
-        tuple(finding for part in parts for finding in part.findings),
-        tuple(entry for part in parts for entry in part.not_judged),
-    )

@@ -32,12 +32,12 @@ _log = logging.getLogger("trainwright.validate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept(Document):
-    """What was taken of a split.
+class CachedStatistics(Document):
+    """Statistics, or counts, of a split.
 
     Attributes:
-        of: What it depends on: data version, split, engine, and either the columns with the digest of what
-            the schema says of them, or the digest of the cuts. The SHA-256 of this is the key.
+        of: What the result depends on: data version, split, engine, and either the columns with the digest of
+            what the schema says of them, or the digest of the cuts. The SHA-256 of this is the key.
         statistics_sha256: Digest of the file with TFDV's statistics; empty if these are counts.
         counts: Rows by bin and column; empty if these are statistics.
         content: SHA-256 over all of the above.
@@ -50,189 +50,90 @@ class Kept(Document):
     content: str
 
     @classmethod
-    def describe(cls, of: Mapping[str, Any], statistics: Any, counts: Mapping[str, Counts]) -> Self:
-        """Describe statistics, or counts; the other is None or empty."""
-        digest = hashlib.sha256(packed(statistics)).hexdigest() if statistics is not None else ""
+    def describe(cls, of: Mapping[str, Any], statistics: bytes, counts: Mapping[str, Counts]) -> Self:
+        """Describe statistics, or counts; the other is empty."""
+        digest = hashlib.sha256(statistics).hexdigest() if statistics else ""
         plain = {name: tuple(int(row) for row in rows) for name, rows in counts.items()}
-        return cls(of=dict(of), statistics_sha256=digest, counts=plain, content=_content(of, digest, plain))
+        document = cls(of=dict(of), statistics_sha256=digest, counts=plain, content="")
+        return replace(document, content=document.content_digest())
 
-
-def key_of(of: Mapping[str, Any]) -> str:
-    """Return the name under which a result is kept."""
-    return digest_text(canonical(dict(of)))
-
-
-def cuts_digest(cuts: Mapping[str, Cuts]) -> str:
-    """Return the SHA-256 over the places at which columns are cut."""
-    return digest_text(canonical({name: [float(point).hex() for point in cuts[name]] for name in cuts}))
-
-
-def _content(of: Mapping[str, Any], digest: str, counts: Mapping[str, tuple[int, ...]]) -> str:
-    return digest_text(canonical({"of": dict(of), "statistics_sha256": digest, "counts": dict(counts)}))
+    def content_digest(self) -> str:
+        """Return the SHA-256 that ``content`` must have."""
+        counts = {"counts": self.counts, "statistics_sha256": self.statistics_sha256}
+        return digest_text(canonical({"of": self.of, **counts}))
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """A place where results are kept.
-
-    Attributes:
-        place: Folder or URI; nothing is kept if it is empty.
-    """
+class StatisticsCache:
+    """Statistics and counts in a folder or below a URI; an empty ``place`` caches nothing."""
 
     place: str = ""
 
     def statistics(self, of: Mapping[str, Any]) -> Any | None:
-        """Return kept statistics, or None if there are none that can be used."""
-        with self._told(of):
+        """Return cached statistics, or None if there are none that can be used."""
+        with self._reported(of):
             if (found := self._read(of)) is not None:
-                content = storage.read_bytes(self._name(of, "pb"))
+                content = storage.read_bytes(self._uri(of, "pb"))
                 if hashlib.sha256(content).hexdigest() != found.statistics_sha256:
-                    raise InputError("the file with the statistics was changed", where=self._name(of, "pb"))
+                    raise InputError("the file with the statistics was changed", where=self._uri(of, "pb"))
                 return statistics_pb2.DatasetFeatureStatisticsList.FromString(content)
         return None
 
     def counts(self, of: Mapping[str, Any], cuts: Mapping[str, Cuts]) -> dict[str, Counts] | None:
-        """Return kept counts in the bins of ``cuts``, or None if there are none that can be used."""
-        with self._told(of):
+        """Return cached counts in the bins of ``cuts``, or None if there are none that can be used."""
+        with self._reported(of):
             if (found := self._read(of)) is not None:
                 if {x: len(rows) for x, rows in found.counts.items()} != {x: len(cuts[x]) + 1 for x in cuts}:
-                    raise InputError("the counts are of other bins", where=self._name(of, "json"))
+                    raise InputError("the counts are of other bins", where=self._uri(of, "json"))
                 return {name: np.asarray(found.counts[name], np.int64) for name in cuts}
         return None
 
     def put(
-        self, of: Mapping[str, Any], statistics: Any = None, counts: Mapping[str, Counts] | None = None
+        self, of: Mapping[str, Any], statistics: bytes = b"", counts: Mapping[str, Counts] | None = None
     ) -> None:
-        """Keep a result; if that cannot be done, say so and go on."""
+        """Cache a result; if that fails, log it and continue."""
         if not self.place:
             return
-        document = Kept.describe(of, statistics, counts or {})
+        document = CachedStatistics.describe(of, statistics, counts or {})
         try:
-            if statistics is not None:
-                _create(self._name(of, "pb"), packed(statistics))
-            _create(self._name(of, "json"), canonical(document.to_json()).encode())
+            if statistics:
+                _create(self._uri(of, "pb"), statistics)
+            _create(self._uri(of, "json"), canonical(document.to_json()).encode())
         except (TrainwrightError, OSError) as error:
-            _log.warning("the statistics of split %s are not kept: %s", of.get("split"), error)
+            _log.warning("the statistics of split %s are not cached: %s", of.get("split"), error)
 
-    def _read(self, of: Mapping[str, Any]) -> Kept | None:
-        """Return what is kept under a key, None if nothing is.
-
-        Raises:
-            TrainwrightError: It cannot be used.
-        """
+    def _read(self, of: Mapping[str, Any]) -> CachedStatistics | None:
         if not self.place:
             return None
-        place = self._name(of, "json")
+        uri = self._uri(of, "json")
         try:
-            content = storage.read_bytes(place)
+            content = storage.read_bytes(uri)
         except InputError:
             return None
-        found = Kept.parse(content, where=place)
+        found = CachedStatistics.parse(content, where=uri)
         if canonical(found.of) != canonical(dict(of)):
-            raise InputError("it is of other data", where=place)
-        if found.content != _content(found.of, found.statistics_sha256, found.counts):
-            raise InputError("it was changed", where=place)
+            raise InputError("it is of other data", where=uri)
+        if found.content != found.content_digest():
+            raise InputError("it was changed", where=uri)
         return found
 
-    def _name(self, of: Mapping[str, Any], ending: str) -> str:
-        return storage.join(self.place, f"{key_of(of)}.{ending}")
+    def _uri(self, of: Mapping[str, Any], suffix: str) -> str:
+        return storage.join(self.place, f"{digest_text(canonical(dict(of)))}.{suffix}")
 
     @contextmanager
-    def _told(self, of: Mapping[str, Any]) -> Iterator[None]:
-        """Say why what is kept is not used, and go on without it."""
+    def _reported(self, of: Mapping[str, Any]) -> Iterator[None]:
         try:
             yield
         except (TrainwrightError, DecodeError, ValueError, OSError) as error:
-            _log.warning("what is kept of split %s is not used: %s", of.get("split"), error)
+            _log.warning("cached statistics of split %s are not used: %s", of.get("split"), error)
 
 
-def _create(place: str, content: bytes) -> None:
+def _create(uri: str, content: bytes) -> None:
     try:
-        storage.create(place, content)
+        storage.create(uri, content)
     except storage.AlreadyExists:
-        if storage.read_bytes(place) != content:
+        if storage.read_bytes(uri) != content:
             raise
-
-
-ENGINE = f"1 tfdv-{tfdv.__version__} values-{VALUES_KEPT} quantiles-{QUANTILES} pieces-{PIECE_ROWS}-{FAN_IN}"
-"""What else a result depends on; the first number is raised when this library takes statistics otherwise."""
-
-
-@dataclass(frozen=True)
-class Lookout:
-    """Where to look, and how.
-
-    Attributes:
-        runner: On what the rows are read; it changes nothing of the result.
-        store: Folder or URI where results are kept; none are if empty.
-        new_columns: Whether statistics are taken of columns, too, that the schema does not name.
-    """
-
-    folder: Path
-    snapshot: Snapshot
-    schema: Any
-    runner: Runner = field(default_factory=Runner)
-    store: str = ""
-    new_columns: bool = True
-
-    def statistics(self, split: str) -> Any:
-        """Return TFDV's statistics of a split."""
-        return self.both(split, {})[0]
-
-    def counts(self, split: str, cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
-        """Count the rows of a split in the given bins; all columns of ``cuts`` must be there."""
-        if not cuts:
-            return {}
-        of = self._of(split, cuts=cuts_digest(cuts))
-        if (known := Shelf(self.store).counts(of, cuts)) is not None:
-            return known
-        _, counts = self._scan(split, Wanted(b"", (), cuts))
-        Shelf(self.store).put(of, counts=counts)
-        return counts
-
-    def both(self, split: str, cuts: Mapping[str, Cuts]) -> tuple[Any, dict[str, Counts]]:
-        """Return a split's statistics and its rows in the given bins, in one pass if neither is kept."""
-        wanted = Wanted(self._counted(), self._columns(split), cuts)
-        of = self._of(split, schema=digest_text(wanted.schema.hex()), columns=list(wanted.columns))
-        if (known := Shelf(self.store).statistics(of)) is not None:
-            return known, self.counts(split, cuts)
-        counts = Shelf(self.store).counts(self._of(split, cuts=cuts_digest(cuts)), cuts) if cuts else {}
-        if counts is not None:
-            wanted = replace(wanted, cuts={})
-        statistics, taken = self._scan(split, wanted)
-        Shelf(self.store).put(of, statistics)
-        if counts is None:
-            Shelf(self.store).put(self._of(split, cuts=cuts_digest(cuts)), counts=taken)
-        return statistics, taken if counts is None else counts
-
-    def _scan(self, split: str, wanted: Wanted) -> tuple[Any, dict[str, Counts]]:
-        return scan(self.folder, self.snapshot, split, wanted, self.runner, self.store)
-
-    def _of(self, split: str, **options: Any) -> dict[str, Any]:
-        return {"data_version": self.snapshot.digest, "split": split, "engine": ENGINE, **options}
-
-    def _counted(self) -> bytes:
-        key = [self.snapshot.roles["key"]] if "key" in self.snapshot.roles else []
-        return bytes(counted_as(self.schema, key).SerializeToString(deterministic=True))
-
-    def _columns(self, split: str) -> tuple[str, ...]:
-        left_out = unreadable_columns(self.folder, self.snapshot, [split])
-        if not self.new_columns:
-            left_out |= unnamed_columns(self.snapshot, self.schema)
-        return tuple(column.name for column in self.snapshot.columns if column.name not in left_out)
-
-
-def unreadable_columns(folder: Path, snapshot: Snapshot, splits: list[str]) -> dict[str, str]:
-    """Return the columns of a type that TFDV cannot read, with the type; none if there is no split."""
-    for batch in iter_batches(folder, snapshot, splits, batch_rows=1):
-        return unreadable(batch.schema)
-    return {}
-
-
-def unnamed_columns(snapshot: Snapshot, schema: Any) -> dict[str, str]:
-    """Return the columns that the schema does not name, with their types, from the manifest alone."""
-    named = {feature.name for feature in schema.feature}
-    return {column.name: column.type for column in snapshot.columns if column.name not in named}
 
 
 @dataclass(frozen=True)
@@ -282,64 +183,110 @@ class Profile:
         return ""
 
 
-def foreign_columns(
-    folder: Path, snapshot: Snapshot, splits: Sequence[str], unread: Any | None = None
-) -> dict[str, str]:
-    """Return the columns of which there are no statistics, with their types; none if there is no split.
+ENGINE = f"1 tfdv-{tfdv.__version__} values-{VALUES_KEPT} quantiles-{QUANTILES} pieces-{PIECE_ROWS}-{FAN_IN}"
+"""What else a result depends on; raise the first number when this library computes statistics otherwise."""
 
-    Args:
-        unread: The schema, if columns that it does not name are not read; absent, only those of a type that
-            TFDV cannot read are returned.
+
+@dataclass(frozen=True)
+class Profiler:
+    """Profiles the splits of a snapshot.
+
+    Attributes:
+        runner: Processes or engine that read the rows; the result does not depend on it.
+        store: Folder or URI of cached results; empty: none.
+        new_columns: Whether columns that the schema does not name are profiled, too.
     """
-    found = unreadable_columns(folder, snapshot, list(splits)) if splits else {}
-    return found | (unnamed_columns(snapshot, unread) if splits and unread is not None else {})
+
+    folder: Path
+    snapshot: Snapshot
+    schema: Any
+    runner: Runner = field(default_factory=Runner)
+    store: str = ""
+    new_columns: bool = True
+
+    def profiles(self, splits: Sequence[str], numbers: Sequence[str]) -> dict[str, Profile]:
+        """Profile splits with rows.
+
+        Args:
+            splits: The quantiles of the first bound the bins of all; one split alone is not binned.
+            numbers: Columns to count in bins, if they hold numbers.
+        """
+        if not splits:
+            return {}
+        first = self.statistics(splits[0])
+        cuts = own_cuts(first, numbers) if len(splits) > 1 else {}
+        found = {splits[0]: (first, self.counts(splits[0], cuts))}
+        found |= {name: self.both(name, cuts) for name in splits[1:]}
+        rows = self.snapshot.splits
+        return {
+            name: Profile(name, rows[name], statistics, counts)
+            for name, (statistics, counts) in found.items()
+        }
+
+    def statistics(self, split: str) -> Any:
+        """Return TFDV's statistics of a split."""
+        return self.both(split, {})[0]
+
+    def counts(self, split: str, cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
+        """Count the rows of a split in the given bins; the snapshot must have all columns of ``cuts``."""
+        if not cuts:
+            return {}
+        key, cache = self._counts_key(split, cuts), StatisticsCache(self.store)
+        if (cached := cache.counts(key, cuts)) is not None:
+            return cached
+        _, counts = self._scan(split, Wanted(b"", (), cuts))
+        cache.put(key, counts=counts)
+        return counts
+
+    def both(self, split: str, cuts: Mapping[str, Cuts]) -> tuple[Any, dict[str, Counts]]:
+        """Return a split's statistics and its rows in the given bins, in one scan if neither is cached."""
+        roles, cache = self.snapshot.roles, StatisticsCache(self.store)
+        schema = counted_as(self.schema, [roles["key"]] if "key" in roles else [])
+        wanted = Wanted(packed(schema), self._columns(split), cuts)
+        key = self._key(split, schema=digest_text(wanted.schema.hex()), columns=list(wanted.columns))
+        if (cached := cache.statistics(key)) is not None:
+            return cached, self.counts(split, cuts)
+        counts = cache.counts(self._counts_key(split, cuts), cuts) if cuts else {}
+        if counts is not None:
+            wanted = replace(wanted, cuts={})
+        statistics, scanned = self._scan(split, wanted)
+        cache.put(key, packed(statistics))
+        if counts is None:
+            cache.put(self._counts_key(split, cuts), counts=scanned)
+        return statistics, scanned if counts is None else counts
+
+    def skipped_columns(self, splits: Sequence[str]) -> dict[str, str]:
+        """Return the columns without statistics, with their Arrow types; none if there is no split."""
+        if not splits:
+            return {}
+        found = unreadable_columns(self.folder, self.snapshot, splits)
+        if not self.new_columns:
+            named = {feature.name for feature in self.schema.feature}
+            found |= {
+                column.name: column.type for column in self.snapshot.columns if column.name not in named
+            }
+        return found
+
+    def _columns(self, split: str) -> tuple[str, ...]:
+        skipped = self.skipped_columns([split])
+        return tuple(column.name for column in self.snapshot.columns if column.name not in skipped)
+
+    def _scan(self, split: str, wanted: Wanted) -> tuple[Any, dict[str, Counts]]:
+        return scan(self.folder, self.snapshot, split, wanted, self.runner, self.store)
+
+    def _key(self, split: str, **options: Any) -> dict[str, Any]:
+        return {"data_version": self.snapshot.digest, "split": split, "engine": ENGINE, **options}
+
+    def _counts_key(self, split: str, cuts: Mapping[str, Cuts]) -> dict[str, Any]:
+        points = {name: [float(point).hex() for point in cuts[name]] for name in cuts}
+        return self._key(split, cuts=digest_text(canonical(points)))
 
 
-def profile_splits(
-    folder: Path,
-    snapshot: Snapshot,
-    splits: Sequence[str],
-    schema: Any,
-    numbers: Sequence[str],
-    *,
-    runner: Runner | None = None,
-    store: str = "",
-    new_columns: bool = True,
-) -> dict[str, Profile]:
-    """Look at splits, piece by piece, on the processes or the engine of ``runner``.
-
-    Args:
-        splits: Splits with rows. The quantiles of the first bound the bins of all; one alone is not binned.
-        runner: On what the rows are read; two processes if absent. It changes nothing of the result.
-        store: Folder or URI where statistics and counts are kept, and looked for first; none if empty.
-        new_columns: Whether statistics are taken of columns, too, that the schema does not name.
-    """
-    lookout = Lookout(folder, snapshot, schema, runner or Runner(), store, new_columns)
-    first = lookout.statistics(splits[0])
-    cuts = own_cuts(first, numbers) if len(splits) > 1 else {}
-    found = {splits[0]: (first, lookout.counts(splits[0], cuts))}
-    found |= {name: lookout.both(name, cuts) for name in splits[1:]}
-    return {
-        name: Profile(split=name, rows=snapshot.splits[name], statistics=statistics, counts=counts)
-        for name, (statistics, counts) in found.items()
-    }
-
-
-def count_split(
-    folder: Path,
-    snapshot: Snapshot,
-    split: str,
-    cuts: Mapping[str, Cuts],
-    *,
-    runner: Runner | None = None,
-    store: str = "",
-) -> dict[str, Counts]:
-    """Count the rows of a split in given bins, on the processes or the engine of ``runner``.
-
-    Args:
-        cuts: Cut points by column; every column must be in the snapshot.
-    """
-    return Lookout(folder, snapshot, None, runner or Runner(), store).counts(split, cuts)
+def unreadable_columns(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> dict[str, str]:
+    """Return the columns of a type that TFDV cannot read, with the type; none if there is no split."""
+    for batch in iter_batches(folder, snapshot, splits, batch_rows=1):
+        return unreadable(batch.schema)
+    return {}
 
 
 def own_cuts(statistics: Any, numbers: Sequence[str]) -> dict[str, Cuts]:

@@ -19,7 +19,7 @@ from trainwright.errors import InputError
 from trainwright.tables import iter_batches
 from trainwright.validate.checks import check
 from trainwright.validate.columns import by_column
-from trainwright.validate.profile import Profile, foreign_columns
+from trainwright.validate.profile import Profile, unreadable_columns
 from trainwright.validate.quarantine import checks
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.statistics import describe
@@ -69,7 +69,7 @@ def propose(folder: Path, text: str, split: str, where: str) -> Proposal:
     key = [snapshot.roles["key"]] if "key" in snapshot.roles else []
     statistics = describe(iter_batches(folder, snapshot, [split]), schema, key)
     profile = Profile(split, snapshot.splits[split], statistics, {})
-    foreign = foreign_columns(folder, snapshot, [split])
+    foreign = unreadable_columns(folder, snapshot, [split])
     types = {column.name: column.type for column in snapshot.columns if column.name not in foreign}
     found, _ = check(profile, schema, types)
     rows = _breaking(folder, snapshot, split, schema)

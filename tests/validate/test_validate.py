@@ -290,12 +290,12 @@ def test_a_snapshot_that_changed_since_it_was_made_is_not_judged(
     judge: Judge, clean: dict[str, pa.Table], tmp_path: Path
 ) -> None:
     from trainwright.experiment import Validation
-    from trainwright.validate.validate import Given, Places, judge_snapshot
+    from trainwright.validate.validate import ValidationContext, ValidationOutputs, validate_snapshot
 
     again = tmp_path / "again"
-    places = Places(*(again / name for name in ("verdict", "quarantine", "report", "summary")))
+    places = ValidationOutputs(*(again / name for name in ("verdict", "quarantine", "report", "summary")))
     with pytest.raises(InputError, match="cached input changed"):
-        judge_snapshot(judge(clean).snapshot, "0" * 64, Validation(), Given(""), places)
+        validate_snapshot(judge(clean).snapshot, "0" * 64, Validation(), ValidationContext(""), places)
     assert not (tmp_path / "again").exists()
 
 

@@ -13,9 +13,9 @@ import pytest
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Runner
 from trainwright.tables import write_snapshot
-from trainwright.validate.profile import Kept, Lookout, own_cuts, packed, profile_splits
+from trainwright.validate.profile import CachedStatistics, Profiler, own_cuts
 from trainwright.validate.schema import parse_schema
-from trainwright.validate.tfdv import schema_pb2
+from trainwright.validate.statistics import packed
 
 SCHEMA = 'feature { name: "x" type: FLOAT } feature { name: "w" type: BYTES }'
 
@@ -31,12 +31,12 @@ def snapshot(tmp_path: Path) -> tuple[Path, Snapshot]:
 
 
 @pytest.fixture
-def look(snapshot: tuple[Path, Snapshot], tmp_path: Path) -> Callable[..., Lookout]:
-    def lookout(schema: str = SCHEMA) -> Lookout:
+def look(snapshot: tuple[Path, Snapshot], tmp_path: Path) -> Callable[..., Profiler]:
+    def profiler(schema: str = SCHEMA) -> Profiler:
         folder, manifest = snapshot
-        return Lookout(folder, manifest, parse_schema(schema, "test"), Runner(), str(tmp_path / "kept"))
+        return Profiler(folder, manifest, parse_schema(schema, "test"), Runner(), str(tmp_path / "kept"))
 
-    return lookout
+    return profiler
 
 
 def without_rows(folder: Path) -> None:
@@ -46,15 +46,15 @@ def without_rows(folder: Path) -> None:
 
 
 @pytest.fixture
-def seen(look: Callable[..., Lookout]) -> tuple[bytes, dict[str, list[int]]]:
+def seen(look: Callable[..., Profiler]) -> tuple[bytes, dict[str, list[int]]]:
     """What was looked at, and kept, once."""
     statistics, _ = look().both("train", {})
     counts = look().counts("train", own_cuts(statistics, ["x"]))
     return packed(statistics), {name: rows.tolist() for name, rows in counts.items()}
 
 
-def test_what_is_kept_is_never_computed_again(
-    look: Callable[..., Lookout],
+def test_cached_results_are_not_computed_again(
+    look: Callable[..., Profiler],
     seen: tuple[bytes, dict[str, list[int]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -70,8 +70,8 @@ def test_what_is_kept_is_never_computed_again(
         look().statistics("evaluate")
 
 
-def test_what_no_statistic_depends_on_changes_nothing_of_what_is_kept(
-    look: Callable[..., Lookout], seen: object, tmp_path: Path
+def test_schema_limits_do_not_change_the_cache_key(
+    look: Callable[..., Profiler], seen: object, tmp_path: Path
 ) -> None:
     before = sorted((tmp_path / "kept").iterdir())
     limited = SCHEMA.replace("type: FLOAT", "type: FLOAT presence { min_count: 1 } float_domain { max: 3 }")
@@ -91,7 +91,7 @@ def spoil_digits(path: Path) -> None:
 
 def take_anothers(path: Path) -> None:
     document = json.loads(path.read_text())
-    other = Kept.describe(document["of"] | {"data_version": "0" * 64}, schema_pb2.Schema(), {})
+    other = CachedStatistics.describe(document["of"] | {"data_version": "0" * 64}, b"", {})
     path.write_text(json.dumps(other.to_json()))
 
 
@@ -108,9 +108,9 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_or_anothers_is_told_and_looked_at_again(
+def test_damaged_cache_entries_are_reported_and_computed_again(
     damage: str,
-    look: Callable[..., Lookout],
+    look: Callable[..., Profiler],
     seen: tuple[bytes, dict[str, list[int]]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -123,28 +123,28 @@ def test_what_is_damaged_or_anothers_is_told_and_looked_at_again(
         counts = look().counts("train", own_cuts(statistics, ["x"]))
     assert packed(statistics) == seen[0]
     assert {name: rows.tolist() for name, rows in counts.items()} == seen[1]
-    assert "what is kept of split train is not used" in caplog.text
+    assert "cached statistics of split train are not used" in caplog.text
 
 
-def test_a_place_that_cannot_be_written_is_told_and_holds_nothing_up(
+def test_unwritable_cache_is_reported_and_blocks_nothing(
     snapshot: tuple[Path, Snapshot], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     place = str(tmp_path / "file" / "below")
     folder, manifest = snapshot
     schema = parse_schema(SCHEMA, "test")
-    found = profile_splits(folder, manifest, ["train", "evaluate"], schema, ["x"], store=place)
+    found = Profiler(folder, manifest, schema, store=place).profiles(["train", "evaluate"], ["x"])
     assert found["evaluate"].counts["x"].sum() == 300
-    assert "the statistics of split train are not kept" in caplog.text
+    assert "the statistics of split train are not cached" in caplog.text
 
 
-def test_profiles_from_what_is_kept_are_the_same_and_need_only_the_first_row(
-    snapshot: tuple[Path, Snapshot], tmp_path: Path
-) -> None:
+def test_cached_profiles_are_identical(snapshot: tuple[Path, Snapshot], tmp_path: Path) -> None:
     folder, manifest = snapshot
     schema, place = parse_schema(SCHEMA, "test"), str(tmp_path / "kept")
-    asked = (folder, manifest, ["train", "evaluate"], schema, ["x"])
-    plain, first, second = (profile_splits(*asked, store=store) for store in ("", place, place))
+    plain, first, second = (
+        Profiler(folder, manifest, schema, store=store).profiles(["train", "evaluate"], ["x"])
+        for store in ("", place, place)
+    )
     for name in ("train", "evaluate"):
         assert packed(plain[name].statistics) == packed(first[name].statistics)
         assert packed(plain[name].statistics) == packed(second[name].statistics)
