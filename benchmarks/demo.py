@@ -114,9 +114,9 @@ STEPS = (
         "score",
         "torch",
         "from trainwright.experiment import Registry\n"
-        "from trainwright.score.baseline import Asked, score_rows",
+        "from trainwright.score.score import ProductionModelReference, score_rows",
         "registry = Registry.parse(given['registry'], 'registry')\n"
-        "asked = Asked(given['locate'][0], given['locate'][1], registry)\n"
+        "asked = ProductionModelReference(given['locate'][0], given['locate'][1], registry)\n"
         "made = score_rows(here['training_set'], given['join'], given['split'], asked, "
         "predictions=here['baseline_predictions'], summary=here['score.md']).predictions_version",
     ),
@@ -124,11 +124,12 @@ STEPS = (
         "evaluate",
         "tabular",
         "import scipy.special\nfrom trainwright.experiment import Evaluation\n"
-        "from trainwright.evaluate.gate import Given, judge_predictions",
-        "made = judge_predictions(here['predictions'], given['train'][1], "
+        "from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions",
+        "made = evaluate_predictions(here['predictions'], given['train'][1], "
         "Evaluation.parse(given['evaluation'], 'evaluation'), verdict=here['model_verdict'], "
         "report=here['model.html'], summary=here['evaluate.md'], "
-        "baseline=Given(here['baseline_predictions'], given['score'], given['locate'][2])).decision",
+        "baseline=BaselinePredictions(here['baseline_predictions'], given['score'], "
+        "given['locate'][2])).decision",
     ),
     Step(
         "probe",
@@ -140,7 +141,7 @@ STEPS = (
         "register",
         "mlflow",
         "import mlflow\nfrom trainwright.experiment import Registry\n"
-        "from trainwright.register.registration import register",
+        "from trainwright.registry.register import register",
         "made = register(here['model'], given['train'][0], here['data_verdict'], here['model_verdict'], "
         "here['trial'], Registry.parse(given['registry'], 'registry'), 'none', here['registration'], "
         "here['register.md']).version",

@@ -51,13 +51,13 @@ STEP = """
 import json, resource, sys, time
 from pathlib import Path
 started = time.perf_counter()
-from trainwright.evaluate.gate import Given, judge_predictions
+from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
 from trainwright.experiment import Evaluation
 folder, ours, theirs = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 section = Evaluation.check(json.loads(sys.argv[4]), "benchmark")
-made = judge_predictions(folder / "candidate", ours, section, verdict=folder / "verdict",
+made = evaluate_predictions(folder / "candidate", ours, section, verdict=folder / "verdict",
     report=folder / "report.html", summary=folder / "summary.md",
-    baseline=Given(folder / "baseline", theirs, "1"))
+    baseline=BaselinePredictions(folder / "baseline", theirs, "1"))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"seconds": time.perf_counter() - started, "cpu": used.ru_utime + used.ru_stime,
     "gib": used.ru_maxrss / 2**20, "page": (folder / "report.html").stat().st_size, "said": made.headline}))
@@ -66,7 +66,7 @@ print(json.dumps({"seconds": time.perf_counter() - started, "cpu": used.ru_utime
 DRAWS = """
 import json, sys
 import numpy as np
-from trainwright.evaluate.formulas import COUNTS, Sums, features, ratio
+from trainwright.evaluate.evaluation_data import COUNTS, Sums, features, ratio
 from trainwright.significance import Resampler
 table, resamples = dict(np.load(sys.argv[1])), int(sys.argv[2])
 names, place = np.unique(table["group_a"], return_inverse=True)

@@ -32,7 +32,7 @@ import json, sys, time
 from pathlib import Path
 import torch
 from trainwright.experiment import Tracking
-from trainwright.tracking.shipping import Destination
+from trainwright.tracking.history import TrackingDestination
 from trainwright.train.curves import Curves
 from trainwright.train.loop import Step
 steps, way, uri, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
@@ -47,7 +47,7 @@ if way == "peer":
     mlflow.start_run()
     curves = None
 else:
-    destination = Destination(uri) if uri else None
+    destination = TrackingDestination(uri) if uri else None
     curves = Curves(folder, folder, Tracking(every_steps=1), destination, leads=True)
 def step(number):
     part = slice((number * 4096) % 65536, (number * 4096) % 65536 + 4096)

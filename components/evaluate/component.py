@@ -42,18 +42,20 @@ def evaluate(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.evaluate.gate import Given, judge_predictions
+    from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
     from trainwright.experiment import Evaluation
 
     with reported("evaluate"):
-        made = judge_predictions(
+        made = evaluate_predictions(
             Path(predictions.path),
             predictions_version,
             Evaluation.parse(evaluation, "parameter evaluation"),
             verdict=Path(verdict.path),
             report=Path(report.path),
             summary=Path(verdict.path, "summary.md"),
-            baseline=Given(baseline and Path(baseline.path), baseline_version, baseline_registered),
+            baseline=BaselinePredictions(
+                baseline and Path(baseline.path), baseline_version, baseline_registered
+            ),
         )
         metrics.metadata.update(made.metrics)
         slices.metadata.update(made.details)

@@ -31,7 +31,7 @@ def promote(
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Promotion, PromotionRequest, Registry
-    from trainwright.promote.promotion import promote as move
+    from trainwright.registry.promote import promote as move
 
     with reported("promote"):
         made = move(

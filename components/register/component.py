@@ -38,7 +38,7 @@ def register(
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
-    from trainwright.register.registration import register as enter
+    from trainwright.registry.register import register as enter
 
     with reported("register"):
         section = Registry.parse(registry, "parameter registry")

@@ -37,10 +37,12 @@ def score(
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
-    from trainwright.score.baseline import Asked, score_rows
+    from trainwright.score.score import ProductionModelReference, score_rows
 
     with reported("score"):
-        asked = Asked(model_version, source, Registry.parse(registry, "parameter registry"))
+        asked = ProductionModelReference(
+            model_version, source, Registry.parse(registry, "parameter registry")
+        )
         rows = Path(training_set.path), data_version, split, asked
         made = score_rows(*rows, predictions=Path(predictions.path), summary=Path(summary.path))
         describe("score", predictions, name="production predictions")

@@ -10,14 +10,13 @@ from trainwright.artifacts.model import Model, Trial
 from trainwright.artifacts.record import Record
 from trainwright.artifacts.snapshot import Snapshot
 from trainwright.documents import Document
-from trainwright.register.registration import Registration
-from trainwright.registry.entries import Entry, verify
-from trainwright.registry.notes import Note
+from trainwright.registry.audit import AuditEntry, RegistrationNote, verify_chain
+from trainwright.registry.register import Registration
 from trainwright.verdicts import Verdict
 
 KINDS: dict[str, type[Document]] = {
-    "audit-1": Entry,
-    "audit-2": Entry,
+    "audit-1": AuditEntry,
+    "audit-2": AuditEntry,
     "data-verdict": Verdict,
     "listing": Listing,
     "model": Model,
@@ -26,7 +25,7 @@ KINDS: dict[str, type[Document]] = {
     "quarantine": Snapshot,
     "record": Record,
     "registration": Registration,
-    "registration-note": Note,
+    "registration-note": RegistrationNote,
     "snapshot": Snapshot,
     "training-set": Snapshot,
     "trial": Trial,
@@ -39,7 +38,7 @@ def test_document_of_an_earlier_version_keeps_its_digest_and_fields(name: str, t
 
 
 def test_audit_of_an_earlier_version_is_a_valid_chain() -> None:
-    verify([Entry.read(DOCUMENTS / f"audit-{number}.json") for number in (1, 2)], "flight-delay")
+    verify_chain([AuditEntry.read(DOCUMENTS / f"audit-{number}.json") for number in (1, 2)], "flight-delay")
 
 
 @pytest.mark.parametrize("name", ["data-verdict", "model-verdict"])

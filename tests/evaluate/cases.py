@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tests.evaluate.simulated import Draw, labels, scores, together
-from trainwright.evaluate.comparison.chance import paired, unpaired
 from trainwright.significance import (
     Estimate,
     Resampler,
@@ -20,6 +19,7 @@ from trainwright.significance import (
     placements,
     wilson,
 )
+from trainwright.significance.permutation import paired_test, unpaired_test
 
 LEVEL, ONE_SIDED = 0.05, 0.025
 MANY, SOME = 4_000, 1_000
@@ -168,7 +168,7 @@ def _mean(values: Any, sampler: Resampler) -> Estimate:
 
 def _flips() -> Iterator[Case]:
     def flipped(pairs: int, gain: float) -> Callable[[Draw], bool]:
-        return lambda draw: paired((gain + draw.standard_t(3, pairs)).tolist()).p <= LEVEL
+        return lambda draw: paired_test((gain + draw.standard_t(3, pairs)).tolist()).p <= LEVEL
 
     for pairs in (5, 6, 10):
         most = LEVEL if pairs > 5 else 0.0  # of 5 pairs no p is that small
@@ -177,7 +177,7 @@ def _flips() -> Iterator[Case]:
 
     def apart(gain: float) -> Callable[[Draw], bool]:
         return lambda draw: (
-            unpaired((gain + draw.normal(0, 1, 5)).tolist(), draw.normal(0, 1, 6).tolist()).p <= LEVEL
+            unpaired_test((gain + draw.normal(0, 1, 5)).tolist(), draw.normal(0, 1, 6).tolist()).p <= LEVEL
         )
 
     yield Case("permutation test, unpaired", "5 and 6 seeds, no difference", "p ≤ 0.05", LEVEL, apart(0))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.browser import browser
 from trainwright.artifacts import Snapshot
-from trainwright.evaluate.gate import Given, Judgement, judge_predictions
+from trainwright.evaluate.evaluate import BaselinePredictions, EvaluationResult, evaluate_predictions
 from trainwright.experiment import Evaluation
 from trainwright.report.page import MAX_BYTES
 from trainwright.tables import write_snapshot
@@ -52,13 +52,15 @@ class Step:
     folder: Path
     version: str
 
-    def judge(self, baseline: Given | None = None, most_bytes: int = MAX_BYTES, **asked: object) -> Judgement:
+    def judge(
+        self, baseline: BaselinePredictions | None = None, most_bytes: int = MAX_BYTES, **asked: object
+    ) -> EvaluationResult:
         """Run the step with an evaluation section."""
         out = self.folder
         evaluation = Evaluation.check({"resamples": 400} | asked, "test")
         places = {"verdict": out / "verdict", "report": out / "report.html", "summary": out / "summary.md"}
         more = {"baseline": baseline, "most_bytes": most_bytes}
-        return judge_predictions(out / "predictions", self.version, evaluation, **more, **places)
+        return evaluate_predictions(out / "predictions", self.version, evaluation, **more, **places)
 
     @property
     def verdict(self) -> Verdict:
@@ -102,13 +104,13 @@ def written(tmp_path: Path) -> Callable[..., Step]:
 
 
 @pytest.fixture
-def production(tmp_path: Path) -> Callable[..., Given]:
+def production(tmp_path: Path) -> Callable[..., BaselinePredictions]:
     """Write columns as what version 7, in production, said."""
 
-    def write(columns: dict[str, Any], **more: Any) -> Given:
+    def write(columns: dict[str, Any], **more: Any) -> BaselinePredictions:
         more.setdefault("parents", {"model": "cd" * 32})
         snapshot = write_predictions(tmp_path / "baseline", columns, **more)
-        return Given(tmp_path / "baseline", snapshot.digest, "7")
+        return BaselinePredictions(tmp_path / "baseline", snapshot.digest, "7")
 
     return write
 

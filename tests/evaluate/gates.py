@@ -7,10 +7,9 @@ import numpy as np
 
 from tests.evaluate.cases import ONE_SIDED, Case
 from tests.evaluate.simulated import Draw, labels, predictions, said, scores, together, unit
-from trainwright.evaluate.examination import Beside, examine
 from trainwright.evaluate.findings import Ruling
-from trainwright.evaluate.pairing import pair
-from trainwright.evaluate.predictions import Predictions
+from trainwright.evaluate.measurement import EvaluationContext, measure
+from trainwright.evaluate.predictions import Predictions, pair
 from trainwright.experiment import Evaluation
 
 MORE, DRAWS, FEWER, POWER = 4_800, 800, 300, 100
@@ -22,7 +21,7 @@ Both = tuple[Predictions, Predictions | None]
 
 def ruled(both: Both, section: Evaluation, fitted: Predictions | None = None) -> tuple[Ruling, ...]:
     """What the rules say of predictions."""
-    return examine(pair(*both), section, Beside(fitted)).rulings
+    return measure(pair(*both), section, EvaluationContext(fitted)).rulings
 
 
 def asked(**section: Any) -> Evaluation:

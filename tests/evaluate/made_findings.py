@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 
 from trainwright.evaluate.findings import (
-    Baseline,
-    Bins,
-    Compared,
-    Curves,
-    Cut,
+    CalibrationBins,
+    ComparedBaseline,
+    ComparedMetric,
+    CurveLine,
     Disparity,
-    Fairness,
     Findings,
-    Group,
+    GroupComparison,
+    GroupRates,
     Histogram,
-    Line,
+    PlotData,
     Ruling,
     Sample,
     Slice,
+    Slicing,
 )
 from trainwright.experiment import Evaluation
 from trainwright.significance import Estimate, wilson
@@ -39,11 +39,11 @@ def around(value: float, half: float = 0.01) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def compared(metric: str, value: float, *, baseline: bool, half: float = 0.01) -> Compared:
+def compared(metric: str, value: float, *, baseline: bool, half: float = 0.01) -> ComparedMetric:
     """A figure, and one of the baseline that is a little worse."""
     better = "lower" if metric in LOWER else "higher"
     worse = value * (1.02 if better == "lower" else 0.98)
-    return Compared(
+    return ComparedMetric(
         metric,
         better,
         around(value, half),
@@ -70,42 +70,46 @@ def made_slices(names: Sequence[str], *, kind: str, baseline: bool, small: int =
     return tuple(found)
 
 
-def line(points: int = 60, bend: float = 3.0) -> Line:
+def line(points: int = 60, bend: float = 3.0) -> CurveLine:
     x = np.linspace(0, 1, points)
-    return Line(x, 1 - (1 - x) ** bend, np.linspace(1, 0, points))
+    return CurveLine(x, 1 - (1 - x) ** bend, np.linspace(1, 0, points))
 
 
-def bins(scale: float = 1.0) -> Bins:
+def bins(scale: float = 1.0) -> CalibrationBins:
     score = np.linspace(0.05, 0.9, 10) * scale
     observed = score * 0.9 + 0.02 * scale
-    return Bins(score, observed, observed - 0.05 * scale, observed + 0.05 * scale, np.full(10, 500))
+    return CalibrationBins(
+        score, observed, observed - 0.05 * scale, observed + 0.05 * scale, np.full(10, 500)
+    )
 
 
-def made_curves(kind: str, classes: Sequence[str], bend: float) -> Curves:
+def made_curves(kind: str, classes: Sequence[str], bend: float) -> PlotData:
     edges = np.linspace(0, 1, 21)
     counts = np.arange(20, 0, -1) * 10
     if kind == "binary":
         series = {"late = 0": counts, "late = 1": counts[::-1]}
         name = "late = 1"
-        return Curves(
+        return PlotData(
             {name: line(bend=bend)}, {name: line(bend=0.4)}, {name: bins()}, Histogram(edges, series)
         )
     if kind == "multiclass":
         each = {name: line(bend=bend) for name in classes}
-        return Curves(each, each, {name: bins() for name in classes})
+        return PlotData(each, each, {name: bins() for name in classes})
     name = "error" if kind == "regression" else "loss of a row"
     calibration = {"late": bins(100)} if kind == "regression" else {}
-    return Curves(calibration=calibration, histogram=Histogram(edges * 60 - 30, {name: counts}))
+    return PlotData(calibration=calibration, histogram=Histogram(edges * 60 - 30, {name: counts}))
 
 
-def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: bool) -> Fairness:
+def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: bool) -> GroupComparison:
     found, disparities = {}, []
     for names in columns:
         members = []
         for index in range(groups):
             name = ", ".join(f"{column} = {index}" for column in names)
             rate = wilson(300 + 100 * index / groups, 1_000)
-            members.append(Group(name, 1_000 + index, {"selection_rate": rate, "true_positive_rate": rate}))
+            members.append(
+                GroupRates(name, 1_000 + index, {"selection_rate": rate, "true_positive_rate": rate})
+            )
         found[names] = tuple(members)
         disparities.append(
             Disparity(
@@ -116,10 +120,10 @@ def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: 
     disparities.append(
         Disparity("selection_rate_ratio", columns[0], "groups", None, reason="one group has no rows selected")
     )
-    return Fairness(found, tuple(disparities))
+    return GroupComparison(found, tuple(disparities))
 
 
-def made_rulings(kind: str, decision: str, cuts: Sequence[Cut], *, baseline: bool) -> tuple[Ruling, ...]:
+def made_rulings(kind: str, decision: str, cuts: Sequence[Slicing], *, baseline: bool) -> tuple[Ruling, ...]:
     first, value = next(iter(METRICS[kind].items()))
     limit = {"PASS": value - 0.02, "FAIL": value + 0.02, "INCONCLUSIVE": value, "HOLD": value + 0.02}[
         decision
@@ -165,7 +169,7 @@ def made(
     slices: Sequence[tuple[tuple[str, ...], Sequence[str]]] = (),
     small: int = 0,
     classes: Sequence[str] = ("0", "1", "2"),
-    fairness: Fairness | None = None,
+    fairness: GroupComparison | None = None,
     warnings: tuple[str, ...] = (),
     asked: dict[str, Any] | None = None,
 ) -> Findings:
@@ -175,7 +179,7 @@ def made(
     size = len(names)
     confusion = tuple(tuple(900 if i == j else 100 // max(1, size) for j in range(size)) for i in range(size))
     cuts = tuple(
-        Cut(columns, made_slices(values, kind=kind, baseline=baseline, small=small))
+        Slicing(columns, made_slices(values, kind=kind, baseline=baseline, small=small))
         for columns, values in slices
     )
     return Findings(
@@ -185,7 +189,7 @@ def made(
             "evaluate", 28_618, "late" if kind != "language_model" else "", names,
             (23_820, 4_798) if two else (1_000,) * size, 12, 3, digest=DIGEST,
         ),
-        baseline=Baseline("7", "cd" * 32, "ef" * 32) if baseline else None,
+        baseline=ComparedBaseline("7", "cd" * 32, "ef" * 32) if baseline else None,
         threshold=0.2 if two else None,
         threshold_from="section" if two else "",
         overall={name: compared(name, value, baseline=baseline) for name, value in METRICS[kind].items()},

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Environment, Record
-from trainwright.evaluate.measured import HIGHER, LOWER, Measure, Measured
+from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, Metric
 from trainwright.verdicts import Verdict
 
 HERE = Environment(
@@ -53,7 +53,7 @@ def made_run(
     record("evaluate", {"split": "evaluate", "threshold": 0.5, "min_auc": 0.6}, parents=(trained,)).write(
         place
     )
-    Measured(
+    MeasuredMetrics(
         predictions=predictions,
         rows_digest=rows_digest,
         rows=1_000,
@@ -61,7 +61,7 @@ def made_run(
         kind="binary",
         label="late",
         measures=tuple(
-            Measure(name=name, value=value, better=LOWER if "loss" in name else HIGHER)
+            Metric(name=name, value=value, better=LOWER if "loss" in name else HIGHER)
             for name, value in figures.items()
         ),
     ).write(place)

@@ -10,12 +10,10 @@ import pytest
 from tests.evaluate.gates import even, grouped
 from tests.evaluate.simulated import predictions as simulated
 from tests.evaluate.test_kinds import examined, predictions
-from trainwright.evaluate.disparities import Needs, compare_groups
-from trainwright.evaluate.pairing import pair
-from trainwright.evaluate.partition import Partition, divide
-from trainwright.evaluate.predictions import Predictions
-from trainwright.evaluate.subject import prepare
-from trainwright.evaluate.whole import calibrated
+from trainwright.evaluate.evaluation_data import build_evaluation_data
+from trainwright.evaluate.group_fairness import GroupMinimums, compare_groups
+from trainwright.evaluate.metrics import Partition, calibration_metric, partition_rows
+from trainwright.evaluate.predictions import Predictions, pair
 from trainwright.experiment import Evaluation
 from trainwright.significance import Rest, gap_to_whole, wilson
 
@@ -150,9 +148,9 @@ def test_positives_of_a_few_customers_are_few_however_many_customers_there_are(
 
 
 def parts(one: Predictions, two: Predictions | None, **asked: Any) -> tuple[Partition, list[str]]:
-    subject = prepare(pair(one, two), Evaluation.check({"resamples": 400} | asked, "test"))
+    subject = build_evaluation_data(pair(one, two), Evaluation.check({"resamples": 400} | asked, "test"))
     names, place = np.unique(one.columns["shop"].to_pylist(), return_inverse=True)
-    return divide(subject, place, len(names)), names.tolist()
+    return partition_rows(subject, place, len(names)), names.tolist()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -165,7 +163,7 @@ def test_the_whole_that_groups_are_compared_with_has_the_small_groups_in_it(weig
     label = draw.integers(0, 2, len(shop))
     rows = simulated(label, np.where(selected, 0.8, 0.2), columns={"shop": shop}, weight=heavy)
     partition, names = parts(rows, None)
-    found = compare_groups(partition, ("shop",), names, Needs(100, 1, 1), "overall")[0].value
+    found = compare_groups(partition, ("shop",), names, GroupMinimums(100, 1, 1), "overall")[0].value
     assert found is not None
     counts = [selected[shop == name].sum() for name in ("a", "b")]
     others = [selected.sum() - count for count in counts]
@@ -187,13 +185,13 @@ def test_a_worsening_from_perfection_is_not_bounded_by_the_draws_of_perfection()
     models = [simulated(label, score, columns={"shop": shop}) for score in (after, before)]
     partition, names = parts(*models)
     for against in ("groups", "overall"):
-        found = compare_groups(partition, ("shop",), names, Needs(100, 30, 30), against)[2].worsening
+        found = compare_groups(partition, ("shop",), names, GroupMinimums(100, 30, 30), against)[2].worsening
         assert found is not None
         assert found.value <= 1 / 80
         assert found.high > 0.05, against
     many = grouped(even(3, 0.95), 2_400, even(3, 0.95))(np.random.default_rng(0))
     partition, names = parts(*many)
-    found = compare_groups(partition, ("shop",), names, Needs(100, 30, 30), "groups")[2].worsening
+    found = compare_groups(partition, ("shop",), names, GroupMinimums(100, 30, 30), "groups")[2].worsening
     assert found is not None
     assert found.high < 0.06, "with many rows it costs nothing"
 
@@ -205,9 +203,9 @@ def test_a_worse_calibration_does_not_pass_because_noise_enlarges_the_better_one
         chance = draw.uniform(0.15, 0.85, 1000)
         label = (draw.random(1000) < chance).astype(np.int64)
         off = simulated(label, np.where(chance > 0.5, chance + 0.05, chance - 0.05))
-        gain = calibrated(prepare(pair(off, simulated(label, chance)), asked)).gain
+        gain = calibration_metric(build_evaluation_data(pair(off, simulated(label, chance)), asked)).gain
         assert gain is not None
         assert gain.low < -0.05 < gain.high, "it is worse by exactly 0.05"
-        same = calibrated(prepare(pair(off, off), asked)).gain
+        same = calibration_metric(build_evaluation_data(pair(off, off), asked)).gain
         assert same is not None
         assert (same.low, same.high) == (0, 0)

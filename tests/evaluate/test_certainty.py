@@ -10,8 +10,7 @@ import pytest
 from tests.evaluate.test_kinds import examined, predictions
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.pairing import pair
-from trainwright.evaluate.predictions import Predictions
+from trainwright.evaluate.predictions import Predictions, pair
 from trainwright.significance import intervals, wilson
 
 

@@ -11,11 +11,9 @@ import pytest
 from tests.evaluate.made_runs import HERE, made_run
 from tests.report.browser import Browser
 from trainwright.errors import InputError
-from trainwright.evaluate.comparison.comparing import Comparison, compare
-from trainwright.evaluate.comparison.lines import as_json, write_lines
-from trainwright.evaluate.comparison.page import draw_comparison
-from trainwright.evaluate.comparison.wording import remarks
-from trainwright.evaluate.measured import Measured
+from trainwright.evaluate.comparison import RunComparison, compare_runs
+from trainwright.evaluate.comparison_report import comparison_json, comparison_lines, draw_comparison, remarks
+from trainwright.evaluate.findings import MeasuredMetrics
 from trainwright.report.page import write_page
 from trainwright.verdicts import Rule, Verdict
 
@@ -41,12 +39,12 @@ def two_sides(folder: Path, pairs: int, *, gain: float = 0.01, shift: int = 0, *
     return before + after
 
 
-def said(comparison: Comparison) -> str:
-    return "\n".join(write_lines(comparison))
+def said(comparison: RunComparison) -> str:
+    return "\n".join(comparison_lines(comparison))
 
 
 def test_runs_are_grouped_by_settings_and_paired_by_seed(tmp_path: Path) -> None:
-    found = compare(two_sides(tmp_path, 7), ["auc"])
+    found = compare_runs(two_sides(tmp_path, 7), ["auc"])
     assert [side.title for side in found.sides] == ["learning_rate 0.002", "learning_rate 0.01"]
     (contrast,) = found.contrasts
     assert contrast.seeds == tuple(range(7))
@@ -58,7 +56,8 @@ def test_runs_are_grouped_by_settings_and_paired_by_seed(tmp_path: Path) -> None
 
 def test_what_all_pairs_share_cancels_and_unpaired_it_does_not(tmp_path: Path) -> None:
     both = [
-        compare(two_sides(tmp_path / str(shift), 6, gain=0.004, shift=shift), ["auc"]) for shift in (0, 50)
+        compare_runs(two_sides(tmp_path / str(shift), 6, gain=0.004, shift=shift), ["auc"])
+        for shift in (0, 50)
     ]
     (together,), (apart,) = (found.contrasts for found in both)
     assert (together.paired, apart.paired) == (True, False)
@@ -68,7 +67,7 @@ def test_what_all_pairs_share_cancels_and_unpaired_it_does_not(tmp_path: Path) -
 
 
 def test_five_pairs_are_told_that_no_difference_could_be_shown(tmp_path: Path) -> None:
-    found = compare(two_sides(tmp_path, 5), ["auc"])
+    found = compare_runs(two_sides(tmp_path, 5), ["auc"])
     assert not found.shown(found.contrasts[0])
     text = said(found)
     assert (
@@ -79,7 +78,7 @@ def test_five_pairs_are_told_that_no_difference_could_be_shown(tmp_path: Path) -
 
 
 def test_six_pairs_are_too_few_for_two_figures_and_that_is_said(tmp_path: Path) -> None:
-    found = compare(two_sides(tmp_path, 6))
+    found = compare_runs(two_sides(tmp_path, 6))
     assert list(found.metrics) == ["auc", "log_loss"]
     assert found.contrasts[0].adjusted_p == 2 * 2**-5
     assert "smallest possible p is 0.0312, 0.0625 among 2 comparisons; 7 pairs could." in said(found)
@@ -87,7 +86,7 @@ def test_six_pairs_are_too_few_for_two_figures_and_that_is_said(tmp_path: Path) 
 
 def test_of_three_sides_each_is_compared_with_the_first(tmp_path: Path) -> None:
     third = [made_run(tmp_path / f"c{seed}", {"auc": 0.5}, seed=seed, epochs=9) for seed in range(7)]
-    found = compare([*two_sides(tmp_path, 7), *third], ["auc"])
+    found = compare_runs([*two_sides(tmp_path, 7), *third], ["auc"])
     assert [(c.second.letter, c.first.letter) for c in found.contrasts] == [("B", "A"), ("C", "A")]
     assert [side.title for side in found.sides] == [
         "epochs 4, learning_rate 0.002", "epochs 4, learning_rate 0.01", "epochs 9, learning_rate 0.002",
@@ -100,7 +99,7 @@ def test_numbers_of_different_evaluation_data_are_not_compared(tmp_path: Path) -
     one = made_run(tmp_path / "one", {"auc": 0.7})
     other = made_run(tmp_path / "other", {"auc": 0.8}, rows_digest="f" * 64)
     with pytest.raises(InputError, match=r"2 different sets of rows.*dddddddddddd: one; ffffffffffff: other"):
-        compare([one, other])
+        compare_runs([one, other])
 
 
 def test_other_features_over_the_same_rows_compare_and_say_what_differs(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_other_features_over_the_same_rows_compare_and_say_what_differs(tmp_path
         for name in "ab"
         for seed in range(2)
     ]
-    found = compare(runs)
+    found = compare_runs(runs)
     assert [side.title for side in found.sides] == [
         "service a, training set aaaaaaaaaaaa", "service b, training set bbbbbbbbbbbb",
     ]  # fmt: skip
@@ -123,7 +122,7 @@ def test_other_features_over_the_same_rows_compare_and_say_what_differs(tmp_path
 
 def test_runs_of_one_setting_show_what_the_seed_alone_does(tmp_path: Path) -> None:
     runs = [made_run(tmp_path / str(seed), {"auc": 0.7 + LUCK[seed]}, seed=seed) for seed in range(3)]
-    found = compare(runs)
+    found = compare_runs(runs)
     assert found.contrasts == ()
     assert "deviation between seeds 0.0036" in said(found)
     assert "All runs have the same settings" in said(found)
@@ -134,14 +133,14 @@ def test_of_two_runs_with_one_seed_the_later_counts_and_the_other_is_named(tmp_p
     again = made_run(
         tmp_path / "again", {"auc": 0.9, "log_loss": 0.1}, seed=1, started="2026-02-02T00:00:00+00:00"
     )
-    found = compare([*runs, again], ["auc"])
+    found = compare_runs([*runs, again], ["auc"])
     assert found.sides[0].runs[1].name == "again"
     assert "A: a1 left out, because a later run has the same settings and seed." in list(remarks(found))
 
 
 def test_seeds_of_one_side_alone_take_no_part_and_are_named(tmp_path: Path) -> None:
     extra = made_run(tmp_path / "extra", {"auc": 0.1, "log_loss": 9}, seed=33)
-    found = compare([*two_sides(tmp_path, 3), extra], ["auc"])
+    found = compare_runs([*two_sides(tmp_path, 3), extra], ["auc"])
     assert found.contrasts[0].seeds == (0, 1, 2)
     assert "Seeds of one side only take no part in B against A: 33." in list(remarks(found))
 
@@ -154,13 +153,13 @@ def test_runs_of_different_code_are_marked(tmp_path: Path) -> None:
         seed=9,
         environment=replace(HERE, library_sha256="c" * 64),
     )
-    assert any("2 versions of the library" in remark for remark in remarks(compare([*runs, newer])))
+    assert any("2 versions of the library" in remark for remark in remarks(compare_runs([*runs, newer])))
 
 
 @pytest.mark.parametrize("inner", ["", "evaluate", "evaluate/verdict"])
 def test_the_folder_of_a_run_of_its_step_or_of_its_verdict_will_do(tmp_path: Path, inner: str) -> None:
     runs = [run / inner for run in two_sides(tmp_path, 2)]
-    assert len(compare(runs).contrasts) == 2
+    assert len(compare_runs(runs).contrasts) == 2
 
 
 def test_a_verdict_without_figures_is_compared_by_the_numbers_of_its_rules(tmp_path: Path) -> None:
@@ -168,8 +167,8 @@ def test_a_verdict_without_figures_is_compared_by_the_numbers_of_its_rules(tmp_p
     for place in (run / "evaluate" / "verdict" for run in runs):
         verdict = Verdict.read(place)
         replace(verdict, rules=(Rule(name="AUC", value=0.7, limit=0.6, passed=True),)).write(place)
-        (place / Measured.FILE).unlink()
-    found = compare(runs)
+        (place / MeasuredMetrics.FILE).unlink()
+    found = compare_runs(runs)
     assert list(found.metrics) == ["AUC"]
     assert found.data == f"{'e' * 64} split evaluate"
 
@@ -177,9 +176,9 @@ def test_a_verdict_without_figures_is_compared_by_the_numbers_of_its_rules(tmp_p
 def test_figures_of_other_predictions_than_the_verdicts_are_refused(tmp_path: Path) -> None:
     one, two = (made_run(tmp_path / name, {"auc": 0.7}) for name in ("one", "two"))
     place = one / "evaluate" / "verdict"
-    replace(Measured.read(place), predictions="9" * 64).write(place)
+    replace(MeasuredMetrics.read(place), predictions="9" * 64).write(place)
     with pytest.raises(InputError, match=r"measured\.json is of predictions 999999999999"):
-        compare([one, two])
+        compare_runs([one, two])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_what_cannot_be_compared_is_refused_with_its_name(
     made_run(tmp_path / "bare", {}, seed=5)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=message):
-        compare([tmp_path / name for name in names], metrics)
+        compare_runs([tmp_path / name for name in names], metrics)
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -215,7 +214,7 @@ def test_the_command_writes_json_and_a_page_and_ends_with_ten_on_bad_input(tmp_p
     done = command(*runs, "--metric", "auc", "--json", "--report", str(page))
     told = json.loads(done.stdout)
     assert (done.returncode, told["contrasts"][0]["shown"], page.exists()) == (0, True, True)
-    assert told == json.loads(json.dumps(as_json(compare([Path(run) for run in runs], ["auc"]))))
+    assert told == json.loads(json.dumps(comparison_json(compare_runs([Path(run) for run in runs], ["auc"]))))
     refused = command(runs[0], "--level", "7")
     assert refused.returncode == 10
     assert "7 is no level of a test" in refused.stderr
@@ -227,7 +226,9 @@ def test_the_page_says_it_first_and_fits_a_phone(tmp_path: Path, browser: Browse
     made_run(
         runs[-1].parent / "odd", {"auc": 0.7, "log_loss": 1}, seed=0, note="<script>document.title=1</script>"
     )
-    path = write_page(draw_comparison(compare([*runs, tmp_path / "odd"], ["auc"])), tmp_path / "page.html")
+    path = write_page(
+        draw_comparison(compare_runs([*runs, tmp_path / "odd"], ["auc"])), tmp_path / "page.html"
+    )
     ask = (
         "document.documentElement.scrollWidth",
         "document.querySelector('.subtitle').innerText",

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from trainwright.artifacts import Snapshot
-from trainwright.evaluate.examination import examine
+from trainwright.evaluate.evaluation_data import COUNTS, Sums, features, ratio
 from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.formulas import COUNTS, Sums, features, ratio
-from trainwright.evaluate.inequality import MEASURES
-from trainwright.evaluate.pairing import Pairs
-from trainwright.evaluate.predictions import Predictions
+from trainwright.evaluate.group_fairness import MEASURES
+from trainwright.evaluate.measurement import measure
+from trainwright.evaluate.predictions import PredictionPair, Predictions
 from trainwright.experiment import Evaluation
 from trainwright.significance import Resampler
 
@@ -69,7 +68,7 @@ def found(table: dict[str, np.ndarray], *, weighted: bool, against: str) -> Find
     )
     fairness = {"by": ["group_a", "group_b"], "against": against, "limits": {"equalized_odds": 0.9}}
     asked = {"fairness": fairness, "min_rows": 1, "min_positives": 1, "min_negatives": 1, "resamples": 200}
-    return examine(Pairs(predictions), Evaluation.check(asked, "test"))
+    return measure(PredictionPair(predictions), Evaluation.check(asked, "test"))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

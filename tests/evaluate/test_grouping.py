@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from trainwright.errors import InputError
-from trainwright.evaluate.grouping import BUCKETS, MISSING, cross, group_rows
+from trainwright.evaluate.slices import BUCKETS, MISSING, cross, group_rows
 
 DRAW = np.random.default_rng(0)
 ROWS = 3000

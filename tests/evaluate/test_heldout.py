@@ -11,7 +11,7 @@ import pytest
 from tests.evaluate.conftest import FAIR, Step, rows_of
 from trainwright.artifacts import Record
 from trainwright.errors import InputError
-from trainwright.evaluate.gate import Given
+from trainwright.evaluate.evaluate import BaselinePredictions
 from trainwright.experiment import Evaluation
 from trainwright.tracking import environment
 
@@ -105,7 +105,7 @@ def test_of_too_few_clusters_that_were_fitted_on_overfitting_is_not_judged(writt
 
 
 def test_a_worsening_within_its_limit_by_luck_is_open(
-    written: Write, production: Callable[..., Given]
+    written: Write, production: Callable[..., BaselinePredictions]
 ) -> None:
     step = written(rows_of(FAIR))
     before = production(rows_of([replace(group, hits=int(group.positives * 0.8)) for group in FAIR]))
@@ -118,7 +118,7 @@ def test_a_worsening_within_its_limit_by_luck_is_open(
 
 
 def test_the_model_in_production_is_no_worse_than_itself_and_no_better(
-    written: Write, production: Callable[..., Given]
+    written: Write, production: Callable[..., BaselinePredictions]
 ) -> None:
     rows = rows_of(FAIR)
     step = written(rows)

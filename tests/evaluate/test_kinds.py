@@ -12,12 +12,11 @@ import pytest
 from tests.evaluate.conftest import FAIR, Step, rows_of
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
-from trainwright.evaluate.curves import POINTS, confusion, precision_recall, roc, thin
-from trainwright.evaluate.examination import examine
 from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.pairing import Pairs
-from trainwright.evaluate.predictions import Predictions
-from trainwright.evaluate.whole import average_precision
+from trainwright.evaluate.measurement import measure
+from trainwright.evaluate.metrics import average_precision
+from trainwright.evaluate.plot_data import POINTS, confusion, precision_recall, roc, thin
+from trainwright.evaluate.predictions import PredictionPair, Predictions
 from trainwright.experiment import Evaluation
 
 Write = Callable[..., Step]
@@ -41,7 +40,7 @@ def predictions(kind: str, label: np.ndarray, scores: np.ndarray, **more: Any) -
 
 
 def examined(one: Predictions, two: Predictions | None = None, **asked: Any) -> Findings:
-    return examine(Pairs(one, two), Evaluation.check({"resamples": 1000} | asked, "test"))
+    return measure(PredictionPair(one, two), Evaluation.check({"resamples": 1000} | asked, "test"))
 
 
 def test_four_rows_by_hand() -> None:

@@ -10,12 +10,11 @@ import pytest
 from tests.evaluate.conftest import FAIR, Step, rows_of
 from tests.evaluate.made_findings import made, made_fairness, verdict_on
 from tests.report.browser import Browser
-from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.measured import Measured
-from trainwright.evaluate.page import draw
-from trainwright.evaluate.page_slices import shown_metrics, worst_first
+from trainwright.evaluate.findings import Findings, MeasuredMetrics
+from trainwright.evaluate.page import draw_report
+from trainwright.evaluate.page_figures import shown_metrics, worst_first
 from trainwright.evaluate.summary import next_steps, summarize
-from trainwright.report.page import MAX_BYTES, Dense, Figure, Page, Table, draw_page, write_page
+from trainwright.report.page import MAX_BYTES, DenseTable, Figure, ReportPage, Table, draw_page, write_page
 from trainwright.verdicts import DECISIONS, Verdict
 
 HOSTILE = "<script>document.title='broken'</script>|[x](javascript:alert(1))"
@@ -23,11 +22,11 @@ KINDS = ("binary", "multiclass", "regression", "language_model")
 CARRIERS = (("carrier",), [f"C{index:02}" for index in range(14)])
 
 
-def page_of(findings: Findings) -> Page:
-    return draw(findings, verdict_on(findings))
+def page_of(findings: Findings) -> ReportPage:
+    return draw_report(findings, verdict_on(findings))
 
 
-def section(page: Page, heading: str) -> "list[object]":
+def section(page: ReportPage, heading: str) -> "list[object]":
     return next(list(entry.blocks) for entry in page.sections if entry.heading == heading)
 
 
@@ -140,7 +139,7 @@ def test_five_thousand_slices_are_all_in_the_table_and_the_page_stays_small() ->
     page = page_of(made(slices=[(("shop",), names)], small=300))
     html = draw_page(page)
     assert len(html.encode()) < MAX_BYTES
-    (table,) = [block for block in section(page, "By shop") if isinstance(block, Dense)]
+    (table,) = [block for block in section(page, "By shop") if isinstance(block, DenseTable)]
     assert table.title == "All 5,000 slices"
     assert {row[0] for row in table.rows} == set(names)
 
@@ -150,7 +149,7 @@ def test_more_slices_than_have_a_place_are_counted_and_the_worst_are_kept() -> N
     page = page_of(made(slices=[((f"c{index}", "d"), long) for index in range(20)]))
     html = draw_page(page)
     assert len(html.encode()) < MAX_BYTES
-    tables = [block for entry in page.sections for block in entry.blocks if isinstance(block, Dense)]
+    tables = [block for entry in page.sections for block in entry.blocks if isinstance(block, DenseTable)]
     kept = sum(len(table.rows) for table in tables if "worst of 500" in table.title)
     assert 1_000 < kept < 10_000
     assert "more slices have no place here" in html
@@ -186,7 +185,7 @@ def test_digests_of_everything_judged_are_on_the_page_whole() -> None:
 def test_many_classes_show_their_commonest_mistakes_instead_of_a_matrix() -> None:
     findings = made("multiclass", classes=[f"class {index}" for index in range(40)])
     tables = section(page_of(findings), "Confusion")
-    assert all(isinstance(table, Dense) and len(table.rows) == 30 for table in tables)
+    assert all(isinstance(table, DenseTable) and len(table.rows) == 30 for table in tables)
     few = section(page_of(made("multiclass")), "Confusion")
     assert all(isinstance(table, Table) and len(table.rows) == 3 for table in few)
 
@@ -225,7 +224,7 @@ def test_the_gate_writes_page_summary_figures_and_card(written: Callable[..., St
     step = written(rows_of(FAIR))
     made_of = step.judge(slices=["origin"], min_auc=0.6, min_rows=50)
     verdict = step.folder / "verdict"
-    measured = Measured.read(verdict)
+    measured = MeasuredMetrics.read(verdict)
     html = (step.folder / "report.html").read_text()
     assert Verdict.read(verdict).digest in html
     assert measured.measures[0].name == "auc"

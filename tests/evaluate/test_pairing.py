@@ -9,10 +9,10 @@ import pytest
 
 from tests.evaluate.conftest import FAIR, Step, rows_of
 from trainwright.errors import InputError
-from trainwright.evaluate.gate import Given
+from trainwright.evaluate.evaluate import BaselinePredictions
 
 Write = Callable[..., Step]
-Produce = Callable[..., Given]
+Produce = Callable[..., BaselinePredictions]
 RULES = [{"metric": "auc", "margin": 0.02}]
 
 
@@ -98,7 +98,9 @@ def test_a_missing_baseline_decides_what_the_section_says(policy: str, decision:
 
 
 def test_a_version_in_production_that_could_not_score_the_rows_is_no_first_model(written: Write) -> None:
-    judged = written(rows_of(FAIR)).judge(Given(registered="7"), rules=RULES, missing_baseline="bootstrap")
+    judged = written(rows_of(FAIR)).judge(
+        BaselinePredictions(registered="7"), rules=RULES, missing_baseline="bootstrap"
+    )
     assert judged.decision == "HOLD"
     assert "version 7 is in production" in judged.headline
 

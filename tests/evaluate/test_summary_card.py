@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from tests.evaluate.made_findings import DIGEST, made, made_fairness, verdict_on
-from trainwright.evaluate.comparison.runs import Measured as Compared
-from trainwright.evaluate.measured import Measured
-from trainwright.evaluate.summary_card import draw_card, measured_of, write_measured_and_card
-from trainwright.report.card import complete, read
+from trainwright.evaluate.comparison import MeasuredMetrics as Compared
+from trainwright.evaluate.findings import MeasuredMetrics
+from trainwright.evaluate.summary import draw_card, measured_metrics, write_model_card_inputs
+from trainwright.report.markdown import merge_cards, read_card
 
 CARRIERS = (("carrier",), [f"C{index:02}" for index in range(14)])
 TRAINED = "# Probability of late\n\nA multilayer perceptron.\n\n## Data\n\nRows.\n\n## Use\n\nLoad it.\n"
@@ -14,8 +14,8 @@ TRAINED = "# Probability of late\n\nA multilayer perceptron.\n\n## Data\n\nRows.
 
 def test_every_figure_is_in_the_document_with_its_interval_and_its_better_side(tmp_path: Path) -> None:
     findings = made(slices=[CARRIERS], fairness=made_fairness([("sex",)], 3, baseline=True))
-    write_measured_and_card(tmp_path, findings, verdict_on(findings))
-    measured = Measured.read(tmp_path)
+    write_model_card_inputs(tmp_path, findings, verdict_on(findings))
+    measured = MeasuredMetrics.read(tmp_path)
     assert (measured.rows_digest, measured.rows, measured.kind) == (DIGEST, 28_618, "binary")
     found = {entry.name: entry for entry in measured.measures}
     assert next(iter(found)) == "auc"
@@ -37,8 +37,8 @@ def test_every_figure_is_in_the_document_with_its_interval_and_its_better_side(t
 
 
 def test_compare_reads_what_evaluate_writes() -> None:
-    assert Compared is Measured
-    assert measured_of(made(), verdict_on(made())).predictions == DIGEST
+    assert Compared is MeasuredMetrics
+    assert measured_metrics(made(), verdict_on(made())).predictions == DIGEST
 
 
 def test_the_card_says_the_decision_the_figures_the_worst_slices_and_what_was_left_out() -> None:
@@ -46,7 +46,7 @@ def test_the_card_says_the_decision_the_figures_the_worst_slices_and_what_was_le
         decision="HOLD", slices=[CARRIERS], small=2, fairness=made_fairness([("sex",)], 3, baseline=True)
     )
     verdict = verdict_on(findings)
-    parts = {part.heading: part.text for part in read(draw_card(findings, verdict))[2]}
+    parts = {part.heading: part.text for part in read_card(draw_card(findings, verdict))[2]}
     assert list(parts) == ["Evaluation", "Evaluation data", "Figures", "Slices", "Fairness", "Not judged"]
     assert parts["Evaluation"].startswith("**HOLD.**")
     assert verdict.digest in parts["Evaluation"]
@@ -61,7 +61,7 @@ def test_the_card_says_the_decision_the_figures_the_worst_slices_and_what_was_le
 
 def test_the_registry_shows_one_card_with_the_decision_first() -> None:
     findings = made()
-    title, lead, parts = read(complete(TRAINED, draw_card(findings, verdict_on(findings))))
+    title, lead, parts = read_card(merge_cards(TRAINED, draw_card(findings, verdict_on(findings))))
     assert (title, lead) == ("Probability of late", "A multilayer perceptron.")
     assert [part.heading for part in parts] == ["Evaluation", "Data", "Evaluation data", "Figures", "Use"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.evaluate.conftest import Step
 from trainwright.errors import InputError
-from trainwright.evaluate.gate import Given
+from trainwright.evaluate.evaluate import BaselinePredictions
 
 Write = Callable[..., Step]
-Produce = Callable[..., Given]
+Produce = Callable[..., BaselinePredictions]
 
 
 def rows_of_cells(cells: dict[tuple[str, str], tuple[int, int]], rows: int) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.locate.registered import NONE, locate
 from trainwright.registry.names import PRODUCTION
-from trainwright.registry.production import DIGEST, Production
+from trainwright.registry.versions import MODEL_DIGEST_TAG, ProductionVersion
 from trainwright.tracking.server import open_client
 
 NAME = "flights"
@@ -27,7 +27,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return Registry(model=NAME, tracking_uri=f"sqlite:///{path}", retry_s=0)
 
 
-def ask(registry: Registry, folder: Path) -> Production:
+def ask(registry: Registry, folder: Path) -> ProductionVersion:
     return locate(registry, folder / "record", folder / "summary.md")
 
 
@@ -37,10 +37,10 @@ def test_the_alias_says_what_is_in_production_from_no_model_on(registry: Registr
     client.create_registered_model(NAME)
     assert ask(registry, tmp_path / "1") == NONE
     for digest in ("ab" * 32, "cd" * 32):
-        client.create_model_version(NAME, f"file:///models/{digest}", tags={DIGEST: digest})
+        client.create_model_version(NAME, f"file:///models/{digest}", tags={MODEL_DIGEST_TAG: digest})
     assert ask(registry, tmp_path / "2") == NONE, "versions are there, none is in production"
     client.set_registered_model_alias(NAME, PRODUCTION, "1")
-    assert ask(registry, tmp_path / "3") == Production("1", "ab" * 32, f"file:///models/{'ab' * 32}")
+    assert ask(registry, tmp_path / "3") == ProductionVersion("1", "ab" * 32, f"file:///models/{'ab' * 32}")
     client.set_registered_model_alias(NAME, PRODUCTION, "2")
     assert ask(registry, tmp_path / "4").version == "2"
     record = json.loads((tmp_path / "4" / "record" / "record.json").read_text())

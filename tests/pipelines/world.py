@@ -27,10 +27,10 @@ MLFLOW = ROOT / ".environments" / "mlflow" / "bin" / "python"
 STOCK = """
 import sys
 from pathlib import Path
-from tests.promote.shelf import MODEL, Shelf, stock
-from tests.register.steps import Run
+from tests.registry.shelf import MODEL, Shelf, stock
+from tests.registry.steps import Run
 from trainwright.experiment import Registry
-from trainwright.register.registration import register
+from trainwright.registry.register import register
 folder = Path(sys.argv[1])
 stock(folder / "made", f"sqlite:///{folder}/mlflow.db", count=1)
 shelf = Shelf(folder, Registry(model=MODEL, tracking_uri=f"sqlite:///{folder}/mlflow.db"))

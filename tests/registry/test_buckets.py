@@ -7,25 +7,30 @@ import pytest
 
 from tests.registry.test_chain import move, race
 from tests.storage.stores import Bucket
-from trainwright.registry.chain import Chain
-from trainwright.registry.entries import Broken
-from trainwright.registry.notes import Note, key_of, read_note, write_note
+from trainwright.registry.audit import (
+    AuditLog,
+    BrokenAuditError,
+    RegistrationNote,
+    read_note,
+    registration_key,
+    write_note,
+)
 from trainwright.storage import AlreadyExists, create, list_files, remove
 from trainwright.storage.lease import hold_lease
 
 
 def test_an_audit_in_a_bucket_is_written_once_read_back_and_found_out(bucket: Bucket) -> None:
-    chain = Chain(f"{bucket.uri}/audit", "m")
+    chain = AuditLog(f"{bucket.uri}/audit", "m")
     assert chain.read().entries == ()
     move(chain, "1")
     move(chain, "2", "1")
-    again = Chain(f"{bucket.uri}/audit", "m")
+    again = AuditLog(f"{bucket.uri}/audit", "m")
     assert again.read().succession == ["1", "2"]
     with pytest.raises(AlreadyExists):
         create(f"{chain.place}/00000003.json", b"{}")
     remove([f"{chain.place}/00000002.json"])
-    with pytest.raises(Broken, match="entry 2 is missing"):
-        Chain(f"{bucket.uri}/audit", "m").read()
+    with pytest.raises(BrokenAuditError, match="entry 2 is missing"):
+        AuditLog(f"{bucket.uri}/audit", "m").read()
 
 
 def test_of_many_that_write_the_same_number_into_a_bucket_one_does(bucket: Bucket) -> None:
@@ -34,9 +39,9 @@ def test_of_many_that_write_the_same_number_into_a_bucket_one_does(bucket: Bucke
 
 
 def test_a_registration_is_noted_in_a_bucket_once_and_the_first_note_stands(bucket: Bucket) -> None:
-    audit, key = f"{bucket.uri}/audit", key_of("m", "model", "verdict", "data")
+    audit, key = f"{bucket.uri}/audit", registration_key("m", "model", "verdict", "data")
     assert read_note(audit, "m", key) is None
-    first = Note(
+    first = RegistrationNote(
         model="m", key=key, model_digest="model", model_verdict="verdict", data_verdict="data", trial="t"
     )
     write_note(audit, first)
@@ -45,7 +50,7 @@ def test_a_registration_is_noted_in_a_bucket_once_and_the_first_note_stands(buck
 
 
 def test_the_lease_lies_beside_the_entries_and_is_none(bucket: Bucket, tmp_path: Path) -> None:
-    chain = Chain(f"{bucket.uri}/audit", "m")
+    chain = AuditLog(f"{bucket.uri}/audit", "m")
     with hold_lease(chain.leases, lease_s=30, wait_s=0) as lease:
         move(chain, "1")
         assert lease.number == 1

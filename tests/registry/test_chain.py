@@ -9,19 +9,28 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import InputError
-from trainwright.registry.chain import Chain
-from trainwright.registry.entries import ABORT, COMMIT, INTENT, PROMOTE, ROLLBACK, Broken, Entry, State
+from trainwright.registry.audit import (
+    ABORT,
+    COMMIT,
+    INTENT,
+    PROMOTE,
+    ROLLBACK,
+    AuditEntry,
+    AuditLog,
+    AuditState,
+    BrokenAuditError,
+)
 from trainwright.storage import AlreadyExists
 
 
-def entry(kind: str, change: str, second: int = 0, **more: object) -> Entry:
+def entry(kind: str, change: str, second: int = 0, **more: object) -> AuditEntry:
     time = f"2026-11-20T10:00:{second:02d}.000000+00:00"
-    return Entry(  # type: ignore[arg-type]
+    return AuditEntry(  # type: ignore[arg-type]
         seq=0, previous="", time=time, token=1, model="m", kind=kind, change=change, **more
     )
 
 
-def move(chain: Chain, version: str, before: str = "", action: str = PROMOTE, second: int = 0) -> None:
+def move(chain: AuditLog, version: str, before: str = "", action: str = PROMOTE, second: int = 0) -> None:
     aliases = {"production": version}
     was = {"production": before} if before else {}
     stages = {version: "production"} | ({before: "archived"} if before else {})
@@ -33,19 +42,19 @@ def move(chain: Chain, version: str, before: str = "", action: str = PROMOTE, se
 
 
 @pytest.fixture
-def chain(tmp_path: Path) -> Chain:
-    made = Chain(str(tmp_path), "m")
+def chain(tmp_path: Path) -> AuditLog:
+    made = AuditLog(str(tmp_path), "m")
     move(made, "1")
     move(made, "2", "1")
     return made
 
 
-def files(chain: Chain) -> list[Path]:
+def files(chain: AuditLog) -> list[Path]:
     return sorted(Path(chain.place).glob("*.json"))
 
 
-def test_entries_are_numbered_linked_and_read_back(chain: Chain) -> None:
-    state = Chain(str(Path(chain.place).parent), "m").read()
+def test_entries_are_numbered_linked_and_read_back(chain: AuditLog) -> None:
+    state = AuditLog(str(Path(chain.place).parent), "m").read()
     assert [found.seq for found in state.entries] == [1, 2, 3, 4]
     assert [found.previous for found in state.entries[1:]] == [found.digest for found in state.entries[:-1]]
     assert state.entries[0].previous == "0" * 64
@@ -64,34 +73,34 @@ def test_entries_are_numbered_linked_and_read_back(chain: Chain) -> None:
     ],
 )
 def test_a_changed_entry_breaks_the_chain_where_it_is_or_right_after(
-    chain: Chain, number: int, field: str, value: object
+    chain: AuditLog, number: int, field: str, value: object
 ) -> None:
     place = files(chain)[number - 1]
     place.write_text(json.dumps(json.loads(place.read_text()) | {field: value}))
-    with pytest.raises(Broken, match=rf"broken at entry {number}|broken at entry {number + 1}"):
-        Chain(str(Path(chain.place).parent), "m").read()
+    with pytest.raises(BrokenAuditError, match=rf"broken at entry {number}|broken at entry {number + 1}"):
+        AuditLog(str(Path(chain.place).parent), "m").read()
 
 
 def test_a_missing_entry_in_the_middle_and_one_of_another_model_are_named(
-    chain: Chain, tmp_path: Path
+    chain: AuditLog, tmp_path: Path
 ) -> None:
     files(chain)[1].unlink()
-    with pytest.raises(Broken, match=r"broken at entry 3: entry 2 is missing"):
-        Chain(str(tmp_path), "m").read()
-    other = Chain(str(tmp_path), "n")
+    with pytest.raises(BrokenAuditError, match=r"broken at entry 3: entry 2 is missing"):
+        AuditLog(str(tmp_path), "m").read()
+    other = AuditLog(str(tmp_path), "n")
     Path(other.place).mkdir()
     (Path(other.place) / "00000001.json").write_text(files(chain)[0].read_text())
-    with pytest.raises(Broken, match="it is about 'm'"):
+    with pytest.raises(BrokenAuditError, match="it is about 'm'"):
         other.read()
 
 
-def test_an_entry_that_was_rewritten_with_its_digests_does_not_fit_what_follows(chain: Chain) -> None:
+def test_an_entry_that_was_rewritten_with_its_digests_does_not_fit_what_follows(chain: AuditLog) -> None:
     """Whoever rewrites one entry would have to rewrite all after it."""
     place = files(chain)[1]
-    forged = replace(Entry.read(place), who={"account": "somebody else"})
+    forged = replace(AuditEntry.read(place), who={"account": "somebody else"})
     forged.write(place)
-    with pytest.raises(Broken, match="at entry 3: it does not follow from the one before"):
-        Chain(str(Path(chain.place).parent), "m").read()
+    with pytest.raises(BrokenAuditError, match="at entry 3: it does not follow from the one before"):
+        AuditLog(str(Path(chain.place).parent), "m").read()
 
 
 def race(root: str, count: int) -> tuple[list[str], list[int]]:
@@ -100,7 +109,7 @@ def race(root: str, count: int) -> tuple[list[str], list[int]]:
     barrier = threading.Barrier(count)
 
     def work(number: int) -> None:
-        chain = Chain(root, "m")
+        chain = AuditLog(root, "m")
         chain.read()
         barrier.wait()
         try:
@@ -119,12 +128,12 @@ def race(root: str, count: int) -> tuple[list[str], list[int]]:
 def test_of_many_that_write_the_same_number_one_does(tmp_path: Path) -> None:
     won, lost = race(str(tmp_path), 6)
     assert (len(won), len(lost)) == (1, 5)
-    assert Chain(str(tmp_path), "m").read().entries[0].change == won[0]
+    assert AuditLog(str(tmp_path), "m").read().entries[0].change == won[0]
 
 
-def test_an_intent_without_an_end_is_open_and_an_aborted_one_changed_nothing(chain: Chain) -> None:
+def test_an_intent_without_an_end_is_open_and_an_aborted_one_changed_nothing(chain: AuditLog) -> None:
     chain.append(entry(INTENT, "3", after={"production": "3"}, before={"production": "2"}))
-    opened = Chain(str(Path(chain.place).parent), "m").read()
+    opened = AuditLog(str(Path(chain.place).parent), "m").read()
     assert opened.open is not None
     assert opened.aliases == {"production": "2"}
     chain.append(entry(ABORT, "3", reason="no such version"))
@@ -132,24 +141,24 @@ def test_an_intent_without_an_end_is_open_and_an_aborted_one_changed_nothing(cha
     assert (closed.open, closed.aliases) == (None, {"production": "2"})
 
 
-def test_an_end_without_its_intent_is_not_written(chain: Chain) -> None:
-    with pytest.raises(Broken, match="do not belong together"):
+def test_an_end_without_its_intent_is_not_written(chain: AuditLog) -> None:
+    with pytest.raises(BrokenAuditError, match="do not belong together"):
         chain.append(entry(COMMIT, "9"))
     chain.append(entry(INTENT, "9"))
-    with pytest.raises(Broken, match="do not belong together"):
+    with pytest.raises(BrokenAuditError, match="do not belong together"):
         chain.append(entry(COMMIT, "8"))
-    with pytest.raises(Broken, match="do not belong together"):
+    with pytest.raises(BrokenAuditError, match="do not belong together"):
         chain.append(entry(INTENT, "8"))
 
 
-def test_the_time_of_an_entry_never_goes_backwards(chain: Chain) -> None:
+def test_the_time_of_an_entry_never_goes_backwards(chain: AuditLog) -> None:
     move(chain, "3", "2", second=30)
     move(chain, "4", "3", second=10)
     times = [found.time for found in chain.read().entries]
     assert times == sorted(times)
 
 
-def test_versions_that_were_rolled_back_are_left_out_of_the_succession(chain: Chain) -> None:
+def test_versions_that_were_rolled_back_are_left_out_of_the_succession(chain: AuditLog) -> None:
     move(chain, "3", "2")
     assert chain.read().succession == ["1", "2", "3"]
     move(chain, "2", "3", ROLLBACK)
@@ -159,16 +168,16 @@ def test_versions_that_were_rolled_back_are_left_out_of_the_succession(chain: Ch
 
 
 def test_what_was_in_production_before_the_audit_began_is_the_first_of_the_succession(tmp_path: Path) -> None:
-    chain = Chain(str(tmp_path), "m")
+    chain = AuditLog(str(tmp_path), "m")
     move(chain, "5", "4")
     assert chain.read().succession == ["4", "5"]
-    assert State.of(()).succession == []
+    assert AuditState.of(()).succession == []
 
 
 @pytest.mark.parametrize(
     "content", ["{", "null", "[" * 100_000, '{"schema_version": 1, "reason": "\\ud800"}', '{"seq": "5"}']
 )
-def test_a_file_that_is_no_entry_is_named(chain: Chain, content: str) -> None:
+def test_a_file_that_is_no_entry_is_named(chain: AuditLog, content: str) -> None:
     (Path(chain.place) / "00000005.json").write_text(content)
     with pytest.raises(InputError) as caught:
         chain.read()
@@ -176,16 +185,16 @@ def test_a_file_that_is_no_entry_is_named(chain: Chain, content: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["1.json", "0000001x.json", "00000001 (copy).json", "000000001.json"])
-def test_a_file_that_is_called_almost_like_an_entry_is_named(chain: Chain, name: str) -> None:
+def test_a_file_that_is_called_almost_like_an_entry_is_named(chain: AuditLog, name: str) -> None:
     shutil.copy(files(chain)[0], Path(chain.place) / name)
     with pytest.raises(InputError, match="no entry of an audit") as caught:
-        Chain(str(Path(chain.place).parent), "m").read()
+        AuditLog(str(Path(chain.place).parent), "m").read()
     assert str(caught.value.where).endswith(name)
 
 
-def test_an_entry_that_says_something_twice_is_none(chain: Chain) -> None:
+def test_an_entry_that_says_something_twice_is_none(chain: AuditLog) -> None:
     """A program would read the last, as it was written; a person reads the first."""
     place = files(chain)[0]
     place.write_text(place.read_text().replace("{", '{"reason": "another",', 1))
     with pytest.raises(InputError, match="no entry of an audit"):
-        Chain(str(Path(chain.place).parent), "m").read()
+        AuditLog(str(Path(chain.place).parent), "m").read()

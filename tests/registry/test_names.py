@@ -6,8 +6,7 @@ import pytest
 
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.registry.chain import Chain
-from trainwright.registry.entries import INTENT, Entry
+from trainwright.registry.audit import INTENT, AuditEntry, AuditLog
 from trainwright.registry.names import folder_of, require_alias, require_name
 
 
@@ -36,12 +35,12 @@ def test_an_alias_that_mlflow_keeps_for_itself_or_does_not_take_is_refused(alias
     "name", ["flight_late", "late [eu] * ?", "späte Flüge", "50%", "a..b", "航" * 250, "x" * 250]
 )
 def test_every_other_name_has_an_audit_of_its_own(tmp_path: Path, name: str) -> None:
-    chain = Chain(str(tmp_path), name)
-    made = Entry(
+    chain = AuditLog(str(tmp_path), name)
+    made = AuditEntry(
         seq=0, previous="", time="2026-11-20T10:00:00+00:00", token=1, model=name, kind=INTENT, change="c"
     )
     chain.append(made)
-    assert [entry.model for entry in Chain(str(tmp_path), name).read().entries] == [name]
+    assert [entry.model for entry in AuditLog(str(tmp_path), name).read().entries] == [name]
     assert (tmp_path / folder_of(name) / "00000001.json").is_file()
 
 

@@ -13,12 +13,12 @@ from trainwright.report import charts
 from trainwright.report.page import (
     MAX_BYTES,
     MEANING,
-    Dense,
+    DenseTable,
     Figure,
-    Page,
-    Section,
+    Paragraph,
+    ReportPage,
+    ReportSection,
     Table,
-    Text,
     draw_page,
     write_page,
 )
@@ -32,14 +32,14 @@ WIDE = Table(
     flagged=(2,),
 )
 
-DENSE = Dense(
+DENSE = DenseTable(
     "All slices", ["slice", "rows", "why"], [[HOSTILE, "1,000", "yes"], ["b", "2", "small"]], noted=True
 )
 PAIR = charts.Pair(charts.Interval("EWR", 0.8, 0.7, 0.9, "1,000"), charts.Interval("EWR", 0.6, 0.5, 0.7))
 BINS = charts.Binned([0.1, 0.5], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
 
 
-def gallery(decision: str = "HOLD") -> Page:
+def gallery(decision: str = "HOLD") -> ReportPage:
     """A page with one of everything, in every width."""
     figures = [
         Figure(charts.paired_histogram([0, 1, 2], [3, 1], [1, 1]), "Columns."),
@@ -51,11 +51,11 @@ def gallery(decision: str = "HOLD") -> Page:
         Figure(charts.binned({"a": BINS}, x_label="said", y_label="seen"), "Bins."),
     ]
     sections = [
-        Section("Charts", figures, "What moved."),
-        Section("Rows", [WIDE, DENSE, Text("A word. " * 50)]),
+        ReportSection("Charts", figures, "What moved."),
+        ReportSection("Rows", [WIDE, DENSE, Paragraph("A word. " * 50)]),
     ]
     facts = [("AUC", "0.741 [0.738, 0.744]"), ("Digest", "3f9a1c" * 11), ("Value", HOSTILE)]
-    return Page("A title", "Recall gap 0.081 > 0.050.", decision, facts, sections)
+    return ReportPage("A title", "Recall gap 0.081 > 0.050.", decision, facts, sections)
 
 
 class Outside(HTMLParser):
@@ -112,7 +112,7 @@ def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_page_of_two_megabytes_is_refused_and_not_written(tmp_path: Path) -> None:
-    page = Page("Much", "", sections=[Section("Text", [Text("x" * MAX_BYTES)])])
+    page = ReportPage("Much", "", sections=[ReportSection("Text", [Paragraph("x" * MAX_BYTES)])])
     with pytest.raises(InternalError, match=r"2,0\d\d,\d\d\d bytes; a page stays below 2,000,000"):
         write_page(page, tmp_path / "much.html")
     assert not (tmp_path / "much.html").exists()
@@ -120,9 +120,9 @@ def test_a_page_of_two_megabytes_is_refused_and_not_written(tmp_path: Path) -> N
 
 def test_an_unknown_decision_and_a_row_of_the_wrong_length_are_our_bugs() -> None:
     with pytest.raises(InternalError, match="MAYBE"):
-        Page("t", "s", "MAYBE")
+        ReportPage("t", "s", "MAYBE")
     with pytest.raises(InternalError, match=r"rows \[1\]"):
-        Page("t", "s", sections=[Section("h", [Table(["a", "b"], [[1, 2], [1]])])])
+        ReportPage("t", "s", sections=[ReportSection("h", [Table(["a", "b"], [[1, 2], [1]])])])
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -167,7 +167,7 @@ def test_no_label_sticks_out_of_its_chart(browser: Browser, tmp_path: Path) -> N
         Figure(charts.limits([charts.LimitRow(name, 0.0412, 0.05) for name in names], axis="d"), "Limits."),
         Figure(charts.paired_histogram([-1e6, 0, 1e6], [1, 2], [2, 1]), "Columns."),
     ]
-    page = write_page(Page("t", "s", sections=[Section("h", figures)]), tmp_path / "page.html")
+    page = write_page(ReportPage("t", "s", sections=[ReportSection("h", figures)]), tmp_path / "page.html")
     assert browser.open(page, width=1280, ask=(STICKS_OUT,)).answers[0] == []
 
 

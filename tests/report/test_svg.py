@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trainwright.report.svg import Scale, drawing, element, extent, label, number, percent, round_values
+from trainwright.report.svg import AxisScale, drawing, element, extent, label, number, percent, round_values
 
 HOSTILE = """<script>alert(1)</script>&"'"""
 
@@ -67,7 +67,7 @@ def test_ticks_are_round_and_inside(low: float, high: float, expected: list[floa
 
 
 def test_a_scale_is_straight_and_keeps_what_is_beyond_at_its_end() -> None:
-    scale = Scale(10, 20, 100, 0)
+    scale = AxisScale(10, 20, 100, 0)
     assert [scale(value) for value in (10, 15, 20, 99, -99)] == [100, 50, 0, 0, 100]
 
 

@@ -9,7 +9,7 @@ from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.score.baseline import Asked, Scored, score_rows
+from trainwright.score.score import ProductionModelReference, ScoreResult, score_rows
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,12 @@ def trained(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Out
     )
 
 
-def score(training_set: Path, folder: Path, model: Path | None, digest: str = "") -> Scored:
+def score(training_set: Path, folder: Path, model: Path | None, digest: str = "") -> ScoreResult:
     """Score with a model whose files a registry has, as it names them."""
     registry = Registry(model="flights", tracking_uri=f"sqlite:///{folder}/mlflow.db", retry_s=0)
-    asked = Asked("", "", registry)
+    asked = ProductionModelReference("", "", registry)
     if model:
-        asked = Asked(digest or Model.read(model).digest, model.as_uri(), registry)
+        asked = ProductionModelReference(digest or Model.read(model).digest, model.as_uri(), registry)
     places = {"predictions": folder / "predictions", "summary": folder / "summary.md"}
     return score_rows(training_set, Snapshot.read(training_set).digest, "evaluate", asked, **places)
 
@@ -56,7 +56,9 @@ def test_what_production_predicts_is_what_its_training_predicted(
 
 
 def test_without_a_model_in_production_there_are_no_predictions(training_set: Path, tmp_path: Path) -> None:
-    assert score(training_set, tmp_path, None) == Scored("", "no model is in production, so none is scored")
+    assert score(training_set, tmp_path, None) == ScoreResult(
+        "", "no model is in production, so none is scored"
+    )
     assert not (tmp_path / "predictions" / Snapshot.FILE).exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.tracking.history import FILE, History, Spool
+from trainwright.tracking.history import HISTORY_FILE, HistoryWriter, TrainingHistory
 
 WRITER = """
 import sys
@@ -24,25 +24,25 @@ for step in range(1, 10**9):
 
 
 def test_what_is_added_is_read_again(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / FILE)
+    spool = HistoryWriter(tmp_path / HISTORY_FILE)
     spool.mark("began", 0, total=30)
     for step in (10, 20, 30):
         spool.add(step, {"loss": 1 / step, "rate": 0.1})
     spool.mark("ended", 30, how="done")
     spool.close()
-    history = History.read(tmp_path / FILE)
+    history = TrainingHistory.read(tmp_path / HISTORY_FILE)
     assert history.curve("loss") == ([10, 20, 30], [0.1, 0.05, 1 / 30])
     assert history.names == ["loss", "rate"]
     assert [event["event"] for event in history.events] == ["began", "ended"]
 
 
 def test_values_that_are_not_finite_are_kept_and_the_file_stays_json(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / FILE)
+    spool = HistoryWriter(tmp_path / HISTORY_FILE)
     spool.add(1, {"loss": math.nan, "norm": math.inf})
     spool.close()
-    line = (tmp_path / FILE).read_text()
+    line = (tmp_path / HISTORY_FILE).read_text()
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    _, (loss,) = History.read(tmp_path / FILE).curve("loss")
+    _, (loss,) = TrainingHistory.read(tmp_path / HISTORY_FILE).curve("loss")
     assert math.isnan(loss)
 
 
@@ -50,12 +50,12 @@ def test_steps_that_were_done_again_after_a_resume_count_once_and_the_later_one_
     tmp_path: Path,
 ) -> None:
     for first, value in ((1, 5.0), (3, 7.0)):
-        spool = Spool(tmp_path / FILE)
+        spool = HistoryWriter(tmp_path / HISTORY_FILE)
         spool.mark("began", first - 1)
         for step in range(first, first + 4):
             spool.add(step, {"loss": value})
         spool.close()
-    assert History.read(tmp_path / FILE).curve("loss") == (
+    assert TrainingHistory.read(tmp_path / HISTORY_FILE).curve("loss") == (
         [1, 2, 3, 4, 5, 6],
         [5.0, 5.0, 7.0, 7.0, 7.0, 7.0],
     )
@@ -65,7 +65,7 @@ def test_steps_that_were_done_again_after_a_resume_count_once_and_the_later_one_
 def test_a_writer_that_is_killed_leaves_whole_points_in_order_and_the_next_goes_on(
     tmp_path: Path, trial: int
 ) -> None:
-    path = tmp_path / FILE
+    path = tmp_path / HISTORY_FILE
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)])
     while not path.exists() or path.stat().st_size < 20_000 * (trial + 1):
         time.sleep(0.01)
@@ -73,18 +73,18 @@ def test_a_writer_that_is_killed_leaves_whole_points_in_order_and_the_next_goes_
     writer.wait()
     with path.open("ab") as stream:
         stream.write(b'{"time_ms":1,"step":7,"val')  # what a kill in the middle of a write leaves
-    before = [point.step for point in History.read(path).points]
+    before = [point.step for point in TrainingHistory.read(path).points]
     assert before == list(range(1, len(before) + 1))
-    spool = Spool(path)
+    spool = HistoryWriter(path)
     spool.add(10**9, {"loss": 0.5})
     spool.close()
-    assert [point.step for point in History.read(path).points] == [*before, 10**9]
+    assert [point.step for point in TrainingHistory.read(path).points] == [*before, 10**9]
 
 
 def test_a_disk_that_is_full_is_told_once_and_stops_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    spool = Spool(Path("/dev/full"))
+    spool = HistoryWriter(Path("/dev/full"))
     for step in range(100):
         spool.add(step, {"loss": 1.0})
     spool.close()
@@ -92,4 +92,4 @@ def test_a_disk_that_is_full_is_told_once_and_stops_nothing(
 
 
 def test_a_history_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert History.read(tmp_path / FILE).points == []
+    assert TrainingHistory.read(tmp_path / HISTORY_FILE).points == []

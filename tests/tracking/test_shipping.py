@@ -13,9 +13,15 @@ from mlflow import MlflowClient
 from tests.tracking.server import Way
 from trainwright.errors import InputError
 from trainwright.tracking.__main__ import replay
-from trainwright.tracking.history import FILE, Spool
+from trainwright.tracking.history import (
+    HISTORY_FILE,
+    HistoryWriter,
+    TrackingDestination,
+    UploadState,
+    kfp_destination,
+    upload,
+)
 from trainwright.tracking.server import open_client
-from trainwright.tracking.shipping import Destination, Sent, given_by_kfp, send
 
 STEPS = 250
 
@@ -23,9 +29,9 @@ STEPS = 250
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """A training of 250 steps with three figures each."""
-    path = tmp_path / "home" / FILE
+    path = tmp_path / "home" / HISTORY_FILE
     path.parent.mkdir()
-    spool = Spool(path)
+    spool = HistoryWriter(path)
     spool.mark("began", 0, total=STEPS)
     for step in range(1, STEPS + 1):
         spool.add(step, {"loss": 1 / step, "rate": step / 1000, "norm": float(step)})
@@ -44,31 +50,31 @@ def expected() -> list[tuple[int, float]]:
 
 
 def test_a_history_arrives_whole(history: Path, way: Way) -> None:
-    assert send(history, Destination(way.uri), open_client(way.uri)) == 3 * STEPS
-    run = Sent.read(history.with_name(Sent.FILE)).run
+    assert upload(history, TrackingDestination(way.uri), open_client(way.uri)) == 3 * STEPS
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
     assert curve(way.uri, run, "loss") == expected()
     assert len(curve(way.uri, run, "norm")) == STEPS
 
 
 def test_what_was_sent_is_not_sent_again_and_what_is_new_is(history: Path, way: Way) -> None:
     client = open_client(way.uri)
-    send(history, Destination(way.uri), client)
-    assert send(history, Destination(way.uri), client) == 0
-    spool = Spool(history)
+    upload(history, TrackingDestination(way.uri), client)
+    assert upload(history, TrackingDestination(way.uri), client) == 0
+    spool = HistoryWriter(history)
     spool.add(STEPS + 1, {"loss": 0.0})
     spool.close()
-    assert send(history, Destination(way.uri), client) == 1
-    run = Sent.read(history.with_name(Sent.FILE)).run
+    assert upload(history, TrackingDestination(way.uri), client) == 1
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
     assert curve(way.uri, run, "loss") == [*expected(), (STEPS + 1, 0.0)]
 
 
 def test_when_it_is_forgotten_what_was_sent_no_point_is_there_twice(history: Path, way: Way) -> None:
     client = open_client(way.uri)
-    send(history, Destination(way.uri), client)
-    run = Sent.read(history.with_name(Sent.FILE)).run
-    history.with_name(Sent.FILE).unlink()
-    assert send(history, Destination(way.uri), client) == 3 * STEPS
-    assert Sent.read(history.with_name(Sent.FILE)).run == run
+    upload(history, TrackingDestination(way.uri), client)
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
+    history.with_name(UploadState.FILE).unlink()
+    assert upload(history, TrackingDestination(way.uri), client) == 3 * STEPS
+    assert UploadState.read(history.with_name(UploadState.FILE)).run == run
     assert curve(way.uri, run, "loss") == expected()
 
 
@@ -77,9 +83,9 @@ def test_the_run_that_is_given_is_joined(history: Path, way: Way, monkeypatch: p
     given = client.create_run("0").info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", way.uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", given)
-    destination = given_by_kfp()
+    destination = kfp_destination()
     assert destination is not None
-    send(history, destination, client)
+    upload(history, destination, client)
     assert curve(way.uri, given, "loss") == expected()
     assert client.get_run(given).info.status == "RUNNING"  # it is not ours to end
 
@@ -87,10 +93,10 @@ def test_the_run_that_is_given_is_joined(history: Path, way: Way, monkeypatch: p
 def test_replay_brings_the_rest_after_a_server_was_away(history: Path, way: Way) -> None:
     way.mode = "cut"
     with pytest.raises(Exception, match=r"(?i)connection|max retries"):
-        send(history, Destination(way.uri), open_client(way.uri))
+        upload(history, TrackingDestination(way.uri), open_client(way.uri))
     way.mode = "open"
     told = replay(history.parent, way.uri)
-    run = Sent.read(history.with_name(Sent.FILE)).run
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
     assert told == f"250 points are in MLflow run {run} ({way.uri})"
     assert curve(way.uri, run, "loss") == expected()
 
@@ -101,14 +107,14 @@ def test_replay_without_a_history_says_so(tmp_path: Path, way: Way) -> None:
 
 
 def shipper(history: Path, uri: str) -> subprocess.Popen[bytes]:
-    told = json.dumps(asdict(Destination(uri)))
+    told = json.dumps(asdict(TrackingDestination(uri)))
     command = [sys.executable, "-m", "trainwright.tracking", "ship", str(history), told]
     return subprocess.Popen(command, stdin=subprocess.PIPE)
 
 
 def sent(history: Path) -> int:
-    place = history.with_name(Sent.FILE)
-    return Sent.read(place).offset if place.exists() else 0
+    place = history.with_name(UploadState.FILE)
+    return UploadState.read(place).offset if place.exists() else 0
 
 
 @pytest.mark.parametrize("mode", ["lossy", "silent", "cut"])
@@ -130,7 +136,7 @@ def test_a_shipper_gets_everything_there_in_the_end_and_leaves_when_the_training
     assert process.stdin
     process.stdin.close()
     assert process.wait(300) == 0
-    run = Sent.read(history.with_name(Sent.FILE)).run
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
     assert curve(way.uri, run, "loss") == expected()
 
 
@@ -144,7 +150,7 @@ def test_a_shipper_that_is_killed_is_followed_by_one_that_goes_on(history: Path,
     assert second.stdin
     second.stdin.close()
     assert second.wait(300) == 0
-    run = Sent.read(history.with_name(Sent.FILE)).run
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
     assert curve(way.uri, run, "loss") == expected()
 
 

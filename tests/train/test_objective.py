@@ -21,8 +21,8 @@ from trainwright.experiment import Mlp, Training
 from trainwright.experiment.objective import Objective
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_predictions
-from trainwright.tracking.history import FILE as HISTORY
-from trainwright.tracking.history import History
+from trainwright.tracking.history import HISTORY_FILE as HISTORY
+from trainwright.tracking.history import TrainingHistory
 from trainwright.train.architectures import Target, make
 from trainwright.train.group import Group
 from trainwright.train.labels import Labels, settled
@@ -77,7 +77,7 @@ def test_a_split_that_nothing_can_be_judged_on_is_refused_before_anything_is_lea
     write(tmp_path / "set", {"train": learned, "evaluate": judged})
     with pytest.raises(DataRefused, match="no row of split 'evaluate' has a label"):
         run(tmp_path / "set", tmp_path / "out", resources={"processes": 1})
-    assert not [path for path in (tmp_path / "out").rglob(HISTORY) if History.read(path).points]
+    assert not [path for path in (tmp_path / "out").rglob(HISTORY) if TrainingHistory.read(path).points]
 
 
 def test_a_threshold_between_three_classes_is_refused() -> None:

@@ -14,7 +14,7 @@ from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training, read_network
-from trainwright.score.baseline import write
+from trainwright.score.score import write_model_predictions
 from trainwright.train.refusals import check_kind
 from trainwright.train.submit import submit
 
@@ -80,7 +80,9 @@ def test_in_production_it_scores_the_same_rows_as_its_training_did(
     corpus: Path, made: Outcome, tmp_path: Path
 ) -> None:
     model, snapshot = Model.read(made.model), Snapshot.read(corpus)
-    written = write(made.model, model, corpus, snapshot, ["evaluate"], tmp_path / "predictions")
+    written = write_model_predictions(
+        made.model, model, corpus, snapshot, ["evaluate"], tmp_path / "predictions"
+    )
     again = tables.read_split(tmp_path / "predictions", written, "evaluate")
     first = tables.read_split(made.predictions, Snapshot.read(made.predictions), "evaluate")
     assert again.drop_columns("loss") == first.drop_columns("loss")

@@ -15,7 +15,7 @@ from tests.train.problems import Outcome, flights
 from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
-from trainwright.register.package import pack
+from trainwright.registry.register import write_mlflow_model
 
 COLUMNS = ["wind", "noise", "carrier", "holiday"]
 
@@ -98,7 +98,7 @@ def test_mlflow_loads_a_registered_model_and_scores_its_example_and_a_frame(
     if not (pandas / "site-packages" / "pandas").exists():
         pytest.skip("no feast environment beside this one")
     package, names = tmp_path / "package", list(plain_made.trained.transforms.inputs)
-    pack(plain_made.folder, Model.read(plain_made.folder), package, run="0" * 32, time_ms=0)
+    write_mlflow_model(plain_made.folder, Model.read(plain_made.folder), package, run="0" * 32, time_ms=0)
     example = json.loads((package / "input_example.json").read_text())
     usual = plain_made.rows.slice(0, 300).select(names)
     times = usual["seen"].cast(pa.timestamp("us")).cast(pa.string()).to_pylist()

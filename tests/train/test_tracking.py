@@ -15,7 +15,7 @@ from trainwright.documents import digest_file
 from trainwright.experiment import Tracking
 from trainwright.launch.local import Local
 from trainwright.tracking.__main__ import replay
-from trainwright.tracking.history import FILE, History
+from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.curves import Curves
 from trainwright.train.loop import Step
 
@@ -65,7 +65,7 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
     experiment = client.get_experiment_by_name(mode)
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id])
-    history = History.read(outcome.model / FILE)
+    history = TrainingHistory.read(outcome.model / HISTORY_FILE)
     steps, losses = history.curve("loss")
     assert steps == list(range(1, 25)), "5,851 rows with a label: two epochs of 12 batches"
     sent = sorted((point.step, point.value) for point in client.get_metric_history(found.info.run_id, "loss"))
@@ -75,7 +75,9 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
 def test_the_curves_of_two_trainings_that_are_alike_are_alike(
     trained: Outcome, trained_again: Outcome
 ) -> None:
-    first, second = (History.read(outcome.model / FILE) for outcome in (trained, trained_again))
+    first, second = (
+        TrainingHistory.read(outcome.model / HISTORY_FILE) for outcome in (trained, trained_again)
+    )
     for name in ("loss", "gradient_norm", "learning_rate"):
         assert first.curve(name) == second.curve(name)
 
@@ -87,7 +89,7 @@ def test_what_was_spent_before_a_restart_is_part_of_the_cost(tmp_path: Path) -> 
             for step in (start + 1, start + 2):
                 curves.saw(Step(step, 4, 1, 0.5, 1.0, 0.1, 8 * step))
                 time.sleep(0.02)
-    steps, costs = History.read(tmp_path / FILE).curve("cost")
+    steps, costs = TrainingHistory.read(tmp_path / HISTORY_FILE).curve("cost")
     assert steps == [1, 2, 3, 4]
     assert costs == sorted(costs), "two GPUs at one a second"
     assert costs[2] >= costs[1] >= 0.04
@@ -97,11 +99,13 @@ def test_the_use_of_the_machine_is_in_the_curves(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("trainwright.train.usage._EVERY_S", 0.05)
     with Curves(tmp_path, tmp_path, Tracking(every_steps=1), None, leads=True) as curves:
         end, number = time.monotonic() + 60, 0
-        while not History.read(tmp_path / FILE).curve("host_cpu")[0] and time.monotonic() < end:
+        while (
+            not TrainingHistory.read(tmp_path / HISTORY_FILE).curve("host_cpu")[0] and time.monotonic() < end
+        ):
             number += 1
             curves.saw(Step(number, 10**6, 1, 0.5, 1.0, 0.1, 8 * number))
             time.sleep(0.05)
-    history = History.read(tmp_path / FILE)
+    history = TrainingHistory.read(tmp_path / HISTORY_FILE)
     shares, memory = (history.curve(name)[1] for name in ("host_cpu", "host_memory_gib"))
     assert all(0 <= share <= 1 for share in shares)
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

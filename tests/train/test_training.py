@@ -18,7 +18,7 @@ from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import Diverged, Hang, InternalError
 from trainwright.launch.job import Completion, Job, Result
-from trainwright.tracking.history import FILE as HISTORY
+from trainwright.tracking.history import HISTORY_FILE as HISTORY
 from trainwright.train.__main__ import _clear
 
 

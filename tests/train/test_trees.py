@@ -23,8 +23,7 @@ from tests.train.problems import flights, source, write
 from trainwright.artifacts import Model
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Training, Trees
-from trainwright.serving.matrix import Layout
-from trainwright.serving.trees import load_trees
+from trainwright.serving.trees import MatrixLayout, load_trees
 from trainwright.train.group import Group
 from trainwright.train.loop import Step
 from trainwright.train.prepared import Prepared
@@ -262,7 +261,7 @@ def test_a_missing_number_is_missing_to_a_tree_and_its_indicator_is_gone() -> No
         times=(TimeOf(name="t", indicator=True),),
         categories=(Category(name="c", values=("x",)), Category(name="d", values=("y", "z"))),
     )
-    layout = Layout.of(transforms)
+    layout = MatrixLayout.of(transforms)
     numeric = np.array([[7, 0, 8, 1, 2, 3, 4, 0], [0, 1, 8, 0, 0, 0, 0, 1]], dtype=np.float32)
     codes = np.array([[2, 3 + 3], [0, 3 + 1]])
     nan = np.nan

@@ -208,7 +208,7 @@ def _promote(
         from trainwright.authoring import arguments
 
         registry = arguments.read_registry(name, config, audit, uri)
-    return _verb("promote", "mlflow", command, registry, *more, stopped=stopped)
+    return _verb("registry", "mlflow", command, registry, *more, stopped=stopped)
 
 
 def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:

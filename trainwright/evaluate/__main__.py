@@ -10,9 +10,8 @@ from pathlib import Path
 
 from trainwright.command import Parser
 from trainwright.errors import InputError, reported
-from trainwright.evaluate.comparison.comparing import compare
-from trainwright.evaluate.comparison.lines import as_json, write_lines
-from trainwright.evaluate.comparison.page import draw_comparison
+from trainwright.evaluate.comparison import compare_runs
+from trainwright.evaluate.comparison_report import comparison_json, comparison_lines, draw_comparison
 from trainwright.report.page import write_page
 
 
@@ -28,13 +27,15 @@ def main(arguments: Sequence[str]) -> None:
             raise InputError(
                 f"{asked.level:g} is no level of a test: it lies between 0 and 1", where="--level"
             )
-        comparison = compare(asked.runs, asked.metric, asked.level)
+        comparison = compare_runs(asked.runs, asked.metric, asked.level)
         if asked.report:
             write_page(draw_comparison(comparison), asked.report)
         if asked.json:
-            sys.stdout.write(json.dumps(as_json(comparison), ensure_ascii=False, allow_nan=False) + "\n")
+            sys.stdout.write(
+                json.dumps(comparison_json(comparison), ensure_ascii=False, allow_nan=False) + "\n"
+            )
             return
-        sys.stdout.write("\n".join(write_lines(comparison)) + "\n")
+        sys.stdout.write("\n".join(comparison_lines(comparison)) + "\n")
         if asked.report:
             sys.stdout.write(f"  report   {asked.report}\n")
 

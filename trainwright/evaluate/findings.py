@@ -1,37 +1,175 @@
-"""All that was found about one set of predictions: what the page shows and the verdict stands on.
-
-Nothing here computes a figure; every one is there, with its interval, when a page is drawn.
-"""
+"""Findings of an evaluation: metrics, slices, disparities, plot data and rulings, as frozen data."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-from trainwright.evaluate.drawn import Bins, Curves, Floats, Histogram, Line
-from trainwright.evaluate.fairness import Disparity, Fairness, Group
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.documents import Document
 from trainwright.experiment import Evaluation
 from trainwright.significance import Estimate
-from trainwright.verdicts import NotJudged, Rule, worst
+from trainwright.verdicts import SEVERITY, NotJudged, Rule, worst
 
-__all__ = [
-    "Baseline",
-    "Bins",
-    "Compared",
-    "Curves",
-    "Cut",
-    "Disparity",
-    "Fairness",
-    "Findings",
-    "Floats",
-    "Group",
-    "Histogram",
-    "Kind",
-    "Line",
-    "Ruling",
-    "Sample",
-    "Slice",
-]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """A curve, thinned to at most 200 points; arrays of shape (points,).
+
+    Attributes:
+        x: Ascending.
+        y: In [0, 1].
+        threshold: Where a score counts as the class, finite.
+    """
+
+    x: Floats
+    y: Floats
+    threshold: Floats
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """Scores against what was observed, in bins of about as many rows; arrays of shape (bins,).
+
+    Attributes:
+        score: Mean score, or mean estimate, ascending.
+        observed: Share of the class, or mean of the label.
+        low: Lower end of the 95 % interval of ``observed``.
+        high: Its upper end.
+        rows: Rows of each bin.
+    """
+
+    score: Floats
+    observed: Floats
+    low: Floats
+    high: Floats
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between ``edges``; a series a class, or one of errors; shape (edges - 1,) each."""
+
+    edges: Floats
+    series: dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class PlotData:
+    """What is drawn of one model; a part that its kind does not have is None.
+
+    Attributes:
+        roc: By class (one for two classes): true over false positive rate.
+        precision_recall: By class: precision over recall.
+        calibration: By class, or one of a number: scores against what was observed.
+        histogram: Scores by outcome, errors of a number, or losses of a language model.
+    """
+
+    roc: dict[str, CurveLine] = field(default_factory=dict)
+    precision_recall: dict[str, CurveLine] = field(default_factory=dict)
+    calibration: dict[str, CalibrationBins] = field(default_factory=dict)
+    histogram: Histogram | None = None
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """One group in a comparison of fairness: its name, its rows, and the rates that are compared.
+
+    ``reason`` says why it is too small to be compared, and is empty if it is not.
+    """
+
+    name: str
+    rows: int
+    rates: dict[str, Estimate]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Disparity:
+    """How unequally groups are treated, by one measure.
+
+    Attributes:
+        measure: Such as ``equal_opportunity``.
+        columns: What the groups are made of: one column, or two crossed.
+        against: ``groups``: the largest difference of two; ``overall``: the largest from the whole.
+        value: The candidate's; None where it could not be measured.
+        baseline: The baseline's; None where there is none.
+        worsening: By how much the candidate is worse than the baseline, paired; positive is worse.
+        lowest: Name of the group at the low end, such as ``race = B, sex = F``.
+        highest: Name of the group at the high end.
+        rates: What the two have of the rate that is compared, the lowest first; empty where not measured.
+        reason: Why it could not be measured; empty if it could.
+    """
+
+    measure: str
+    columns: tuple[str, ...]
+    against: str
+    value: Estimate | None
+    baseline: Estimate | None = None
+    worsening: Estimate | None = None
+    lowest: str = ""
+    highest: str = ""
+    rates: tuple[float, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class GroupComparison:
+    """The comparison of groups: who they are, and how unequal they are."""
+
+    groups: dict[tuple[str, ...], tuple[GroupRates, ...]]
+    disparities: tuple[Disparity, ...]
+
+
+HIGHER, LOWER = "higher", "lower"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One figure.
+
+    Attributes:
+        name: Its flat name, such as ``auc`` or ``slice/origin/EWR/recall``.
+        value: The figure; finite.
+        interval: Lower and upper end of its 95 % interval; empty where there is none.
+        better: ``higher`` or ``lower``; empty where neither is better, as of a number of rows.
+    """
+
+    name: str
+    value: float
+    interval: tuple[float, ...] = ()
+    better: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMetrics(Document):
+    """Every figure of one judgement. It lies beside the verdict.
+
+    Attributes:
+        predictions: Digest of the predictions that were judged.
+        rows_digest: Digest of the keys and labels of the judged rows, whatever their order: two models with
+            the same one were judged on the same examples.
+        rows: How many rows those are.
+        split: The split they are of.
+        kind: What was predicted: ``binary``, ``multiclass``, ``regression`` or ``language_model``.
+        label: What the label is called; empty for a language model.
+        measures: The figures, the one that matters most first.
+    """
+
+    FILE: ClassVar[str] = "measured.json"
+    predictions: str
+    rows_digest: str
+    rows: int
+    split: str
+    kind: str
+    label: str = ""
+    measures: tuple[Metric, ...] = ()
+
 
 _DETAIL = re.compile(r"(slice|fairness)/.*|.*_(low|high)")
 """Names of figures that are not of the whole split, or that are ends of an interval."""
@@ -72,7 +210,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class ComparedBaseline:
     """The model in production, whose predictions of the same rows were compared.
 
     Attributes:
@@ -87,7 +225,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedMetric:
     """One metric on one set of rows: of the candidate, of the baseline, and the difference.
 
     Attributes:
@@ -124,12 +262,12 @@ class Slice:
     name: str
     rows: int
     counts: tuple[int, ...]
-    figures: dict[str, Compared]
+    figures: dict[str, ComparedMetric]
     reason: str = ""
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slicing:
     """All slices of a column, or of two crossed.
 
     Attributes:
@@ -217,16 +355,16 @@ class Findings:
     evaluation: Evaluation
     kind: Kind
     sample: Sample
-    baseline: Baseline | None
+    baseline: ComparedBaseline | None
     threshold: float | None
     threshold_from: str
-    overall: dict[str, Compared]
+    overall: dict[str, ComparedMetric]
     confusion: tuple[tuple[int, ...], ...]
     baseline_confusion: tuple[tuple[int, ...], ...]
-    curves: Curves
-    baseline_curves: Curves | None
-    cuts: tuple[Cut, ...]
-    fairness: Fairness | None
+    curves: PlotData
+    baseline_curves: PlotData | None
+    cuts: tuple[Slicing, ...]
+    fairness: GroupComparison | None
     fitted: dict[str, Estimate]
     overfitting: dict[str, Estimate]
     warnings: tuple[str, ...]
@@ -245,6 +383,11 @@ class Findings:
             return ", ".join(decisive[:2])
         more = f", and {len(decisive) - 1} more" if len(decisive) > 1 else ""
         return f"{self.decision}: {decisive[0]}{more}"
+
+    @property
+    def rulings_by_severity(self) -> list[Ruling]:
+        """The rulings, the most severe decision first."""
+        return sorted(self.rulings, key=lambda ruling: -SEVERITY.index(ruling.decision))
 
     def overall_metrics(self) -> dict[str, float]:
         """Return the figures of the whole split: few enough to compare runs by."""
@@ -272,7 +415,7 @@ class Findings:
             yield f"overfitting/{name}", gap.value
 
 
-def _flat_figure(name: str, found: Compared) -> Iterator[tuple[str, float]]:
+def _flat_figure(name: str, found: ComparedMetric) -> Iterator[tuple[str, float]]:
     if found.candidate:
         yield name, found.candidate.value
         yield f"{name}_low", found.candidate.low

@@ -1,8 +1,8 @@
-"""What a model said of the rows of one split, beside the truth: checked before anything is computed."""
+"""Read the predictions of one split, pair them with the baseline's, and check that they may be judged."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import InputError
-from trainwright.evaluate.findings import Floats, Kind
+from trainwright.evaluate.findings import Floats, Integers, Kind
+from trainwright.experiment import Evaluation, Training
+from trainwright.lineage import ancestors
+from trainwright.significance import delong
 from trainwright.tables import read_split, require_columns
 
 THRESHOLD = "threshold"
@@ -269,3 +272,242 @@ def require_varied(predictions: Predictions) -> None:
             where="predictions",
             hint="The training did not learn, or every input was the same: look at the train step's report.",
         )
+
+
+MIN_OVERLAP = 0.999
+"""Smallest share of either model's rows that the other must have scored too."""
+
+_BASELINE = "baseline"
+_AGAIN = "Let the baseline score the rows of the candidate: the step score does."
+
+
+@dataclass(frozen=True)
+class PredictionPair:
+    """The rows that both models scored, in the candidate's order; without a baseline all of them.
+
+    Attributes:
+        candidate: What the candidate said of them.
+        baseline: What the baseline said; None without one.
+        unmatched: Rows of either that the other did not score.
+    """
+
+    candidate: Predictions
+    baseline: Predictions | None = None
+    unmatched: int = 0
+
+
+def pair(candidate: Predictions, baseline: Predictions | None) -> PredictionPair:
+    """Put two models' predictions of the same rows side by side.
+
+    Raises:
+        InputError: They are of different data, another kind, or rows without a key; too few rows are in
+            both; or the same row has two labels.
+    """
+    if baseline is None:
+        return PredictionPair(candidate)
+    _require_comparable(candidate, baseline)
+    if not candidate.key.type.equals(baseline.key.type):
+        raise InputError(
+            f"keys of type {baseline.key.type} cannot be matched with keys of type {candidate.key.type}",
+            where=_BASELINE,
+        )
+    place = pc.index_in(candidate.key.combine_chunks(), value_set=baseline.key.combine_chunks())
+    matched = place.is_valid().to_numpy(zero_copy_only=False)
+    both, most = int(matched.sum()), max(candidate.rows, baseline.rows)
+    if both < MIN_OVERLAP * most:
+        raise InputError(
+            f"only {both:,} of {most:,} rows ({both / most:.2%}) were scored by both models; "
+            f"{MIN_OVERLAP:.1%} are needed to compare them",
+            where=_BASELINE,
+            hint=_AGAIN,
+        )
+    ours = take(candidate, np.flatnonzero(matched))
+    theirs = take(baseline, place.drop_null().to_numpy().astype(np.int64))
+    _require_same_labels(ours, theirs)
+    theirs = replace(theirs, weight=ours.weight)  # it is the rows that have weights, not the models
+    return PredictionPair(ours, theirs, candidate.rows + baseline.rows - 2 * both)
+
+
+def _require_comparable(candidate: Predictions, baseline: Predictions) -> None:
+    if candidate.kind != baseline.kind or candidate.scores.shape[1] != baseline.scores.shape[1]:
+        raise InputError(
+            f"the baseline predicts {_describe_kind(baseline)}, the candidate {_describe_kind(candidate)}",
+            where=_BASELINE,
+        )
+    ours, theirs = candidate.snapshot.parents, baseline.snapshot.parents
+    name = "training_set"
+    if name in ours and name in theirs and ours[name] != theirs[name]:
+        raise InputError(
+            f"the baseline scored rows of data {theirs[name][:12]}, the candidate of {ours[name][:12]}; "
+            "numbers of different data are never compared",
+            where=_BASELINE,
+            hint=_AGAIN,
+        )
+    if candidate.key is None or baseline.key is None:
+        raise InputError(
+            "predictions without a key cannot be matched row by row",
+            where=_BASELINE,
+            hint="Name the key: data.key, or the role key of the snapshot.",
+        )
+
+
+def _describe_kind(predictions: Predictions) -> str:
+    many = f" of {predictions.scores.shape[1]} classes" if predictions.kind == "multiclass" else ""
+    return f"{predictions.kind}{many}"
+
+
+def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
+    what = "labels"
+    differ = np.flatnonzero(ours.label != theirs.label)
+    if ours.kind == "language_model":
+        one, two = (np.ones(entry.rows) if entry.weight is None else entry.weight for entry in (ours, theirs))
+        what, differ = "numbers of tokens", np.flatnonzero(one != two)
+    if len(differ):
+        first = int(differ[0])
+        raise InputError(
+            f"{len(differ):,} of {ours.rows:,} rows have other {what} in the baseline's predictions; "
+            f"the first has key {ours.key[first].as_py()!r}",
+            where=_BASELINE,
+            hint=_AGAIN,
+        )
+
+
+def take(predictions: Predictions, rows: NDArray[np.int64]) -> Predictions:
+    """Return some rows of predictions, in the order given."""
+    if len(rows) == predictions.rows and bool((rows == np.arange(len(rows))).all()):
+        return predictions
+    index = pa.array(rows)
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[rows]
+        if isinstance(value, pa.ChunkedArray):
+            return value.take(index)
+        return {name: taken(column) for name, column in value.items()} if isinstance(value, dict) else value
+
+    changed = ("label", "scores", "weight", "bounds", "key", "columns")
+    parts = {entry.name: getattr(predictions, entry.name) for entry in fields(predictions)}
+    return replace(predictions, **{name: taken(parts[name]) for name in changed})
+
+
+_DEFAULT = str(Training.model_fields["split"].default)
+
+
+def require_held_out(folder: Path, evaluation: Evaluation) -> None:
+    """Check that the split that is judged had no part in making the model.
+
+    Neither the rows that it was fitted on, nor those that its training looked at to end, and to choose its
+    weights and its threshold: the best of many looks is better there than it will be anywhere else (Cawley
+    and Talbot, Journal of Machine Learning Research 11, 2010). The record beside the predictions names both.
+    Where there is none, a split of the name that a training learns from by default is refused.
+
+    Args:
+        folder: Folder of the predictions.
+        evaluation: Names the split.
+
+    Raises:
+        InputError: It had.
+    """
+    why = dict(_training_splits(folder)).get(evaluation.split)
+    if why:
+        raise InputError(
+            f"split {evaluation.split!r} {why}: it does not tell how good the model is on rows that are new",
+            where="evaluation.split",
+            hint="Judge a split that had no part in the training; data.splits and training.predict name it.",
+        )
+
+
+def _training_splits(folder: Path) -> Iterator[tuple[str, str]]:
+    """Give every split that had a part, and which."""
+    trained = list(_trainings(folder))
+    for training in trained:
+        watched = (training.get("guards") or {}).get("early_stopping") or {}
+        if watched.get("split"):
+            yield str(watched["split"]), "ended the training, and chose the model"
+    for training in trained:
+        yield str(training.get("split", _DEFAULT)), "is what the model was fitted on"
+    if not trained:
+        yield _DEFAULT, "is what a model is fitted on, and no record beside the predictions says another"
+
+
+def _trainings(folder: Path) -> Iterator[dict[str, Any]]:
+    """Give the section ``training`` of every step that the predictions came through."""
+    if not (folder / Record.FILE).exists():
+        return
+    for record in ancestors([Record.read(folder)]):
+        if isinstance(asked := record.config.get("training"), dict):
+            yield asked
+
+
+SUSPICIOUS = 0.99
+"""Area under the ROC curve of a single column from which on a person should look."""
+
+MOST_ROWS = 50_000
+"""Rows that are looked at: of so many an area is known to 0.005 and better."""
+
+_MIN_CLASS_ROWS = 30
+_MOST_NAMES = 50
+
+
+def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, taken: Sequence[str]) -> tuple[str, ...]:
+    """Say which columns beside the scores tell a label of 0 and 1 alone.
+
+    A number ranks as it is, upwards or downwards; a name by how often the label is 1 with it, in the half of
+    the rows that it is not measured on. It warns, and decides nothing: such a column may be right.
+
+    Args:
+        folder: Folder of the predictions.
+        snapshot: Its manifest; predictions of two classes.
+        split: Split that is judged.
+        taken: Columns that are no inputs: scores, label, key, weight.
+    """
+    label_name = snapshot.roles.get("label", "label")
+    left = [column.name for column in snapshot.columns if column.name not in taken]
+    table = read_split(folder, snapshot, split, list(dict.fromkeys([label_name, *left])))
+    table = table.filter(pc.is_valid(table[label_name]))
+    if table.num_rows > MOST_ROWS:
+        rows = np.random.default_rng(0).choice(table.num_rows, MOST_ROWS, replace=False)
+        table = table.take(pa.array(np.sort(rows)))
+    label = table[label_name].cast(pa.float64()).to_numpy().astype(np.int64)
+    return tuple(_leakage_warnings(table, left, label, label_name))
+
+
+def _leakage_warnings(table: Any, names: Sequence[str], label: Integers, label_name: str) -> Iterator[str]:
+    for name in names:
+        found = _column_auc(table[name], label)
+        if found > SUSPICIOUS:
+            yield (
+                f"column {name!r} alone tells {label_name} with an AUC of {found:.4f}: "
+                "is it known when the model is asked?"
+            )
+
+
+def _column_auc(column: Any, label: Integers) -> float:
+    """Return the area of a column, at least 0.5; 0 where it has none."""
+    known = pc.is_valid(column).to_numpy()
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        values: Floats = column.filter(pa.array(known)).cast(pa.float64(), safe=False).to_numpy()
+        truth = label[known]
+        finite = np.isfinite(values)
+        values, truth = values[finite], truth[finite]
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values, truth = _target_encode(column.filter(pa.array(known)), label[known])
+    else:
+        return 0.0
+    if min(int(truth.sum()), int(len(truth) - truth.sum())) < _MIN_CLASS_ROWS:
+        return 0.0
+    area = delong(truth, values).value
+    return max(area, 1 - area)
+
+
+def _target_encode(column: Any, label: Integers) -> tuple[Floats, Integers]:
+    """Rate every name by the label of the even rows, and return the odd rows' rates and labels."""
+    coded = column.combine_chunks().dictionary_encode()
+    names = len(coded.dictionary)
+    if names > _MOST_NAMES or not len(label):
+        return np.zeros(0), label[:0]
+    code = coded.indices.to_numpy(zero_copy_only=False)
+    rows = np.bincount(code[::2], minlength=names)
+    rate = (np.bincount(code[::2], weights=label[::2], minlength=names) + 0.5) / (rows + 1)
+    return rate[code[1::2]], label[1::2]

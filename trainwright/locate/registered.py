@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from trainwright.experiment import Registry
-from trainwright.registry.production import Production, find
+from trainwright.registry.versions import ProductionVersion, find_production
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import open_client, persist
 
-NONE = Production("", "", "")
+NONE = ProductionVersion("", "", "")
 """No version is in production."""
 
 _HINT = (
@@ -17,7 +17,7 @@ _HINT = (
 )
 
 
-def locate(registry: Registry, record: Path, summary: Path) -> Production:
+def locate(registry: Registry, record: Path, summary: Path) -> ProductionVersion:
     """Ask the registry which version is in production.
 
     Args:
@@ -35,7 +35,9 @@ def locate(registry: Registry, record: Path, summary: Path) -> Production:
     """
     watch, uri = Stopwatch(), registry.tracking_uri
     client = persist(lambda: open_client(uri), uri, registry.retry_s, hint=_HINT)
-    found = persist(lambda: find(client, registry.model), uri, registry.retry_s, hint=_HINT) or NONE
+    found = (
+        persist(lambda: find_production(client, registry.model), uri, registry.retry_s, hint=_HINT) or NONE
+    )
     headline = f"no version of {registry.model} is in production"
     if found.version:
         headline = f"{registry.model} version {found.version} is in production, model {found.model[:6]}"

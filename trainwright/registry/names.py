@@ -1,10 +1,12 @@
-"""The names by which the registry is read: stages, aliases, tags, and what a model may be called."""
+"""Names in the registry: stages, aliases, tags, model names, and the location of the audit."""
 
 import re
+from pathlib import Path
 from urllib.parse import quote
 
 from trainwright.documents import digest_text
 from trainwright.errors import InputError
+from trainwright.tracking.server import SQLITE, database
 
 CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED = "candidate", "staging", "canary", "production", "archived"
 PREVIOUS = "previous-production"
@@ -72,3 +74,17 @@ def folder_of(name: str) -> str:
     """
     folder = quote(require_name(name), safe=" ")
     return folder if len(folder) <= _LONGEST else f"{folder[:180]}={digest_text(name)}"
+
+
+def audit_location(audit: str | None, tracking_uri: str) -> str:
+    """Return where the audit lies: as it is said, or beside an SQLite file; empty where nothing says.
+
+    Args:
+        audit: ``registry.audit``; None or empty where it is not set.
+        tracking_uri: MLflow's address.
+    """
+    if audit:
+        return audit
+    if tracking_uri.startswith(SQLITE):
+        return str(Path(database(tracking_uri)).parent / "audit")
+    return ""

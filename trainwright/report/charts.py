@@ -1,23 +1,29 @@
-"""Charts as inline SVG: what was, what is, and where the limit lies.
+"""Charts as inline SVG: histograms, bars, lines and calibration bins.
 
-Numbers are plain sequences of floats. Every label is escaped, every chart has a title and a description,
-and no meaning is carried by colour alone: the previous span is an outline, a flagged row a bold diamond.
+Every label is escaped, every chart has a title and a description, and no meaning is carried by colour alone:
+the previous span is an outline, a flagged row a bold diamond.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from trainwright.errors import InternalError
-from trainwright.report.binned import Binned, binned
-from trainwright.report.pairs import Pair, paired_intervals
-from trainwright.report.rows import Interval, LimitRow, intervals, limits
+from trainwright.report.intervals import (
+    Interval,
+    IntervalPair,
+    LimitRow,
+    intervals,
+    limits,
+    paired_intervals,
+)
 from trainwright.report.svg import (
     FONT,
     WIDTH,
-    Scale,
+    AxisScale,
     drawing,
     element,
     extent,
@@ -28,7 +34,7 @@ from trainwright.report.svg import (
 )
 
 __all__ = [
-    "Binned", "Interval", "LimitRow", "Pair", "binned", "intervals", "limits", "lines", "paired_bars",
+    "Binned", "Interval", "IntervalPair", "LimitRow", "binned", "intervals", "limits", "lines", "paired_bars",
     "paired_histogram", "paired_intervals",
 ]  # fmt: skip
 
@@ -63,8 +69,8 @@ def paired_histogram(
     now, before = _shares(current), _shares(other)
     even = _even(edges)
     places = list(edges) if even else [float(index) for index in range(len(edges))]
-    x = Scale(places[0], places[-1], 48, WIDTH - _EDGE)
-    y = Scale(0, max(*now, *before, 1e-9) * 1.05, 200, _TOP)
+    x = AxisScale(places[0], places[-1], 48, WIDTH - _EDGE)
+    y = AxisScale(0, max(*now, *before, 1e-9) * 1.05, 200, _TOP)
     shown = [("current", names[0]), *([] if previous is None else [("outline previous", names[1])])]
     marks = [*legend(shown, x=48, y=18), *_grid(y, 48, percent)]
     for index, (low, high) in enumerate(itertools.pairwise(places)):
@@ -111,11 +117,11 @@ def _steps(xs: Sequence[float], ys: Sequence[float], base: float) -> Markup:
     return element("path", d="".join([*path, f"V{base:.1f}"]), class_="outline previous-line")
 
 
-def _base(x: Scale, y: float) -> Markup:
+def _base(x: AxisScale, y: float) -> Markup:
     return element("line", x1=x.start, x2=x.stop, y1=y, y2=y, class_="axis")
 
 
-def _axis(x: Scale, y: float, values: Sequence[float], write: Callable[[float], str]) -> list[Markup]:
+def _axis(x: AxisScale, y: float, values: Sequence[float], write: Callable[[float], str]) -> list[Markup]:
     """Name values below a chart; the outermost stay inside the drawing, and none covers another."""
     marks: list[Markup] = []
     free = 0.0
@@ -129,12 +135,12 @@ def _axis(x: Scale, y: float, values: Sequence[float], write: Callable[[float], 
     return marks
 
 
-def _bounds(x: Scale, y: float, edges: Sequence[float]) -> list[Markup]:
+def _bounds(x: AxisScale, y: float, edges: Sequence[float]) -> list[Markup]:
     """Name the bounds of buckets that are drawn equally wide, as many as there is room for."""
     return _axis(x, y, [float(index) for index in range(len(edges))], lambda index: number(edges[int(index)]))
 
 
-def _grid(y: Scale, left: float, write: Callable[[float], str]) -> list[Markup]:
+def _grid(y: AxisScale, left: float, write: Callable[[float], str]) -> list[Markup]:
     marks = []
     for value in y.ticks(4):
         marks.append(element("line", x1=left, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid"))
@@ -161,7 +167,7 @@ def paired_bars(
         raise InternalError(f"{len(categories)} categories, {len(current)} and {len(previous)} bars")
     now, before = _shares(current), _shares(previous)
     left = min(150.0, 14 + max(map(extent, categories), default=1.0))
-    x = Scale(0, max(*now, *before, 1e-9), left, WIDTH - 52)
+    x = AxisScale(0, max(*now, *before, 1e-9), left, WIDTH - 52)
     marks = legend([("current", names[0]), ("previous", names[1])], x=_EDGE, y=18)
     for index, name in enumerate(categories):
         top = _TOP + index * 28
@@ -205,10 +211,10 @@ def lines(
     if not xs:
         raise InternalError("a line chart without points")
     square = diagonal or unit
-    low, high = (0.0, 1.0) if square else _span(ys) if not from_zero else _span_from_zero(ys)
+    low, high = (0.0, 1.0) if square else _axis_range(ys) if not from_zero else _axis_range_from_zero(ys)
     bottom = 366.0 if square else 226.0
-    x = Scale(*((0.0, 1.0) if square else (min(xs), max(xs))), 48, WIDTH - _EDGE)
-    y = Scale(low, high, bottom, _TOP + 14)
+    x = AxisScale(*((0.0, 1.0) if square else (min(xs), max(xs))), 48, WIDTH - _EDGE)
+    y = AxisScale(low, high, bottom, _TOP + 14)
     marks = [label(48, _TOP + 4, y_label, class_="muted", width=WIDTH - 60)]
     if len(series) > 1:
         marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=48, y=14)
@@ -222,11 +228,11 @@ def lines(
     return drawing(bottom + 42, f"{y_label} by {x_label}", description, marks)
 
 
-def _span_from_zero(values: Sequence[float]) -> tuple[float, float]:
+def _axis_range_from_zero(values: Sequence[float]) -> tuple[float, float]:
     return min(*values, 0.0), 1.05 * max(*values, 0.0) or 1.0
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
+def _axis_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return low - room, high + room
@@ -238,4 +244,67 @@ def _line(name: str, points: Sequence[tuple[float, float]], index: int, *, dots:
     marks = [element("polyline", element("title", name), points=path, class_=kind)]
     if dots:
         marks += [element("circle", cx=x, cy=y, r=3.5, class_=f"line-{index % 4}") for x, y in points]
+    return marks
+
+
+_LEFT, _BIN_TOP, _BOTTOM = 48.0, 48.0, 366.0
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Points with vertical intervals, each of shape (bins,)."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def binned(series: Mapping[str, Binned], *, x_label: str, y_label: str, unit: bool = True) -> Markup:
+    """Draw bins as points on a line with vertical whiskers; on the dashed diagonal both agree.
+
+    Args:
+        series: By name, at most four; the first in front.
+        x_label: What was said.
+        y_label: What was seen.
+        unit: Over the unit square; otherwise over the span of all values, the same on both axes.
+    """
+    if not series or not all(len(entry.x) for entry in series.values()):
+        raise InternalError("a chart of bins without bins")
+    low, high = (0.0, 1.0) if unit else _bin_range(series)
+    x, y = AxisScale(low, high, _LEFT, WIDTH - _EDGE), AxisScale(low, high, _BOTTOM, _BIN_TOP)
+    marks = [label(_LEFT, _BIN_TOP - 10, y_label, class_="muted", width=WIDTH - 60)]
+    if len(series) > 1:
+        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=_LEFT, y=14)
+    for value in x.ticks(4):
+        marks.append(element("line", x1=_LEFT, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid"))
+        marks.append(label(_LEFT - 7, y(value) + 4, number(value), text_anchor="end", class_="muted"))
+        marks.append(label(x(value), _BOTTOM + FONT + 5, number(value), text_anchor="middle", class_="muted"))
+    marks.append(element("line", x1=x(low), y1=y(low), x2=x(high), y2=y(high), class_="reference"))
+    for index, (name, entry) in reversed(list(enumerate(series.items()))):
+        marks += _bin_marks(name, entry, index % 4, x, y)
+    marks.append(label((_LEFT + WIDTH) / 2, _BOTTOM + 34, x_label, text_anchor="middle", class_="muted"))
+    return drawing(_BOTTOM + 42, f"{y_label} by {x_label}", f"Bins of {', '.join(series)}.", marks)
+
+
+def _bin_range(series: Mapping[str, Binned]) -> tuple[float, float]:
+    ends = [
+        value
+        for entry in series.values()
+        for values in (entry.x, entry.y, entry.low, entry.high)
+        for value in values
+        if math.isfinite(value)
+    ]
+    low, high = min(ends), max(ends)
+    air = 0.04 * (high - low) or 0.5
+    return low - air, high + air
+
+
+def _bin_marks(name: str, entry: Binned, kind: int, x: AxisScale, y: AxisScale) -> list[Markup]:
+    places = [(x(a), y(b)) for a, b in zip(entry.x, entry.y, strict=True)]
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+    marks = [element("polyline", element("title", name), points=path, class_=f"curve stroke-{kind}")]
+    for (a, b), low, high in zip(places, entry.low, entry.high, strict=True):
+        marks.append(element("line", x1=a, x2=a, y1=y(low), y2=y(high), class_=f"bar stroke-{kind}"))
+        marks.append(element("circle", cx=a, cy=b, r=3.0, class_=f"line-{kind}"))
     return marks

@@ -1,4 +1,4 @@
-"""Pages that stand alone: one HTML file, no script, nothing fetched, light and dark, phone and desk."""
+"""Report pages: one HTML file without scripts or requests, light and dark, for phone and desktop."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseTable:
     """Many rows of numbers in little room, closed until somebody opens it.
 
     Attributes:
@@ -74,17 +74,17 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph."""
 
     text: str
 
 
-Block = Table | Dense | Figure | Text
+Block = Table | DenseTable | Figure | Paragraph
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading and what stands below it."""
 
     heading: str
@@ -93,7 +93,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """A report.
 
     Attributes:
@@ -108,18 +108,18 @@ class Page:
     subtitle: str
     decision: str = ""
     facts: Sequence[tuple[str, object]] = ()
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[ReportSection] = field(default=())
 
     def __post_init__(self) -> None:
         """Refuse what would be drawn wrongly."""
         if self.decision not in ("", *DECISIONS):
             raise InternalError(f"a page shows one of {DECISIONS}, not {self.decision!r}")
         for block in itertools.chain.from_iterable(section.blocks for section in self.sections):
-            if isinstance(block, Table | Dense):
+            if isinstance(block, Table | DenseTable):
                 _check(block)
 
 
-def _check(table: Table | Dense) -> None:
+def _check(table: Table | DenseTable) -> None:
     width = len(table.header)
     if wrong := [index for index, row in enumerate(table.rows) if len(row) != width]:
         raise InternalError(f"table rows {wrong[:5]} do not have the {width} cells of {list(table.header)}")
@@ -146,12 +146,12 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def draw_page(page: Page) -> str:
+def draw_page(page: ReportPage) -> str:
     """Return the page as HTML; the same page always gives the same bytes."""
     return _template().render(page=page)
 
 
-def write_page(page: Page, path: Path, most: int = MAX_BYTES) -> Path:
+def write_page(page: ReportPage, path: Path, most: int = MAX_BYTES) -> Path:
     """Write a page as one file that needs nothing else.
 
     Args:

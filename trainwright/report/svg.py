@@ -1,7 +1,7 @@
-"""SVG by hand: escaped elements, scales with round ticks, and short numbers.
+"""SVG primitives: escaped elements, scales with round ticks, short numbers.
 
 A drawing is as wide as a phone (:data:`WIDTH` units), so its text stays legible when the page shrinks it.
-Colours are classes of the page's style sheet, which knows light and dark.
+Colours are classes of the page's style sheet, which has a light and a dark theme.
 """
 
 import math
@@ -97,7 +97,7 @@ def legend(names: Sequence[tuple[str, str]], *, x: float, y: float) -> list[Mark
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """A straight line from values to places: ``low`` lies at ``start``, ``high`` at ``stop``."""
 
     low: float

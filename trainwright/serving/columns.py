@@ -1,4 +1,4 @@
-"""From Arrow columns to the raw columns that transforms take. The same for training and for serving."""
+"""Convert Arrow columns to the raw columns that transforms take, and labels to numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -80,3 +80,22 @@ def _is_dictionary_of_texts(column: pa.Array) -> bool:
         return False
     kind = column.type.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def numeric_labels(column: pa.Array, *, classes: bool) -> pa.Array:
+    """Return labels as numbers, whole ones if they are classes; NaN counts as missing.
+
+    Raises:
+        InputError: One that should be whole is not.
+    """
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        numbers = pc.cast(column, pa.float64())
+        column = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+    elif not classes:
+        return pc.cast(column, pa.float64(), safe=False)
+    try:
+        return pc.cast(column, pa.int64()) if classes else column
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"the labels are classes, so they are whole numbers: {error}", where="training.objective.kind"
+        ) from None

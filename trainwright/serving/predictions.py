@@ -1,6 +1,6 @@
-"""Scores of the splits that are kept for evaluation, by the program that will be served."""
+"""Write predictions as a snapshot: scores of rows, or the loss of a language model on each row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged
-from trainwright.serving.labels import known
+from trainwright.experiment import LanguageModel
+from trainwright.serving import TokenPredictor
+from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs
 
 
@@ -50,17 +52,17 @@ def write_predictions(
     outputs = outputs or Outputs("binary", snapshot.roles["label"])
     written = tables.write_snapshot(
         folder,
-        {split: _scored(training_set, snapshot, split, predictor, outputs) for split in splits},
+        {split: _scored_batches(training_set, snapshot, split, predictor, outputs) for split in splits},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, **outputs.roles},
         quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
-        raise unjudged(empty, snapshot)
+        raise no_labels(empty, snapshot)
     return written
 
 
-def unjudged(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
+def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
     """Say that splits have no label to judge by."""
     return DataRefused(
         f"no row of split {', '.join(map(repr, splits))} has a label, so nothing can be judged on it",
@@ -68,12 +70,12 @@ def unjudged(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
     )
 
 
-def _scored(
+def _scored_batches(
     folder: Path, snapshot: Snapshot, split: str, predictor: Predictor, outputs: Outputs
 ) -> Iterator[pa.RecordBatch]:
     label = snapshot.roles["label"]
     for batch in tables.iter_batches(folder, snapshot, [split]):
-        labels = known(batch.column(label), classes=outputs.kind != "regression")
+        labels = numeric_labels(batch.column(label), classes=outputs.kind != "regression")
         rows = batch.filter(labels.is_valid())
         columns = [
             labels.drop_null() if name == label else column
@@ -89,3 +91,98 @@ def _scored(
             )
         columns += [pa.array(scores[:, place], pa.float64()) for place in range(scores.shape[1])]
         yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *outputs.columns])
+
+
+LOSS, SCORED = "loss", "tokens_scored"
+"""Columns of the predictions: mean negative log-likelihood a token, in nats, and over how many tokens."""
+
+
+_MAX_SCORES = 1 << 23
+"""Scores that are held at a time: 64 MiB."""
+
+
+def write_losses(
+    folder: Path,
+    training_set: Path,
+    snapshot: Snapshot,
+    splits: Sequence[str],
+    network: LanguageModel,
+    predictor: TokenPredictor,
+) -> Snapshot:
+    """Write the rows of some splits with the loss of each, as a snapshot.
+
+    A row is cut into pieces of at most ``context`` tokens; each is scored by itself, and the first
+    token of a row is given, not judged.
+
+    Args:
+        folder: Folder of the new snapshot.
+        training_set: Folder of the snapshot that holds the splits.
+        snapshot: Its manifest.
+        splits: Names of the splits to score.
+        network: The model's context, and the column of tokens.
+        predictor: The model, loaded from its folder.
+
+    Raises:
+        DataRefused: No row of a split has two tokens.
+        Diverged: A loss is not finite.
+    """
+    written = tables.write_snapshot(
+        folder,
+        {
+            split: _loss_batches(
+                tables.iter_batches(training_set, snapshot, [split]), network, predictor, split
+            )
+            for split in splits
+        },
+        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+        roles={**snapshot.roles, LOSS: LOSS},
+    )
+    if empty := [split for split in splits if not written.splits.get(split)]:
+        raise DataRefused(
+            f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",
+            where=f"column {network.tokens!r} of the training set",
+        )
+    return written
+
+
+def _loss_batches(
+    batches: Iterable[pa.RecordBatch], network: LanguageModel, predictor: TokenPredictor, split: str
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        lists = batch.column(network.tokens)
+        lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        kept = lengths > 1
+        loss = _sums(predictor, network, tokens, lengths)[kept] / (lengths[kept] - 1)
+        if not np.isfinite(loss).all():
+            raise Diverged(f"the model's loss is not finite on a row of split {split!r}")
+        columns = [*batch.filter(pa.array(kept)).columns, pa.array(loss), pa.array(lengths[kept] - 1)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, LOSS, SCORED])
+
+
+def _sums(
+    predictor: TokenPredictor, network: LanguageModel, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the loss of each row, added up over its tokens; pieces of one length are scored together.
+
+    Args:
+        predictor: The model.
+        network: Its context and vocabulary.
+        tokens: Those of all rows, one row after the other.
+        lengths: Tokens of each row, shape (rows,).
+    """
+    starts = np.cumsum(lengths) - lengths
+    pieces: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(lengths > 1):
+        for first in range(0, int(lengths[row]) - 1, network.context):
+            size = min(network.context, int(lengths[row]) - 1 - first)
+            pieces.setdefault(size, []).append((int(row), int(starts[row]) + first))
+    sums = np.zeros(len(lengths))
+    for size, found in pieces.items():
+        at_once = max(1, _MAX_SCORES // (size * network.vocabulary))
+        for begin in range(0, len(found), at_once):
+            rows, places = np.array(found[begin : begin + at_once]).T
+            block = tokens[places[:, None] + np.arange(size + 1)]
+            scores = np.take_along_axis(predictor.predict(block[:, :-1]), block[:, 1:, None], axis=2)
+            np.add.at(sums, rows, -scores.sum(axis=(1, 2)))
+    return sums

@@ -1,6 +1,7 @@
-"""Scores by trees, from a model's folder. Needs numpy, pyarrow and xgboost; neither torch nor a GPU."""
+"""Score rows with the gradient-boosted trees of a model folder. Needs xgboost, neither torch nor a GPU."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,79 @@ from numpy.typing import NDArray
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
 from trainwright.serving.columns import to_table, to_values
-from trainwright.serving.matrix import Layout
-from trainwright.transforms import Transforms, encoding
+from trainwright.transforms import Number, Ranked, TimeOf, Transforms, encoding
 
-FILE = "model.ubj"
+_MISSING = 0
+_CYCLES = (", sine of the day", ", cosine of the day", ", sine of the week", ", cosine of the week")
+
+
+@dataclass(frozen=True)
+class MatrixLayout:
+    """Columns of the matrix, and where each is found among the encoded features.
+
+    A network is told of a missing number by a feature of its own; a tree learns a direction for it instead.
+    So the number becomes NaN, and that feature is left out.
+
+    Attributes:
+        names: Name of each column.
+        types: Type of each column as XGBoost writes it: ``q`` a number, ``c`` a category.
+        kept: Numeric features that become columns, in order; shape (numeric columns,).
+        indicator: The feature that says that it is missing, or -1; shape (numeric columns,).
+        starts: First code of each category column in the shared vocabulary; shape (categories,).
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    kept: NDArray[np.int64]
+    indicator: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, transforms: Transforms) -> "MatrixLayout":
+        """Return the layout of some fitted transforms."""
+        names: list[str] = []
+        kept: list[int] = []
+        indicator: list[int] = []
+        place = 0
+        columns: tuple[Number | Ranked | TimeOf, ...]
+        columns = (*transforms.numbers, *transforms.ranked, *transforms.times)
+        for column in columns:
+            features = _CYCLES if isinstance(column, TimeOf) else ("",)
+            names += [column.name + feature for feature in features]
+            kept += range(place, place + len(features))
+            place += len(features)
+            indicator += [place if column.indicator else -1] * len(features)
+            place += column.indicator
+        sizes = [category.size for category in transforms.categories]
+        return cls(
+            names=(*names, *(category.name for category in transforms.categories)),
+            types=("q",) * len(names) + ("c",) * len(sizes),
+            kept=np.array(kept, dtype=np.int64),
+            indicator=np.array(indicator, dtype=np.int64),
+            starts=np.cumsum([0, *sizes])[: len(sizes)].astype(np.int64),
+        )
+
+    def matrix(self, numeric: NDArray[np.float32], categories: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Return the matrix of some rows.
+
+        Args:
+            numeric: Shape (rows, features), as the transforms give it.
+            categories: Shape (rows, categories), codes in the shared vocabulary.
+
+        Returns:
+            Shape (rows, columns), float32; NaN where there is no value.
+        """
+        columns = len(self.kept)
+        made = np.empty((len(numeric), columns + len(self.starts)), dtype=np.float32)
+        made[:, :columns] = numeric[:, self.kept]
+        for place in np.flatnonzero(self.indicator >= 0):
+            made[numeric[:, self.indicator[place]] > 0, place] = np.nan
+        codes = categories - self.starts
+        made[:, columns:] = np.where(codes == _MISSING, np.nan, codes)
+        return made
+
+
+TREES_FILE = "model.ubj"
 """The trees in a model's folder: XGBoost's own format, universal binary JSON."""
 
 MEAN, DEVIATION = "trainwright.mean", "trainwright.deviation"
@@ -30,7 +100,7 @@ class Forest:
         layout: From encoded rows to what they read.
     """
 
-    def __init__(self, booster: xgboost.Booster, layout: Layout) -> None:
+    def __init__(self, booster: xgboost.Booster, layout: MatrixLayout) -> None:
         self._booster, self._layout = booster, layout
 
     def score(
@@ -84,7 +154,7 @@ def load_trees(folder: Path) -> TreesPredictor:
     """
     model, transforms = Model.read(folder), Transforms.read(folder)
     try:
-        booster = xgboost.Booster(model_file=folder / FILE)
+        booster = xgboost.Booster(model_file=folder / TREES_FILE)
     except (xgboost.core.XGBoostError, OSError) as error:
-        raise InputError(f"XGBoost cannot read the trees: {error}", where=str(folder / FILE)) from error
-    return TreesPredictor(model, transforms, Forest(booster, Layout.of(transforms)))
+        raise InputError(f"XGBoost cannot read the trees: {error}", where=str(folder / TREES_FILE)) from error
+    return TreesPredictor(model, transforms, Forest(booster, MatrixLayout.of(transforms)))

@@ -3,20 +3,30 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
-from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, apart, normal_quantile
+from trainwright.significance.estimate import (
+    CONFIDENCE,
+    POWER,
+    Estimate,
+    Floats,
+    apart,
+    beyond,
+    normal_quantile,
+    rows_needed,
+)
 from trainwright.significance.gamma import gamma_quantile, gamma_tail
-from trainwright.significance.groups import (
+from trainwright.significance.proportions import (
     Gap,
     Rest,
     gap_to_whole,
+    holm,
     largest_gap,
+    mcnemar,
+    newcombe,
+    paired_difference,
     ratio_to_whole,
     smallest_ratio,
+    wilson,
 )
-from trainwright.significance.multiplicity import holm
-from trainwright.significance.pairs import mcnemar, paired_difference
-from trainwright.significance.power import POWER, beyond, rows_needed
-from trainwright.significance.proportions import newcombe, wilson
 from trainwright.significance.ranking import Placements, delong, delong_difference, placements
 from trainwright.significance.resampling import Resampler, bootstrap, intervals
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainwright.artifacts import Record
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
-from trainwright.report.page import Block, Page, Section, Table, Text, write_page
+from trainwright.report.page import Block, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.summarize.run import OWN, Ending, Run, Step, read_run
 from trainwright.summarize.workflow import Cluster
 from trainwright.tracking import Stopwatch
@@ -69,17 +69,19 @@ def _write(path: Path, text: str) -> None:
         print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
 
 
-def draw_page(run: Run) -> Page:
+def draw_page(run: Run) -> ReportPage:
     """Lay out the page: how it ended, what ran, where the result came from, what is missing."""
     sections = [
-        Section("Where it stopped", _stop(run)) if _stop(run) else None,
-        Section(
+        ReportSection("Where it stopped", _stop(run)) if _stop(run) else None,
+        ReportSection(
             "What ran", [Table(_STEP_HEADER, list(_step_rows(run)), numeric=(3,), flagged=_flagged(run))]
         ),
-        Section("From the result back to the source", _lineage(run), intro=line_back(run.lineage)),
-        Section("Not found", [Text(problem) for problem in run.problems]) if run.problems else None,
+        ReportSection("From the result back to the source", _lineage(run), intro=line_back(run.lineage)),
+        ReportSection("Not found", [Paragraph(problem) for problem in run.problems])
+        if run.problems
+        else None,
     ]
-    return Page(
+    return ReportPage(
         title=f"Run {run.name}" if run.name else "Run",
         subtitle=outcome(run),
         decision=_decision(run),
@@ -91,7 +93,7 @@ def draw_page(run: Run) -> Page:
 def draw_summary(run: Run) -> str:
     """Say the same in Markdown."""
     parts = [f"**{markdown.escape(outcome(run))}**\n"]
-    parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Text)]
+    parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Paragraph)]
     parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (3,)))
     parts += [f"{markdown.escape(line_back(run.lineage))}\n"] if run.lineage else []
     parts += [f"- not found: {markdown.escape(problem)}\n" for problem in run.problems]
@@ -205,23 +207,25 @@ def _stop(run: Run) -> list[Block]:
                 f"{part.rstrip('.')}." for index, part in enumerate(said) if part not in "".join(said[:index])
             ]
             told += [f"Its log: {step.error['log']}"] if step.error.get("log") else []
-            blocks.append(Text(f"{step.name}: {' '.join(told) or 'it left no reason; see its log'}"))
+            blocks.append(Paragraph(f"{step.name}: {' '.join(told) or 'it left no reason; see its log'}"))
     if run.ending.state not in {"SUCCEEDED", ""}:
         code = f" (code {run.ending.error_code})" if run.ending.error_code else ""
         reason = run.ending.error or "no reason given"
         blocks.append(
-            Text(f"Kubeflow says of {run.ending.task or 'the run'}: {run.ending.state}{code}, {reason}")
+            Paragraph(f"Kubeflow says of {run.ending.task or 'the run'}: {run.ending.state}{code}, {reason}")
         )
     registered = any(record.step == "register" for record in run.records)
     for gate in _gates(run):
         if gate.decision != "PASS" and not registered:
-            blocks.append(Text(f"{gate.step} decided {gate.decision}: {gate.headline}. Its report says why."))
+            blocks.append(
+                Paragraph(f"{gate.step} decided {gate.decision}: {gate.headline}. Its report says why.")
+            )
     return blocks
 
 
 def _lineage(run: Run) -> list[Block]:
     if not run.lineage:
-        return [Text("No step left a record, so nothing leads back.")]
+        return [Paragraph("No step left a record, so nothing leads back.")]
     return [Table(HEADER, list(rows(run.lineage)))]
 
 

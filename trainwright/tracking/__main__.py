@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError, reported
 from trainwright.retries import OUTAGE_S
-from trainwright.tracking.history import FILE, History
+from trainwright.tracking.history import (
+    HISTORY_FILE,
+    TrackingDestination,
+    TrainingHistory,
+    UploadState,
+    upload,
+)
 from trainwright.tracking.server import open_client, persist
-from trainwright.tracking.shipping import Destination, Sent, send
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,7 +33,7 @@ _LAST_S = 10.0
 _REPLAY = "The curves stay in this folder: run the same command again when the server answers."
 
 
-def ship(history: Path, destination: Destination) -> None:
+def ship(history: Path, destination: TrackingDestination) -> None:
     """Send a history as it grows, until all is sent and standard input has closed: the training has ended."""
     while not history.exists():
         if _ended(0.2):
@@ -41,13 +46,13 @@ def ship(history: Path, destination: Destination) -> None:
         _follow(history, destination)
 
 
-def _follow(history: Path, destination: Destination) -> None:
+def _follow(history: Path, destination: TrackingDestination) -> None:
     client, pause, until = open_client(destination.uri), _PAUSE_S, 0.0
     while True:
         ended = _ended(0)
         until = until or (time.monotonic() + _LAST_S if ended else 0.0)
         try:
-            send(history, destination, client)
+            upload(history, destination, client)
             if ended:
                 return
             pause = _PAUSE_S
@@ -82,25 +87,25 @@ def replay(folder: Path, uri: str, experiment: str = "trainwright") -> str:
         InputError: There is no history, or the address is of no known kind.
         DependencyError: MLflow was away.
     """
-    found = sorted(folder.rglob(FILE)) if folder.is_dir() else []
+    found = sorted(folder.rglob(HISTORY_FILE)) if folder.is_dir() else []
     if not found:
-        raise InputError(f"no {FILE}: no training has left its curves here", where=str(folder))
+        raise InputError(f"no {HISTORY_FILE}: no training has left its curves here", where=str(folder))
     client = persist(lambda: open_client(uri), uri, OUTAGE_S, hint=_REPLAY)
-    destination = Destination(uri, experiment=experiment)
+    destination = TrackingDestination(uri, experiment=experiment)
     return "\n".join(_replay(history, destination, client) for history in found)
 
 
-def _replay(history: Path, destination: Destination, client: "MlflowClient") -> str:
-    persist(lambda: send(history, destination, client), destination.uri, OUTAGE_S, hint=_REPLAY)
-    run = Sent.read(history.with_name(Sent.FILE)).run
-    return f"{len(History.read(history).points):,} points are in MLflow run {run} ({destination.uri})"
+def _replay(history: Path, destination: TrackingDestination, client: "MlflowClient") -> str:
+    persist(lambda: upload(history, destination, client), destination.uri, OUTAGE_S, hint=_REPLAY)
+    run = UploadState.read(history.with_name(UploadState.FILE)).run
+    return f"{len(TrainingHistory.read(history).points):,} points are in MLflow run {run} ({destination.uri})"
 
 
 def main(arguments: list[str]) -> None:
     """Do what the command line says."""
     match arguments:
         case ["ship", history, destination]:
-            ship(Path(history), Destination(**json.loads(destination)))
+            ship(Path(history), TrackingDestination(**json.loads(destination)))
         case ["replay", folder, uri]:
             with reported("tracking"):
                 sys.stdout.write(replay(Path(folder), uri) + "\n")

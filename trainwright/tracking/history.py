@@ -1,28 +1,42 @@
-"""The curves of a training, as a file that only grows: what is drawn, and what MLflow gets.
+"""Training curves: an append-only file, and its upload to MLflow.
 
 One JSON object a line. A point has ``time_ms``, ``step`` and ``values``; an event has ``time_ms``, ``step``
-and ``event``: ``began`` (``step`` is what was done before: more than 0 after a resume) or ``ended``.
-Writing never waits for a disk and never fails a training; a line that a kill cut off is left out by readers.
+and ``event``: ``began`` (``step`` is greater than 0 after a resume) or ``ended``. Writing never blocks or
+fails a training; readers skip a line that a kill cut off.
+
+A process of its own uploads it (``python -m trainwright.tracking``), so a slow server costs the training no
+time. The offset is stored beside the history; MLflow identifies a point by name, step, time and value, so a
+point that is sent twice counts once.
 """
 
 import json
 import math
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-FILE = "history.jsonl"
+from trainwright.documents import Document, digest_text
+from trainwright.errors import InputError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+
+HISTORY_FILE = "history.jsonl"
 """Name of the file, beside what was trained."""
 
-_Line = dict[str, Any]
+_Record = dict[str, Any]
 
 
-class Spool:
+class HistoryWriter:
     """Appends to a history, from a thread of its own.
 
     Args:
@@ -31,7 +45,7 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._waiting: queue.SimpleQueue[_Line | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Record | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="history", daemon=True)
         self._thread.start()
 
@@ -49,7 +63,7 @@ class Spool:
         self._waiting.put(None)
         self._thread.join(timeout_s)
 
-    def _put(self, line: _Line) -> None:
+    def _put(self, line: _Record) -> None:
         self._waiting.put({"time_ms": time.time_ns() // 1_000_000, **line})
 
     def _write_all(self) -> None:
@@ -76,7 +90,7 @@ def _end_last_line(stream: BinaryIO, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryPoint:
     """Values of some figures at one step.
 
     Attributes:
@@ -91,7 +105,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class History:
+class TrainingHistory:
     """What a history holds.
 
     Attributes:
@@ -99,11 +113,11 @@ class History:
         events: Likewise.
     """
 
-    points: list[Point] = field(default_factory=list)
-    events: list[_Line] = field(default_factory=list)
+    points: list[HistoryPoint] = field(default_factory=list)
+    events: list[_Record] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path) -> "History":
+    def read(cls, path: Path) -> "TrainingHistory":
         """Read a history; one that is not there is empty."""
         history = cls()
         if path.exists():
@@ -111,7 +125,7 @@ class History:
                 history.take(line)
         return history
 
-    def take(self, line: _Line) -> None:
+    def take(self, line: _Record) -> None:
         """Add a line."""
         if "event" in line:
             self.events.append(line)
@@ -133,16 +147,16 @@ class History:
         return list(dict.fromkeys(name for point in self.points for name in point.values))
 
 
-def as_point(line: _Line) -> Point | None:
+def as_point(line: _Record) -> HistoryPoint | None:
     """Return the point that a line holds, if it holds one."""
     try:
         values = {str(name): float(value) for name, value in line["values"].items()}
-        return Point(int(line["time_ms"]), int(line["step"]), values)
+        return HistoryPoint(int(line["time_ms"]), int(line["step"]), values)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def lines_from(path: Path, offset: int) -> Iterator[tuple[int, _Line]]:
+def lines_from(path: Path, offset: int) -> Iterator[tuple[int, _Record]]:
     """Give every whole line that begins at or after a place of the file, with the place where it ends."""
     with path.open("rb") as stream:
         stream.seek(offset)
@@ -156,3 +170,142 @@ def lines_from(path: Path, offset: int) -> Iterator[tuple[int, _Line]]:
                 continue
             if isinstance(line, dict):
                 yield offset, line
+
+
+_LINES_PER_REQUEST = 100
+"""Lines sent in one request: MLflow takes 1,000 values at once."""
+
+_VALUES_PER_REQUEST = 1000
+
+HISTORY_KEY = "trainwright.history"
+"""Tag of a run that was made for a history, by which it is found again when an answer was lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadState(Document):
+    """How far a history was sent.
+
+    Attributes:
+        uri: The server.
+        run: MLflow's run.
+        offset: Bytes of the history that it has.
+    """
+
+    FILE: ClassVar[str] = "history.sent.json"
+    uri: str
+    run: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class TrackingDestination:
+    """Where a history goes.
+
+    Attributes:
+        uri: Address of the tracking server.
+        run: The run to join; empty: one of our own.
+        experiment: Experiment of a run of our own.
+        name: Name of a run of our own.
+    """
+
+    uri: str
+    run: str = ""
+    experiment: str = "trainwright"
+    name: str = "train"
+
+
+def kfp_destination() -> TrackingDestination | None:
+    """Return the run that KFP's MLflow plugin gives a step, as it gives it: by two variables."""
+    uri, run = os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("MLFLOW_RUN_ID", "")
+    return TrackingDestination(uri, run) if uri and run else None
+
+
+def upload(history: Path, destination: TrackingDestination, client: "MlflowClient") -> int:
+    """Send what is new of a history.
+
+    Args:
+        history: The file.
+        destination: Where to.
+        client: MLflow's client for that address.
+
+    Returns:
+        Number of points that were sent.
+
+    Raises:
+        MlflowException, OSError: The server did not take them; call again later.
+    """
+    place = history.with_name(UploadState.FILE)
+    sent = _upload_state(place, destination, client, history)
+    count = 0
+    for offset, values in metric_batches(history, sent.offset):
+        client.log_batch(sent.run, metrics=values)
+        count += len(values)
+        sent = UploadState(uri=sent.uri, run=sent.run, offset=offset)
+        sent.write(place)
+    return count
+
+
+def is_uploaded(history: Path) -> bool:
+    """Tell whether a server has all of a history."""
+    try:
+        return UploadState.read(history.with_name(UploadState.FILE)).offset >= history.stat().st_size
+    except (OSError, InputError):
+        return False
+
+
+def _upload_state(
+    place: Path, destination: TrackingDestination, client: "MlflowClient", history: Path
+) -> UploadState:
+    if place.exists():
+        sent = UploadState.read(place)
+        if sent.uri == destination.uri and destination.run in ("", sent.run):
+            return sent
+    run = destination.run or _own_run(destination, client, history)
+    sent = UploadState(uri=destination.uri, run=run)
+    sent.write(place)
+    return sent
+
+
+def _own_run(destination: TrackingDestination, client: "MlflowClient", history: Path) -> str:
+    """Find the run that was made for this history, or make it."""
+    with history.open() as stream:
+        key = digest_text(stream.readline())[:16]
+    where = experiment_named(destination.experiment, client)
+    mine = f"tags.`{HISTORY_KEY}` = '{key}'"
+    found = client.search_runs([where], mine, max_results=1, order_by=["attributes.start_time ASC"])
+    run = found[0] if found else client.create_run(where, tags={HISTORY_KEY: key}, run_name=destination.name)
+    return str(run.info.run_id)
+
+
+def experiment_named(name: str, client: "MlflowClient") -> str:
+    """Return the id of an experiment, made if there is none; another may make it at the same moment."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found:
+        return str(found.experiment_id)
+    try:
+        return str(client.create_experiment(name))
+    except MlflowException as error:
+        found = client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return str(found.experiment_id)
+
+
+def metric_batches(history: Path, offset: int = 0) -> Iterator[tuple[int, list["Metric"]]]:
+    """Give the values of a history from a place on, as much as one request takes, with the place they end."""
+    from mlflow.entities import Metric
+
+    lines = lines_from(history, offset)
+    while chunk := list(islice(lines, _LINES_PER_REQUEST)):
+        points = [point for _, line in chunk if (point := as_point(line))]
+        values = [
+            Metric(name, value, point.time_ms, point.step)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for first in range(0, max(len(values), 1), _VALUES_PER_REQUEST):
+            last = first + _VALUES_PER_REQUEST >= len(values)
+            yield (chunk[-1][0] if last else offset), values[first : first + _VALUES_PER_REQUEST]
+        offset = chunk[-1][0]

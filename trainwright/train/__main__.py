@@ -10,8 +10,8 @@ from trainwright.experiment import LanguageModel, Training, read_network
 from trainwright.launch.job import Completion
 from trainwright.launch.ranks import reported_rank
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.history import FILE as HISTORY
-from trainwright.tracking.shipping import Destination
+from trainwright.tracking.history import HISTORY_FILE as HISTORY
+from trainwright.tracking.history import TrackingDestination
 from trainwright.train.curves import Curves
 from trainwright.train.given import Finished, Given
 from trainwright.train.group import Group, joined
@@ -100,7 +100,7 @@ def _headline(finished: Finished, given: Given) -> str:
 
 
 def _curves(specification: Specification, training: Training, group: Group, folder: Path) -> Curves:
-    destination = Destination(**specification.destination) if specification.destination else None
+    destination = TrackingDestination(**specification.destination) if specification.destination else None
     return Curves(
         folder,
         Path(specification.home),

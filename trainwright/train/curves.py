@@ -16,8 +16,13 @@ from trainwright.artifacts import Progress
 from trainwright.errors import Preempted, PreemptedUnsaved
 from trainwright.experiment import Tracking
 from trainwright.launch.progress import line
-from trainwright.tracking.history import FILE, History, Spool
-from trainwright.tracking.shipping import Destination, complete
+from trainwright.tracking.history import (
+    HISTORY_FILE,
+    HistoryWriter,
+    TrackingDestination,
+    TrainingHistory,
+    is_uploaded,
+)
 from trainwright.train.loop import Step
 from trainwright.train.page import write_training_page
 from trainwright.train.published import publish_page
@@ -55,7 +60,7 @@ class Curves:
         folder: Path,
         home: Path,
         tracking: Tracking,
-        destination: Destination | None,
+        destination: TrackingDestination | None,
         *,
         leads: bool,
         gpus: int = 0,
@@ -71,10 +76,10 @@ class Curves:
         """Returns the step of the newest checkpoint."""
         if not leads:
             return
-        self._spent_s = _spent_s(home / FILE) if world else 0.0
-        self._history = Spool(home / FILE)
+        self._spent_s = _spent_s(home / HISTORY_FILE) if world else 0.0
+        self._history = HistoryWriter(home / HISTORY_FILE)
         self._usage = Usage(gpus)
-        self._shipper = _start(home / FILE, destination) if destination else None
+        self._shipper = _start(home / HISTORY_FILE, destination) if destination else None
 
     def saw(self, step: Step) -> None:
         """Take note of a step."""
@@ -108,7 +113,7 @@ class Curves:
         self._usage.close()
         if self._shipper:
             _finish(self._shipper)
-            self._incomplete = not complete(self._home / FILE)
+            self._incomplete = not is_uploaded(self._home / HISTORY_FILE)
         if self._incomplete:
             sys.stderr.write(f"the curves at MLflow are incomplete: {_REST}\n")
 
@@ -128,7 +133,7 @@ class Curves:
 
     def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:
         """Draw the page of the training into the attempt's folder."""
-        history = History.read(self._home / FILE)
+        history = TrainingHistory.read(self._home / HISTORY_FILE)
         if self._incomplete:
             facts = [*facts, ("curves at MLflow", f"incomplete: {_REST}")]
         write_training_page(self._folder / PAGE, history, headline, facts, trouble)
@@ -177,11 +182,11 @@ class Curves:
 
 def _spent_s(history: Path) -> float:
     """Return the GPU seconds of all starts before this one, what had to be done again included."""
-    points = History.read(history).points
+    points = TrainingHistory.read(history).points
     return max((point.values["gpu_s"] for point in points if "gpu_s" in point.values), default=0.0)
 
 
-def _start(history: Path, destination: Destination) -> subprocess.Popen[bytes]:
+def _start(history: Path, destination: TrackingDestination) -> subprocess.Popen[bytes]:
     told = json.dumps(dataclasses.asdict(destination))
     command = [sys.executable, "-m", "trainwright.tracking", "ship", str(history), told]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module

@@ -7,9 +7,9 @@ from torch import distributed
 
 from trainwright import tables
 from trainwright.artifacts import Snapshot
-from trainwright.serving.labels import known
+from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.predictions import unjudged
+from trainwright.serving.predictions import no_labels
 from trainwright.train.group import Group, wait_for_all
 
 
@@ -33,10 +33,10 @@ def check_labels(
     for split in splits:
         for piece in tables.pieces(folder, snapshot, [split])[group.rank :: group.size]:
             for batch in tables.read_piece(folder, piece, [name]):
-                labels = known(batch.column(0), classes=outputs.kind != "regression")
+                labels = numeric_labels(batch.column(0), classes=outputs.kind != "regression")
                 found[split] += len(labels) - labels.null_count
     everywhere: list[dict[str, int]] = [{} for _ in range(group.size)]
     wait_for_all(group)
     distributed.all_gather_object(everywhere, found)
     if empty := [split for split in splits if not sum(each[split] for each in everywhere)]:
-        raise unjudged(empty, snapshot)
+        raise no_labels(empty, snapshot)

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.errors import DataRefused, InputError
-from trainwright.serving.labels import known
+from trainwright.serving.columns import numeric_labels
 
 Asked: TypeAlias = Literal["auto", "binary", "multiclass", "regression"]
 """What a training can be asked for; ``auto``: whole numbers are classes, other numbers are regressed."""
@@ -51,7 +51,7 @@ class Labels:
     def of(cls, column: pa.Array, *, classes: bool) -> Self:
         """Count the labels of some rows."""
         kind: Literal["classes", "regression"] = "classes" if classes else "regression"
-        column = known(column, classes=classes)
+        column = numeric_labels(column, classes=classes)
         values = column.drop_null().to_numpy(zero_copy_only=False)
         if not len(values):
             return cls(kind, 0, column.null_count)
@@ -194,5 +194,5 @@ def _require_different(found: Labels, kind: str, name: str, split: str) -> None:
 
 def as_target(column: pa.Array, kind: str) -> NDArray[np.float32] | NDArray[np.int32]:
     """Return the labels that are there as a network's target: classes above two as int32, else float32."""
-    values = known(column, classes=kind != "regression").drop_null().to_numpy(zero_copy_only=False)
+    values = numeric_labels(column, classes=kind != "regression").drop_null().to_numpy(zero_copy_only=False)
     return values.astype(np.int32 if kind == "multiclass" else np.float32)  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from torch import nn
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
 from trainwright.experiment import LanguageModel
-from trainwright.serving.losses import write_losses
+from trainwright.serving.predictions import write_losses
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.fitting import fit_network
 from trainwright.train.given import Given, figures

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trainwright.launch.job import JobReference
 from trainwright.report.charts import Series, lines
-from trainwright.report.page import Block, Figure, Page, Section, Table, write_page
-from trainwright.tracking.history import History
+from trainwright.report.page import Block, Figure, ReportPage, ReportSection, Table, write_page
+from trainwright.tracking.history import TrainingHistory
 
 _POINTS = 600
 """Points of a drawn line: more cannot be told apart."""
@@ -37,7 +37,11 @@ _REST = {
 
 
 def write_training_page(
-    path: Path, history: History, headline: str, facts: Sequence[tuple[str, object]], trouble: str = ""
+    path: Path,
+    history: TrainingHistory,
+    headline: str,
+    facts: Sequence[tuple[str, object]],
+    trouble: str = "",
 ) -> None:
     """Draw the curves of a training as one self-contained page.
 
@@ -49,38 +53,40 @@ def write_training_page(
         trouble: Why it ended early; empty if it did not.
     """
     sections = [*_sections(history, trouble), *_job(path.parent)]
-    write_page(Page(title="Training", subtitle=headline, facts=facts, sections=sections), path)
+    write_page(ReportPage(title="Training", subtitle=headline, facts=facts, sections=sections), path)
 
 
-def _sections(history: History, trouble: str) -> Iterator[Section]:
+def _sections(history: TrainingHistory, trouble: str) -> Iterator[ReportSection]:
     if trouble:
-        yield Section("Why it ended", [Table(("What", ""), [(line, "") for line in trouble.splitlines()])])
+        yield ReportSection(
+            "Why it ended", [Table(("What", ""), [(line, "") for line in trouble.splitlines()])]
+        )
     losses = {label: thinned(*history.curve(name)) for name, label in _LOSSES.items()}
     losses = {label: series for label, series in losses.items() if series[0]}
     if losses:
         dots = any(len(series[0]) < _FEW for series in losses.values())
         chart = lines(losses, x_label="step", y_label="loss", dots=dots, from_zero=False)
         figure = Figure(chart, "Mean loss a sample of each batch that was noted.")
-        yield Section("Loss", [figure])
+        yield ReportSection("Loss", [figure])
     if figures := list(_figures(history)):
-        yield Section("How it went", figures)
+        yield ReportSection("How it went", figures)
     events = [event for event in history.events if event["event"] == "began"]
     if len(events) > 1:
-        yield Section("Starts", [_starts(events)])
+        yield ReportSection("Starts", [_starts(events)])
 
 
-def _job(folder: Path) -> Iterator[Section]:
+def _job(folder: Path) -> Iterator[ReportSection]:
     """Yield which job of the cluster ran the attempt of a folder, and how to see its pods."""
     if (folder / JobReference.FILE).exists():
         job = JobReference.read(folder)
         rows = [(job.kind, f"{job.namespace}/{job.name}"), *(("see", command) for command in job.commands)]
-        yield Section("Job", [Table(("What", ""), rows)])
+        yield ReportSection("Job", [Table(("What", ""), rows)])
 
 
 _FEW = 20
 
 
-def _figures(history: History) -> Iterator[Block]:
+def _figures(history: TrainingHistory) -> Iterator[Block]:
     for name, figure in _REST.items():
         steps, values = thinned(*history.curve(name))
         if len(steps) > 1:

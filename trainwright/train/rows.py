@@ -23,8 +23,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Tabular
 from trainwright.experiment.feeding import Feeding
-from trainwright.serving.columns import to_values
-from trainwright.serving.labels import known
+from trainwright.serving.columns import numeric_labels, to_values
 from trainwright.train import shards
 from trainwright.train.cache import Cache, Shard
 from trainwright.train.checkpoint.agreement import Circle
@@ -162,7 +161,7 @@ def _classes(source: Source, asked: Asked) -> bool:
 
 
 def _labelled(batch: pa.RecordBatch, column: pa.Array, *, classes: bool) -> pa.RecordBatch:
-    there = known(column, classes=classes)
+    there = numeric_labels(column, classes=classes)
     return batch.filter(there.is_valid()) if there.null_count else batch
 
 

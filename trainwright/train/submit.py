@@ -17,7 +17,7 @@ from trainwright.launch.attempt import publish
 from trainwright.launch.job import FOLDER, Budget, Job, JobReference, Launcher, Result
 from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 from trainwright.report import markdown
-from trainwright.tracking.shipping import Destination, given_by_kfp
+from trainwright.tracking.history import TrackingDestination, kfp_destination
 from trainwright.train.homes import next_folder
 from trainwright.train.inherited import inherit
 from trainwright.train.published import prefix_of
@@ -243,9 +243,9 @@ def _placement(resources: Resources) -> Placement:
 
 def _destination(tracking: Tracking) -> dict[str, str]:
     """Return where the curves go while they grow: into KFP's run if there is one, else where we are told."""
-    given = given_by_kfp()
+    given = kfp_destination()
     if given is None and tracking.uri:
-        given = Destination(tracking.uri, experiment=tracking.experiment)
+        given = TrackingDestination(tracking.uri, experiment=tracking.experiment)
     return dataclasses.asdict(given) if given else {}
 
 

@@ -16,7 +16,7 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused
 from trainwright.experiment import Training
-from trainwright.serving.labels import known
+from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs, Threshold
 
 
@@ -79,7 +79,7 @@ def choose_on(
         return None
     labels, scores = [], []
     for batch in tables.iter_batches(folder, snapshot, [split]):
-        found = known(batch.column(name), classes=True)
+        found = numeric_labels(batch.column(name), classes=True)
         labels.append(found.drop_null().to_numpy())
         scores.append(predict(batch.filter(found.is_valid())))
     label = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)

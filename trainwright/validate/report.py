@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.report import charts, markdown
-from trainwright.report.page import Block, Figure, Page, Section, Table, Text, write_page
+from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.validate.columns import by_column
 from trainwright.validate.comparison import Comparison, Pair, distribution
 from trainwright.validate.judgement import Judgement
@@ -30,18 +30,18 @@ def left(count: int, shown: int) -> str:
     return f" The first {shown} of {count} are shown." if count > shown else ""
 
 
-def distances(judgement: Judgement) -> Iterator[Section]:
+def distances(judgement: Judgement) -> Iterator[ReportSection]:
     """Draw the distances, a section for each thing that was compared with."""
     for against, pair in judgement.pairs.items():
         ranked = [x for x in judgement.ranked if x.against == against and x.is_distance]
-        blocks: list[Block] = [Text(line) for line in _in_words(ranked, pair)]
+        blocks: list[Block] = [Paragraph(line) for line in _in_words(ranked, pair)]
         if ranked:
             rows = [charts.LimitRow(entry.name, entry.value, entry.effective) for entry in ranked[:_BARS]]
             caption = "A bar is the distance in that column; the dashed line is the limit that was applied."
             blocks.append(Figure(charts.limits(rows, axis="distance, as a share of its limit"), caption))
         name = "How far each column moved" if against == "previous" else f"Against {_LONG[against]}"
         intro = f"{pair.current.split} against {pair.reference.split}, {_LONG[against]}."
-        yield Section(name, blocks, intro=intro + left(len(ranked), _BARS))
+        yield ReportSection(name, blocks, intro=intro + left(len(ranked), _BARS))
 
 
 def _in_words(entries: Sequence[Comparison], pair: Pair) -> Iterator[str]:
@@ -64,14 +64,14 @@ def _in_words(entries: Sequence[Comparison], pair: Pair) -> Iterator[str]:
         yield f"Above the configured limit, but no further than chance alone at so few rows: {names}{rest}."
 
 
-def pictures(judgement: Judgement) -> Section:
+def pictures(judgement: Judgement) -> ReportSection:
     """Draw both distributions of the columns closest to their limits over each other, each column once."""
     seen: dict[str, Comparison] = {}
     for entry in judgement.ranked:
         if entry.is_distance:
             seen.setdefault(entry.column, entry)
     drawn = list(seen.values())[:_DISTRIBUTIONS]
-    return Section(
+    return ReportSection(
         "Closest to their limits",
         [_figure(entry, judgement.pairs[entry.against]) for entry in drawn],
         intro="What is judged is filled, what it is compared with is the outline. The bins of a number are "
@@ -93,7 +93,7 @@ def _figure(entry: Comparison, pair: Pair) -> Figure:
     return Figure(svg, f"{caption} Mean {mean:.3g}, before {before:.3g}.")
 
 
-def shares(judgement: Judgement) -> Iterator[Section]:
+def shares(judgement: Judgement) -> Iterator[ReportSection]:
     """Draw the columns in which the share of rows without a value, or with a new one, is not what it was."""
     for measure, heading, what in (
         ("missing share", "Rows without a value", "how much the share of rows without a value changed"),
@@ -106,14 +106,14 @@ def shares(judgement: Judgement) -> Iterator[Section]:
         if rows:
             caption = f"A bar is {what}; the dashed line is the limit that was applied."
             figure = Figure(charts.limits(rows, axis="as a share of its limit"), caption)
-            yield Section(heading, [figure], intro=left(len(entries), _BARS).strip())
+            yield ReportSection(heading, [figure], intro=left(len(entries), _BARS).strip())
 
 
 def _beside(against: Against) -> str:
     return "" if against == "previous" else f" ({against})"
 
 
-def all_comparisons(judgement: Judgement) -> Section:
+def all_comparisons(judgement: Judgement) -> ReportSection:
     """List every comparison with both limits and both numbers of rows, and the columns that had none."""
     rows = [
         (
@@ -128,7 +128,7 @@ def all_comparisons(judgement: Judgement) -> Section:
     out = [(column.name, _left_out(column.name, judgement)) for column in judgement.snapshot.columns]
     out = [(name, why) for name, why in out if why]
     blocks: list[Block] = [table] if rows else []
-    return Section(
+    return ReportSection(
         "All comparisons",
         [*blocks, *([Table(["Not compared", "Because"], out)] if out else [])],
         intro="Applied is the larger of the limit and of what chance alone stays below: at these numbers of "
@@ -153,7 +153,7 @@ def write_report(judgement: Judgement, path: Path) -> Path:
     """Draw the page."""
     asked = judgement.validation
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
-    page = Page(
+    page = ReportPage(
         title=f"Validation of {asked.current} against {asked.previous}",
         subtitle=f"{subtitle[:1].upper()}{subtitle[1:]}.",
         decision=judgement.decision,
@@ -198,7 +198,7 @@ def _span(judgement: Judgement, split: str) -> str:
     return f"{start} to {last.day} {last:%b %Y}"
 
 
-def _sections(judgement: Judgement) -> Iterator[Section]:
+def _sections(judgement: Judgement) -> Iterator[ReportSection]:
     yield _findings(judgement)
     yield from distances(judgement)
     yield pictures(judgement)
@@ -210,40 +210,42 @@ def _sections(judgement: Judgement) -> Iterator[Section]:
     yield all_comparisons(judgement)
 
 
-def _findings(judgement: Judgement) -> Section:
+def _findings(judgement: Judgement) -> ReportSection:
     """List what is wrong, the gravest first; what moved or could not be compared has sections of its own."""
     found = [finding for finding in judgement.anomalies if not finding.waived]
     if not found:
         splits = " and ".join(judgement.profiles)
         text = f"Every column of {splits} is what the reviewed schema says."
-        return Section("Against the schema", [Text(text)] if splits else [])
+        return ReportSection("Against the schema", [Paragraph(text)] if splits else [])
     rows = [(x.severity, x.what, x.split or "all") for x in found[:_ROWS]]
     flagged = [place for place, row in enumerate(rows) if row[0] != "WARN"]
-    return Section(
+    return ReportSection(
         "What is wrong",
         [Table(["Severity", "What", "Split"], rows, flagged=flagged)],
         intro="BLOCK refuses the data, HOLD asks a person, WARN is only told." + left(len(found), _ROWS),
     )
 
 
-def _not_judged(judgement: Judgement) -> Section:
+def _not_judged(judgement: Judgement) -> ReportSection:
     rows = [(reason, ", ".join(names)) for reason, names in judgement.unjudged.items()]
     table: list[Block] = [Table(["Why", "What"], rows, flagged=range(len(rows)))] if rows else []
     intro = "Not compared is not passed: it holds the data, unless it is suppressed with a reason."
-    return Section("What could not be compared", table, intro=intro)
+    return ReportSection("What could not be compared", table, intro=intro)
 
 
-def _quarantine(judgement: Judgement) -> Section:
+def _quarantine(judgement: Judgement) -> ReportSection:
     taken = judgement.quarantined
     if taken.asked is None:
-        return Section("Quarantine", [])
+        return ReportSection("Quarantine", [])
     rows = [
         (split, column, what, f"{rows:,}", f"{rows / taken.splits[split]:.3%}")
         for (split, column, what), rows in taken.reasons.most_common(_ROWS)
     ]
     header = ["Split", "Column", "Is", "Rows", "Share"]
-    blocks: list[Block] = [Table(header, rows, numeric=(3, 4))] if rows else [Text("No row was taken out.")]
-    return Section(
+    blocks: list[Block] = (
+        [Table(header, rows, numeric=(3, 4))] if rows else [Paragraph("No row was taken out.")]
+    )
+    return ReportSection(
         "Quarantine",
         blocks,
         intro=f"{taken.total:,} rows violate the schema and lie in a snapshot of their own; up to "
@@ -252,7 +254,7 @@ def _quarantine(judgement: Judgement) -> Section:
     )
 
 
-def _suppressions(judgement: Judgement) -> Section:
+def _suppressions(judgement: Judgement) -> ReportSection:
     """List what a person has set aside, and what it hides now."""
     waived = [finding for finding in judgement.findings if finding.waived]
     rows = [(x.severity, x.what, x.waived) for x in waived[:_ROWS]]
@@ -265,19 +267,19 @@ def _suppressions(judgement: Judgement) -> Section:
         blocks.append(Table(["Severity", "What", "Does not count because"], rows))
     if unused:
         blocks.append(Table(["Suppression", "Column", "Until", "Reason"], unused))
-    return Section(
+    return ReportSection(
         "Set aside", blocks, intro="Seen, and left out of the decision." + left(len(waived), _ROWS)
     )
 
 
-def _rows(judgement: Judgement) -> Section:
+def _rows(judgement: Judgement) -> ReportSection:
     """List the rules on numbers of rows: volume, freshness, label."""
     told = ("quarantine/", "baseline")  # each has a place of its own on this page
     rules = [rule for rule in judgement.counted if not rule.name.startswith(told)]
     rows = [(rule.name, _number(rule, rule.value), _number(rule, rule.limit), rule.detail) for rule in rules]
     flagged = [place for place, rule in enumerate(rules) if not rule.passed]
     table = Table(["What", "Is", "Limit", ""], rows, numeric=(1, 2), flagged=flagged)
-    return Section("Rows, time and label", [table] if rows else [])
+    return ReportSection("Rows, time and label", [table] if rows else [])
 
 
 def _number(rule: Rule, value: float) -> str:

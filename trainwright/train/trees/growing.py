@@ -14,8 +14,7 @@ from xgboost.core import XGBoostError
 
 from trainwright.errors import DataRefused, Diverged, InternalError, Preempted, TransientError
 from trainwright.experiment import Training, Trees
-from trainwright.serving.matrix import Layout
-from trainwright.serving.trees import DEVIATION, MEAN
+from trainwright.serving.trees import DEVIATION, MEAN, MatrixLayout
 from trainwright.train.architectures import Target
 from trainwright.train.group import Group, limit_exchanges
 from trainwright.train.loop import Step, Watcher
@@ -95,7 +94,7 @@ class Growth:
     network: Trees
     training: Training
     target: Target
-    layout: Layout
+    layout: MatrixLayout
     rows: Samples
     group: Group
     kept: Kept

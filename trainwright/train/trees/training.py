@@ -13,9 +13,8 @@ from trainwright.artifacts import Model
 from trainwright.experiment import Trees
 from trainwright.launch.pulse import Pulse
 from trainwright.serving.columns import to_values
-from trainwright.serving.matrix import Layout
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.trees import FILE, Forest
+from trainwright.serving.trees import TREES_FILE, Forest, MatrixLayout
 from trainwright.train.description import Description
 from trainwright.train.loop import Fitted, Step, Watcher
 from trainwright.train.prepared import Prepared
@@ -53,7 +52,7 @@ class TrainedTrees:
     @property
     def gains(self) -> dict[str, float]:
         """Share of the total gain of each column."""
-        layout = Layout.of(self.prepared.transforms)
+        layout = MatrixLayout.of(self.prepared.transforms)
         found = self.grown.booster.get_score(importance_type="total_gain")
         gains = {layout.names[int(name[1:])]: float(np.sum(gain)) for name, gain in found.items()}
         whole = sum(gains.values())
@@ -63,7 +62,7 @@ class TrainedTrees:
         """Score raw rows."""
         transforms = self.prepared.transforms
         encoded = transforms.encode(to_values(rows, transforms.inputs))
-        forest = Forest(self.grown.booster, Layout.of(transforms))
+        forest = Forest(self.grown.booster, MatrixLayout.of(transforms))
         return forest.score(encoded.numeric, encoded.categories)
 
     @property
@@ -87,12 +86,12 @@ class TrainedTrees:
     def write(self, folder: Path, outputs: Outputs) -> Model:
         """Write the model's folder and return its manifest, which is written last."""
         folder.mkdir(parents=True)
-        (folder / FILE).write_bytes(self.grown.booster.save_raw("ubj"))
+        (folder / TREES_FILE).write_bytes(self.grown.booster.save_raw("ubj"))
         prepared = self.prepared
         description = Description(
             prepared.source, prepared.transforms, outputs, self.config, self.metrics, self.gains
         )
-        return description.write(folder, _program(Layout.of(prepared.transforms), outputs))
+        return description.write(folder, _program(MatrixLayout.of(prepared.transforms), outputs))
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Beating:
         self.pulse.beat(step.number)
 
 
-def _program(layout: Layout, outputs: Outputs) -> dict[str, Any]:
+def _program(layout: MatrixLayout, outputs: Outputs) -> dict[str, Any]:
     """Describe the matrix that the trees read, column by column, and what they give."""
     words = {"q": "number", "c": "category"}
     columns = [
@@ -145,7 +144,7 @@ def train_trees(
         network,
         training,
         prepared.target,
-        Layout.of(prepared.transforms),
+        MatrixLayout.of(prepared.transforms),
         prepared.rows,
         prepared.group,
         Kept(prepared.home / "checkpoints", training.checkpoints.keep),

@@ -7,7 +7,7 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from trainwright.serving.matrix import Layout
+from trainwright.serving.trees import MatrixLayout
 from trainwright.train.architectures import Target
 from trainwright.train.samples import Samples
 
@@ -18,7 +18,7 @@ _Add = Callable[..., Any]
 class _Blocks(xgboost.DataIter):
     """Rows in blocks, as XGBoost asks for them: several times, and never all at once."""
 
-    def __init__(self, samples: Samples, rows: range, layout: Layout, target: Target) -> None:
+    def __init__(self, samples: Samples, rows: range, layout: MatrixLayout, target: Target) -> None:
         super().__init__(release_data=True)
         self._samples, self._rows, self._layout, self._target = samples, rows, layout, target
         self._next = rows.start
@@ -68,7 +68,7 @@ class Worker:
         self,
         told: dict[str, Any],
         target: Target,
-        layout: Layout,
+        layout: MatrixLayout,
         rows: tuple[Samples, range],
         watched: tuple[Samples, range] | None = None,
         trees: bytes | None = None,

@@ -1,1 +1,0 @@
-"""Runs against runs: paired by seed, and honest about what so few seeds can show."""

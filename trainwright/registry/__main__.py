@@ -1,0 +1,125 @@
+"""``python -m trainwright.registry``: history of production, promotion, rollback.
+
+Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``. Each takes the section ``registry`` as
+JSON first.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trainwright.command import Parser
+from trainwright.errors import ModelRefused, reported
+from trainwright.experiment import Promotion, PromotionRequest, Registry
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        SystemExit: With a documented exit code; 12 for a promotion that was refused or held, and for an
+            audit that MLflow's aliases do not agree with.
+    """
+    with reported("promote"):
+        asked = _parser().parse_args(arguments)
+        registry = Registry.parse(asked.registry, "registry")
+        _COMMANDS[asked.command](registry, asked)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m trainwright.registry", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    made = {name: commands.add_parser(name) for name in _COMMANDS}
+    for command in made.values():
+        command.add_argument("registry", help="section registry, as JSON")
+    made["history"].add_argument("--json", action="store_true", help="one JSON document")
+    made["at"].add_argument("time", help="such as 2026-01-31T10:00:00Z")
+    for name in ("history", "at"):
+        made[name].add_argument("--offline", action="store_true", help="do not ask MLflow")
+    for name in ("rollback", "restore"):
+        made[name].add_argument("--by", required=True, help="who asks for it")
+        made[name].add_argument("--reason", required=True, help="why")
+    made["rollback"].add_argument("--out", default="", help="the version that is to be taken out")
+    made["promote"].add_argument("promotion", help="section promotion, as JSON")
+    made["promote"].add_argument("request", help="what is asked for, as JSON")
+    made["promote"].add_argument("--output", type=Path, help="folder for the documents")
+    return parser
+
+
+def _history(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.history import history_json, history_lines, read_history
+
+    history = read_history(registry, compare=not asked.offline)
+    _say([history_json(history)] if asked.json else history_lines(history))
+    _require_agreement(history.warning, history.place)
+
+
+def _at(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.history import moment_lines, parse_moment, read_history
+
+    moment = parse_moment(asked.time)
+    history = read_history(registry, compare=not asked.offline)
+    _say(moment_lines(history, moment, datetime.now(UTC)))
+    _require_agreement(history.warning, history.place)
+
+
+def _require_agreement(warning: str, place: str) -> None:
+    if warning:
+        raise ModelRefused(
+            f"the audit and MLflow do not agree: {warning}",
+            where=place,
+            hint="Find who moved the alias; then trainwright model restore.",
+        )
+
+
+def _promote(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.promote import promote, result_lines
+    from trainwright.verdicts import Verdict
+
+    policy = Promotion.parse(asked.promotion, "promotion")
+    request = PromotionRequest.parse(asked.request, "request")
+    with TemporaryDirectory() as scratch:
+        folder = asked.output or Path(scratch)
+        made = promote(registry, policy, request, folder, folder / "summary.md")
+        _say(result_lines(made, Verdict.read(folder)))
+    if made.decision != "PASS":
+        raise ModelRefused(f"{made.decision}: version {made.version} was not promoted to {made.to}")
+
+
+def _rollback(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.rollback import rollback
+
+    event = rollback(registry, asked.by, asked.reason, asked.out)
+    _say(
+        [f"{registry.model}: version {event.intent.version} is in production again, entry {event.commit.seq}"]
+    )
+
+
+def _restore(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.rollback import restore
+
+    event = restore(registry, asked.by, asked.reason)
+    what = (
+        f"restored, entry {event.commit.seq}: {event.intent.facts['found']}" if event else "as the audit says"
+    )
+    _say([f"{registry.model}: aliases are {what}"])
+
+
+def _say(result_lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in result_lines)
+
+
+_COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
+    "history": _history,
+    "at": _at,
+    "promote": _promote,
+    "rollback": _rollback,
+    "restore": _restore,
+}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,414 @@
+"""Change aliases and stages, one change at a time, safe to repeat after a kill at any point.
+
+MLflow's aliases overwrite each other silently, so the audit decides: the holder of the lease writes an
+*intent*, moves the aliases, reads them back, and writes the *commit*. The next change first completes an
+intent that has no commit.
+"""
+
+import os
+import pwd
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import InputError, TrainwrightError, TransientError
+from trainwright.experiment import Registry
+from trainwright.registry.audit import (
+    ABORT,
+    COMMIT,
+    INTENT,
+    RESTORE,
+    AuditEntry,
+    AuditEvent,
+    AuditLog,
+    AuditState,
+    BrokenAuditError,
+)
+from trainwright.registry.names import ARCHIVED, HEAD, PREVIOUS, PRODUCTION, audit_location
+from trainwright.registry.versions import missing_versions, point_aliases, read_aliases, read_head
+from trainwright.storage import AlreadyExists
+from trainwright.storage.lease import Lease, hold_lease
+from trainwright.tracking.server import open_client, persist
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def account() -> dict[str, str]:
+    """Return the name of the account and of the host; in a pod, the host is the pod's name.
+
+    It is what the system says, not a proof: on a cluster, who may write the audit and the registry is decided
+    by the service account's rights, and the store's own log has who did.
+    """
+    number = os.getuid()
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:  # an image with a numeric user
+        name = f"uid {number}"
+    return {"account": name, "host": socket.gethostname()}
+
+
+@dataclass(frozen=True)
+class AliasTargets:
+    """Version by alias, and stage by version for those that move."""
+
+    aliases: dict[str, str]
+    stages: dict[str, str]
+
+
+def after_promotion(aliases: Mapping[str, str], version: str, to: str) -> AliasTargets:
+    """Bring a version to a stage. What stood there is archived; the last in production can be had back."""
+    after = {alias: number for alias, number in aliases.items() if number != version}
+    stages = {version: to}
+    if to == ARCHIVED:
+        return AliasTargets(after, stages)
+    if displaced := after.get(to):
+        stages[displaced] = ARCHIVED
+    if to == PRODUCTION and displaced:
+        after[PREVIOUS] = displaced
+    after[to] = version
+    return AliasTargets(after, stages)
+
+
+def after_rollback(aliases: Mapping[str, str], state: AuditState, gone: Collection[str] = ()) -> AliasTargets:
+    """Bring back what was in production before; the one before that is then the next to fall back on.
+
+    Args:
+        aliases: Version by alias.
+        state: What the audit says.
+        gone: Versions that were deleted in MLflow: they are passed over.
+
+    Raises:
+        InputError: Nothing was in production before.
+    """
+    line = state.succession
+    if not line:  # aliases that were there before the audit began
+        line = [aliases[alias] for alias in (PREVIOUS, PRODUCTION) if alias in aliases]
+    out = aliases.get(PRODUCTION)
+    earlier = line[:-1] if out and line[-1:] == [out] else line if not out else []
+    earlier = [version for version in earlier if version not in gone]
+    if not earlier:
+        raise InputError(
+            f"nothing was in production before version {out or 'none'}",
+            where="rollback",
+            hint="Promote another version instead.",
+        )
+    *before, back = earlier
+    after = {alias: number for alias, number in aliases.items() if number != back and number not in gone}
+    after |= {PRODUCTION: back}
+    after.pop(PREVIOUS, None)
+    if before:
+        after[PREVIOUS] = before[-1]
+    archived = {out: ARCHIVED} if out and out not in gone else {}
+    return AliasTargets(after, {back: PRODUCTION} | archived)
+
+
+_T = TypeVar("_T")
+
+_RESUME_HINT = "Look at the server. When it answers, run the same promotion again: it continues from there."
+
+_POINT_ATTEMPTS = 3
+"""How often aliases that another writer moves are set again before it is told."""
+
+
+@dataclass(frozen=True)
+class RegistryConnection:
+    """Where a model's versions are kept.
+
+    Attributes:
+        client: MLflow's client.
+        uri: MLflow's address.
+        chain: The audit.
+        retry_s: How long an MLflow that does not answer is waited for.
+        lease_s: After so long without a sign of life, another that changes the model counts as dead.
+        wait_s: How long to wait for another that lives.
+    """
+
+    client: "MlflowClient"
+    uri: str
+    chain: AuditLog
+    retry_s: float
+    lease_s: float = 30.0
+    wait_s: float = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasChange:
+    """What is to become of a model's versions; the fields are those of :class:`AuditEntry`."""
+
+    action: str
+    version: str
+    target: str
+    after: Mapping[str, str]
+    stages: Mapping[str, str] = field(default_factory=dict)
+    model_digest: str = ""
+    origin: str = ""
+    expected: str = ""
+    who: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class RegistryState:
+    """How things are while nobody else may change them.
+
+    Attributes:
+        state: What the audit says.
+        aliases: Version by alias: what the audit says, or what MLflow has where the audit is empty.
+        found: Version by alias, as MLflow has them.
+        wrote: Whether aliases may have been moved.
+        finished: What another had begun and not ended, and was carried through now; None if there was none.
+    """
+
+    def __init__(self, place: RegistryConnection, lease: Lease) -> None:
+        self._place, self._lease, self._started = place, lease, time.monotonic()
+        self.wrote, self.finished = False, cast(AuditEvent | None, None)
+        self.state = place.chain.read()
+        # Lease files may have been cleared away, and its numbers begun again; the audit's never fall.
+        self._token = max([lease.number, *(entry.token for entry in self.state.entries[-1:])])
+        head = _with_retries(place, lambda: read_head(place.client, place.chain.model))
+        require_audit_head(self.state, head, place.chain)
+        if self.state.entries and not head.startswith(f"{len(self.state.entries)} "):
+            self._anchor(self.state.entries[-1])  # its writer died first
+        if self.state.open:
+            last = self._end(self.state.open)
+            self.finished = AuditEvent(self.state.open, last) if last.kind == COMMIT else None
+            self.state = place.chain.read()
+        self.found = _with_retries(place, lambda: read_aliases(place.client, place.chain.model))
+        known = self.state.aliases
+        self.aliases = dict(self.found) if known is None else known
+
+    @property
+    def now(self) -> datetime:
+        """The time by the store's clock: what machines think of the time does not matter."""
+        return self._lease.began + timedelta(seconds=time.monotonic() - self._started)
+
+    @property
+    def disagreement(self) -> str:
+        """Say where MLflow's aliases differ from the audit; empty if they do not."""
+        return disagreement(self.found, self.aliases)
+
+    def missing(self, versions: Iterable[str]) -> set[str]:
+        """Return those of some versions that were deleted in MLflow: no alias can point at them again."""
+        place = self._place
+        return _with_retries(place, lambda: missing_versions(place.client, place.chain.model, versions))
+
+    def perform(self, change: AliasChange) -> AuditEvent:
+        """Carry a change through.
+
+        Raises:
+            TransientError: The lease was lost, or another writer keeps moving the aliases.
+            InputError: MLflow refuses it; then the aliases are as before, and the audit says so.
+        """
+        intent = self._append(self._intent(change))
+        last = self._end(intent)
+        if last.kind == ABORT:
+            raise InputError(f"MLflow refused the change: {last.reason}", where=self._place.uri)
+        return AuditEvent(intent, last)
+
+    def _intent(self, change: AliasChange) -> AuditEntry:
+        known = [change.action, change.version, change.target, change.expected, dict(change.evidence)]
+        return AuditEntry(
+            seq=0,
+            previous="",
+            time=self._stamp(),
+            token=self._token,
+            model=self._place.chain.model,
+            kind=INTENT,
+            change=digest_text(canonical([*known, len(self.state.entries)])),
+            action=change.action,
+            version=change.version,
+            model_digest=change.model_digest,
+            origin=change.origin,
+            target=change.target,
+            expected=change.expected,
+            before=dict(self.aliases),
+            after=dict(change.after),
+            stages=dict(change.stages),
+            who=dict(change.who) | account(),
+            reason=change.reason,
+            evidence=dict(change.evidence),
+            facts=dict(change.facts),
+        )
+
+    def _end(self, intent: AuditEntry) -> AuditEntry:
+        """Let the aliases follow an intent, and write down that they did, or that they cannot."""
+        try:
+            self._follow(intent.after, intent.stages)
+        except InputError as refused:
+            gone = self.missing(intent.before.values())
+            self._follow({alias: it for alias, it in intent.before.items() if it not in gone}, {})
+            return self._append(self._last(intent, ABORT, refused.what))
+        return self._append(self._last(intent, COMMIT))
+
+    def _last(self, intent: AuditEntry, kind: str, reason: str = "") -> AuditEntry:
+        return AuditEntry(
+            seq=0,
+            previous="",
+            time=self._stamp(),
+            token=self._token,
+            model=intent.model,
+            kind=kind,
+            change=intent.change,
+            reason=reason,
+            who=account(),
+        )
+
+    def _follow(self, aliases: Mapping[str, str], stages: Mapping[str, str]) -> None:
+        """Set aliases and stages, and set them again when they are not read back as they were set."""
+        place = self._place
+
+        def once() -> bool:
+            self._lease.require()
+            self.wrote = True
+            return point_aliases(place.client, place.chain.model, aliases, stages)
+
+        for _ in range(_POINT_ATTEMPTS):
+            if _with_retries(place, once):
+                return
+        raise TransientError(
+            f"the aliases of {place.chain.model!r} are moved by something else at this moment",
+            where=place.uri,
+            hint="Only promote and rollback may move them. Find what does, and run this again.",
+        )
+
+    def _append(self, entry: AuditEntry) -> AuditEntry:
+        self._lease.require()
+        try:
+            written = self._place.chain.append(entry)
+        except AlreadyExists:
+            raise TransientError(
+                "another wrote the next entry of the audit: the lease was lost on the way",
+                where=self._place.chain.place,
+                hint="Nothing is lost: run it again.",
+            ) from None
+        self._anchor(written)
+        return written
+
+    def _anchor(self, last: AuditEntry) -> None:
+        """Note the end of the audit in MLflow: the audit cannot show it, and a cut intent hides a try."""
+        name, client, text = self._place.chain.model, self._place.client, f"{last.seq} {last.digest}"
+        _with_retries(self._place, lambda: client.set_registered_model_tag(name, HEAD, text))
+
+    def _stamp(self) -> str:
+        return self.now.isoformat(timespec="microseconds")
+
+
+def apply_change(
+    place: RegistryConnection, decide: Callable[[RegistryState], AliasChange | None]
+) -> AuditEvent | None:
+    """Decide on a change and carry it through, with nobody else at it.
+
+    Args:
+        place: Where the model's versions are kept.
+        decide: Gets how things are, and returns what is to be done; None for nothing.
+
+    Returns:
+        What was done; None if it was nothing.
+
+    Raises:
+        Broken: The audit is not a chain.
+        TransientError: Another held the lease all the time, or this one lost it.
+        DependencyError: MLflow or the store was away; an intent that is open by then is carried through by
+            whoever comes next.
+    """
+    present = None
+    try:
+        with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
+            present = RegistryState(place, lease)
+            change = decide(present)
+            return present.perform(change) if change else None
+    except TransientError:
+        if present is not None and present.wrote:
+            with suppress(TrainwrightError):
+                restore_aliases(place, {}, "an alias may have been moved after the lease was lost")
+        raise
+
+
+def restore_aliases(place: RegistryConnection, who: Mapping[str, str], reason: str) -> AuditEvent | None:
+    """Set the aliases to what the audit says, if they are not; return what was done.
+
+    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that
+    was paused moves an alias when it goes on, though another took over; it comes here then, or a person.
+    """
+    with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
+        present = RegistryState(place, lease)
+        if not present.disagreement:
+            return None
+        version = present.aliases.get(PRODUCTION, "")
+        gone = present.missing(present.aliases.values())
+        facts = {"found": present.disagreement} | ({"gone": ", ".join(sorted(gone))} if gone else {})
+        change = AliasChange(
+            action=RESTORE,
+            version=version,
+            target="",
+            after={alias: number for alias, number in present.aliases.items() if number not in gone},
+            who=who,
+            reason=reason,
+            facts=facts,
+        )
+        return present.perform(change)
+
+
+def require_audit_head(state: AuditState, head: str, chain: AuditLog) -> None:
+    """Check that the audit has the entry that MLflow has noted as its last one.
+
+    Raises:
+        Broken: It has not: its end was cut off, or this is not the folder that was used before.
+    """
+    number, _, digest = head.partition(" ")
+    there = state.entries[int(number) - 1 : int(number)] if number.isdecimal() else ()
+    if head and not (there and there[0].digest == digest):
+        raise BrokenAuditError(
+            f"the audit of {chain.model!r} ends at entry {len(state.entries)}, "
+            f"MLflow knows of entry {number} with digest {digest[:12]}, which is not there",
+            where=chain.place,
+            hint="Its end was cut off, or registry.audit names another place than before.",
+        )
+
+
+def disagreement(found: Mapping[str, str], said: Mapping[str, str]) -> str:
+    """Say where aliases differ from the audit; empty if they do not."""
+    names = [alias for alias in sorted({*found, *said}) if found.get(alias) != said.get(alias)]
+    return "; ".join(
+        f"{alias} points at {found.get(alias) or 'nothing'}, the audit says {said.get(alias) or 'nothing'}"
+        for alias in names
+    )
+
+
+def _with_retries(place: RegistryConnection, action: Callable[[], _T]) -> _T:
+    return persist(action, place.uri, place.retry_s, hint=_RESUME_HINT)
+
+
+def require_audit(registry: Registry) -> str:
+    """Return where a registry's audit lies: as it is said, or beside an SQLite file.
+
+    Raises:
+        InputError: Nothing says where, and MLflow is a server.
+    """
+    if place := audit_location(registry.audit, registry.tracking_uri):
+        return place
+    raise InputError(
+        "registry.audit is not set, and promotions are decided by the audit",
+        where="registry.audit",
+        hint="Name a folder of a shared volume, or gs://BUCKET/audit with a retention policy.",
+    )
+
+
+def open_registry(registry: Registry, lease_s: float = 30.0, wait_s: float = 300.0) -> RegistryConnection:
+    """Open MLflow and the audit.
+
+    Raises:
+        InputError: An address is none.
+        DependencyError: MLflow's file was locked for ``registry.retry_s``.
+    """
+    chain = AuditLog(require_audit(registry), registry.model)
+    uri, retry_s = registry.tracking_uri, float(registry.retry_s)
+    client = persist(lambda: open_client(uri), uri, retry_s)
+    return RegistryConnection(client, uri, chain, retry_s, lease_s, wait_s)

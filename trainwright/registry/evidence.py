@@ -1,0 +1,263 @@
+"""Read the evidence of a version from MLflow and check it against the note of its registration."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from trainwright.artifacts import Model, Record, Trial
+from trainwright.errors import InputError
+from trainwright.experiment import Override
+from trainwright.lineage import ancestors
+from trainwright.registry.audit import RegistrationNote, read_note, registration_key
+from trainwright.registry.names import KEY, STAGE
+from trainwright.registry.versions import MODEL_DIGEST_TAG, find_versions, read_document, version_of
+from trainwright.storage import read_bytes, redacted
+from trainwright.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+EVIDENCE = "evidence"
+"""Folder of a run's files where registration lays verdicts, records and the trial."""
+
+Column = tuple[str, str]
+"""Name and type of what a model reads or gives."""
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """What a model reads and gives."""
+
+    inputs: frozenset[Column]
+    outputs: frozenset[Column]
+
+    @classmethod
+    def of(cls, described: Any) -> "ModelSignature":
+        """Read a model's ``signature.json``."""
+        reads, gives = (
+            frozenset((str(entry["name"]), str(entry["type"])) for entry in described[side])
+            for side in ("inputs", "outputs")
+        )
+        return cls(reads, gives)
+
+
+@dataclass(frozen=True)
+class ProductionModel:
+    """What a candidate is held against: what the version in production reads and gives, and its model."""
+
+    signature: ModelSignature
+    model_digest: str
+
+
+@dataclass(frozen=True)
+class VersionEvidence:
+    """What is known of one version.
+
+    Attributes:
+        version: Its number.
+        stage: What MLflow's tag says of its stage; empty for a version that never counted.
+        first: Whether it is the first under its key; another is left of a request that was repeated.
+        model_digest: Digest of its files' manifest.
+        author: Who answers for the training; empty if nobody was named.
+        verdict: What was decided about the model, as it was decided.
+        data_verdict: What was decided about its data.
+        note: Digest of the note that was made when it was registered.
+        override: A person's word in place of a PASS.
+        trial: That it was loaded and tried.
+        signature: What it reads and gives.
+        records: Records of the steps it came through, which carry those before them.
+    """
+
+    version: str
+    stage: str
+    first: bool
+    model_digest: str
+    author: str
+    verdict: Verdict
+    data_verdict: Verdict
+    note: str
+    override: Override | None
+    trial: Trial
+    signature: ModelSignature
+    records: tuple[Record, ...]
+
+
+def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -> VersionEvidence:
+    """Read what is known of a version, and hold it against the note of its registration.
+
+    Tags and files are MLflow's, and whoever may write there can set both. So digests are taken of the files
+    as they are now, and the note, which lies with the audit, has to have the same: a version that was made by
+    hand has none.
+
+    Args:
+        client: MLflow's client.
+        audit: Folder or URI of the audit.
+        name: The registered model.
+        version: Number of the version.
+
+    Raises:
+        InputError: There is no such version, or a file is gone, or is not the one that was registered, or
+            nothing notes that it was.
+    """
+    entry = version_of(client, name, version)
+    tags = entry.tags
+    if not tags.get(KEY) or not entry.run_id:
+        raise InputError(
+            f"version {version} of {name!r} was not registered by this library",
+            where=f"models:/{name}/{version}",
+            hint="Register its model with the register component; what it was judged by is part of that.",
+        )
+    run = str(entry.run_id)
+    verdict, data_verdict = (_verdict(client, run, about) for about in ("model", "data"))
+    _require_source(client, entry)
+    model = _model(client, entry, verdict)
+    trial = Trial.from_json(read_document(client, run, _TRIAL), _TRIAL)
+    note = _require_note(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest))
+    return VersionEvidence(
+        version=version,
+        stage=tags.get(STAGE, ""),
+        first=str(find_versions(client, name, note.key)[0].version) == version,
+        model_digest=model,
+        author=note.author,
+        verdict=verdict,
+        data_verdict=data_verdict,
+        note=note.digest,
+        override=Override.parse(note.override, "override") if note.override else None,
+        trial=trial,
+        signature=_signature(client, entry),
+        records=_records(client, run),
+    )
+
+
+_TRIAL = f"{EVIDENCE}/{Trial.FILE}"
+
+
+def _require_note(
+    audit: str, name: str, entry: "ModelVersion", digests: tuple[str, str, str, str]
+) -> RegistrationNote:
+    """Return the note of a version's registration, if its files are what was noted."""
+    model, verdict, data_verdict, trial = digests
+    key, where = entry.tags[KEY], f"models:/{name}/{entry.version}"
+    note = read_note(audit, name, key)
+    if note is None:
+        raise InputError(
+            f"nothing beside the audit notes that version {entry.version} of {name!r} was registered",
+            where=where,
+            hint="It was made by hand, or registered without registry.audit, or its key was changed: "
+            "register its model again, which makes no second version.",
+        )
+    found = {
+        "model": (model, note.model_digest),
+        "model verdict": (verdict, note.model_verdict),
+        "data verdict": (data_verdict, note.data_verdict),
+        "trial": (trial, note.trial),
+        "key": (registration_key(name, model, verdict, data_verdict), key),
+    }
+    if wrong := [what for what, (is_now, was) in found.items() if is_now != was]:
+        raise InputError(
+            f"the {wrong[0]} of version {entry.version} is not the one it was registered with: "
+            f"{found[wrong[0]][0][:12]}, noted is {found[wrong[0]][1][:12]}",
+            where=where,
+            hint="It was changed in MLflow: restore it, or evaluate and register again.",
+        )
+    return note
+
+
+def _require_source(client: "MlflowClient", entry: "ModelVersion") -> None:
+    """Check that what is served is what the run holds: the evidence is about that."""
+    held = f"{client.get_run(str(entry.run_id)).info.artifact_uri}/model"
+    if str(entry.source) != held:
+        raise InputError(
+            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
+            where=f"run {entry.run_id}",
+            hint="It was made by hand: register its model with the register component.",
+        )
+
+
+def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> str:
+    """Return the digest of the model whose files these are, if tag and verdict name the same.
+
+    The manifest lists every file with its digest; whoever loads the model checks the files against it.
+    """
+    run, path = str(entry.run_id), f"model/{Model.FILE}"
+    found = Model.from_json(read_document(client, run, path), path).digest
+    digest = entry.tags.get(MODEL_DIGEST_TAG, "")
+    about = verdict.judged.get("predictions.model", digest)
+    if {found, about} != {digest}:
+        raise InputError(
+            f"version {entry.version} is tagged as model {digest[:12]}; its files are of model {found[:12]}, "
+            f"its verdict is about model {about[:12]}",
+            where=f"run {run}, {path}",
+            hint="It was changed in MLflow: restore it, or evaluate and register again.",
+        )
+    return found
+
+
+def read_production_model(client: "MlflowClient", name: str, version: str) -> ProductionModel:
+    """Read what a candidate is held against of the version in production.
+
+    Raises:
+        InputError: There is no such version, or its files are gone.
+    """
+    entry = version_of(client, name, version)
+    path = f"model/{Model.FILE}"
+    model = Model.from_json(read_document(client, str(entry.run_id), path), path)
+    return ProductionModel(_signature(client, entry), model.digest)
+
+
+def _signature(client: "MlflowClient", entry: "ModelVersion") -> ModelSignature:
+    return ModelSignature.of(read_document(client, str(entry.run_id), "model/signature.json"))
+
+
+def _verdict(client: "MlflowClient", run: str, about: str) -> Verdict:
+    path = f"{EVIDENCE}/{about}/{Verdict.FILE}"
+    verdict = Verdict.from_json(read_document(client, run, path), path)
+    if verdict.decision != verdict.recomputed():
+        raise InputError(
+            f"the {about} verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
+            where=f"run {run}, {path}",
+        )
+    return verdict
+
+
+def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:
+    """Return the records that no other record carries."""
+    paths = [entry.path for entry in client.list_artifacts(run, EVIDENCE) if not entry.is_dir]
+    steps = [path for path in paths if path.rsplit("/", 1)[-1][:2].isdigit()]
+    with TemporaryDirectory() as scratch:
+        files = [Path(client.download_artifacts(run, path, scratch)) for path in sorted(steps)]
+        records = [Record.read(file) for file in files]
+    carried = {parent.digest for record in records for parent in ancestors(record.parents)}
+    return tuple(record for record in records if record.digest not in carried)
+
+
+def read_canary_verdict(uri: str, model_digest: str) -> Verdict:
+    """Read the verdict on a canary.
+
+    Raises:
+        InputError: It cannot be read, is not about this model, or says another thing than its numbers.
+    """
+    place = redacted(uri)
+    try:
+        data = json.loads(read_bytes(uri))
+    except ValueError:
+        raise InputError("this is no verdict", where=place) from None
+    verdict = Verdict.from_json(data, place)
+    about = {verdict.judged.get("model"), verdict.judged.get("predictions.model")} - {None}
+    if about != {model_digest}:
+        raise InputError(
+            f"the canary's verdict is about model {', '.join(sorted(map(str, about))) or '(none named)'}, "
+            f"not about {model_digest[:12]}",
+            where=place,
+            hint="Its field judged names the digest of the model as `model`.",
+        )
+    if verdict.decision != verdict.recomputed():
+        raise InputError(
+            f"the canary's verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
+            where=place,
+        )
+    return verdict

@@ -1,0 +1,487 @@
+"""Register a model in MLflow with its lineage; registering the same model again changes nothing."""
+
+import json
+import platform
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, urlsplit
+
+import yaml  # type: ignore[import-untyped]
+
+from trainwright.artifacts import Model
+from trainwright.documents import Document, canonical
+from trainwright.errors import InputError
+from trainwright.experiment import Registry
+from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
+from trainwright.registry.audit import RegistrationNote, write_note
+from trainwright.registry.candidate import Candidate, check_candidate
+from trainwright.registry.names import audit_location
+from trainwright.registry.versions import (
+    ALIAS,
+    create_version,
+    find_version,
+    log_curves,
+    log_files,
+    log_run,
+    open_run,
+    point_candidate,
+    settle_version,
+)
+from trainwright.report import markdown
+from trainwright.report.markdown import escape, table
+from trainwright.tracking import Stopwatch, environment
+from trainwright.tracking.history import HISTORY_FILE as HISTORY
+from trainwright.tracking.server import open_client, persist
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+_LONGEST_PARAM = 6000
+_LONGEST_DESCRIPTION = 5000
+"""What PostgreSQL keeps of a version's description for MLflow."""
+
+
+def description(candidate: Candidate) -> str:
+    """Say in a few lines which steps the model came through."""
+    lines = "\n".join(f"{step}: {headline}" for step, *_, headline in rows(candidate.records))
+    text = f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
+    return text[:_LONGEST_DESCRIPTION]
+
+
+def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
+    """Lay verdicts, trial, records and the model card together, as they are uploaded."""
+    for name, place in zip(("data", "model"), verdicts, strict=True):
+        (folder / name).mkdir(parents=True)
+        for path in sorted(place.glob("*.json")):
+            (folder / name / path.name).write_bytes(path.read_bytes())
+    candidate.trial.write(folder)
+    _write_card(folder / markdown.CARD_FILE, candidate.folder / "README.md", verdicts[1] / markdown.CARD_FILE)
+    for number, record in enumerate(candidate.records):
+        record.write(folder / f"{number:02d}-{record.step}.json")
+
+
+def _write_card(place: Path, trained: Path, judged: Path) -> None:
+    """Put what the training and the evaluation say of the model into one card, as far as they are there."""
+    told = judged.read_text() if judged.is_file() else ""
+    if trained.is_file():
+        place.write_text(markdown.merge_cards(trained.read_text(), told))
+    elif told:
+        place.write_text(told)
+
+
+def tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:
+    """Return the version's tags; what is not known has no tag. Its stage comes last, once it counts."""
+    model, override = candidate.model, candidate.override
+    views = {name: digest for name, digest in model.parents.items() if name.startswith("view ")}
+    known = {
+        "task": model.kind,
+        "author": author,
+        "decision": candidate.model_verdict.decision,
+        "baseline_version": candidate.model_verdict.baseline_version,
+        "override": override.to_json() if override else "",
+        "trial_sha256": candidate.trial.digest,
+        "feature_views": canonical(views) if views else "",
+        "images": canonical({record.step: record.environment.name for record in candidate.records}),
+        "cost": f"{model.metrics['cost']:g}" if "cost" in model.metrics else "",
+        "git_sha": commit,
+        "model_digest": candidate.model.digest,
+        "data_digest": candidate.data_version,
+        "training_data_digest": candidate.model.training_data,
+        "source_digest": candidate.source_version,
+        "feature_service": next(iter(outputs_named(candidate.records, "service")), ""),
+        "verdict_sha256": candidate.model_verdict.digest,
+        "data_verdict_sha256": candidate.data_verdict.digest,
+        "data_decision": candidate.data_verdict.decision,
+        "environment_locks": canonical(dict(locks)),
+    }
+    return {f"trainwright.{name}": value for name, value in known.items() if value}
+
+
+def params(candidate: Candidate) -> dict[str, Any]:
+    """Return what was asked of the training, flat."""
+    return {name: str(value)[:_LONGEST_PARAM] for name, value in _flatten("", candidate.model.config)}
+
+
+def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _flatten(f"{prefix}.{name}" if prefix else _mlflow_name(str(name)), entry)
+    else:
+        yield _mlflow_name(prefix), value
+
+
+def metrics(candidate: Candidate) -> dict[str, float]:
+    """Return the figures of the training, and those that the model was judged by."""
+    rules = {f"evaluate.{rule.name}": rule.value for rule in candidate.model_verdict.rules}
+    return {_mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
+
+
+def _mlflow_name(name: str) -> str:
+    """Replace what MLflow does not take in a name."""
+    return re.sub(r"[^\w. /:-]", "_", name)
+
+
+LOADER = "trainwright.serving"
+"""The module whose ``_load_pyfunc(path)`` opens a registered model; it needs the torch environment."""
+
+_MLFLOW_TYPES = {
+    "halffloat": "double",
+    "float": "double",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "datetime",
+    "timestamp": "datetime",
+}
+"""Arrow's types in MLflow's words, where a missing value has a place in both.
+
+MLflow's integers and booleans take none, its ``double`` takes no int64, and its ``float`` no float64; the
+model reads every number as a float64. So every float is declared ``double``, and whatever is not named here,
+such as an integer, is left open (``any``): frames of whole numbers are taken, and so are those with gaps.
+"""
+
+
+def write_mlflow_model(folder: Path, model: Model, target: Path, *, run: str, time_ms: int) -> None:
+    """Copy the files of a model and describe them for MLflow.
+
+    Args:
+        folder: The model's folder, already checked against its manifest.
+        model: Its manifest.
+        target: A new folder.
+        run: MLflow's run.
+        time_ms: When that run began, in milliseconds since 1970; the package bears this time.
+
+    Raises:
+        InputError: The model has no signature or no input example.
+    """
+    target.mkdir(parents=True)
+    for name in (Model.FILE, *(entry.path for entry in model.files)):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, target / name)
+    description = describe_mlflow_model(folder, run=run, time_ms=time_ms)
+    (target / "MLmodel").write_text(yaml.safe_dump(description, default_flow_style=False))
+
+
+def describe_mlflow_model(folder: Path, *, run: str, time_ms: int) -> dict[str, Any]:
+    """Return the content of ``MLmodel``.
+
+    The signature is written in its documented JSON form rather than by MLflow's classes, which would
+    bring pandas and numpy (104 MB) into this environment for nothing else.
+    """
+    from mlflow.models import Model as Description
+
+    flavour = {"loader_module": LOADER, "python_version": platform.python_version()}
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC).replace(tzinfo=None)
+    created = moment.isoformat(" ", timespec="microseconds")
+    description: dict[str, Any] = Description(
+        run_id=run, utc_time_created=created, model_uuid=run, flavors={"python_function": flavour}
+    ).to_dict()
+    example = {"artifact_path": _require_file(folder, "input_example.json").name, "type": "dataframe"}
+    return description | {
+        "signature": _mlflow_signature(_require_file(folder, "signature.json")),
+        "saved_input_example_info": example | {"pandas_orient": "split"},
+    }
+
+
+def _require_file(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise InputError(
+            f"the model has no {name}, and is not registered without",
+            where=str(folder),
+            hint="Train it with the train component, or write the file beside its model.json.",
+        )
+    return folder / name
+
+
+def _mlflow_signature(path: Path) -> dict[str, str | None]:
+    described = json.loads(path.read_text())
+    inputs = [_mlflow_column(entry, required=False) for entry in described["inputs"]]
+    outputs = [_mlflow_column(entry, required=True) for entry in described["outputs"]]
+    return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
+
+
+def _mlflow_column(entry: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    kind = str(entry["type"])
+    known = _MLFLOW_TYPES.get(kind, _MLFLOW_TYPES.get(kind.partition("[")[0], "any"))
+    return {"type": known, "name": entry["name"], "required": required}
+
+
+_RETRY_HINT = "The model is kept in this run: start the server, then run the register step alone."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration(Document):
+    """What was registered, and where it came from.
+
+    Attributes:
+        model: Name of the registered model.
+        version: Its version in the registry.
+        run: MLflow's run that holds the files.
+        tracking_uri: Where.
+        registered_before: The version was there already; nothing was added.
+        model_version: Digest of the model's manifest.
+        data_version: Digest of the snapshot it came from.
+        training_data: Digest of the snapshot it was fitted on, features joined.
+        source_version: Digest of the source's bytes; empty if no record names them.
+        commit: Git commit of the experiment; empty if it was not given.
+        environment_locks: Digest of the lock of each step's environment, by step.
+        data_decision: What was decided about the data.
+        verdicts: Digests of both verdicts.
+        trial: Digest of the trial.
+        override: Who answers for a model that did not pass; empty where it did.
+        key: What makes two registrations the same.
+        page: Address of the version's page for a browser; empty where MLflow has no address but a file.
+    """
+
+    FILE: ClassVar[str] = "registration.json"
+    model: str
+    version: str
+    run: str
+    tracking_uri: str
+    registered_before: bool
+    model_version: str
+    data_version: str
+    training_data: str
+    source_version: str
+    commit: str
+    environment_locks: dict[str, str]
+    data_decision: str
+    verdicts: dict[str, str]
+    trial: str
+    override: str
+    key: str
+    page: str = ""
+
+
+def register(
+    model: Path,
+    model_version: str,
+    data_verdict: Path,
+    model_verdict: Path,
+    trial: Path,
+    registry: Registry,
+    commit: str,
+    folder: Path,
+    summary: Path,
+) -> Registration:
+    """Register a model that passed its gate, once.
+
+    Args:
+        model: The model's folder.
+        model_version: The digest it must have.
+        data_verdict: Folder of the verdict about the data.
+        model_verdict: Folder of the verdict about the model.
+        trial: Folder of the trial that probe made.
+        registry: Where, and under which name.
+        commit: Git commit of the experiment; empty if there is none.
+        folder: Where ``registration.json`` and the step's record are written.
+        summary: Markdown file: the entry and its lineage.
+
+    Raises:
+        InputError: A file is gone or changed, a verdict is about something else, or MLflow refuses a name.
+        DataRefused: The data was refused.
+        ModelRefused: The model did not pass.
+        DependencyError: MLflow was away for ``registry.retry_s``.
+        PermissionRefused: MLflow, the audit's store or the file system refuses this identity.
+    """
+    watch = Stopwatch()
+    candidate = check_candidate(model, model_version, data_verdict, model_verdict, trial, registry.override)
+    uri, retry_s = registry.tracking_uri, registry.retry_s
+    client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
+    locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
+    labels = tags(candidate, locks, commit, registry.author)
+    audit = audit_location(registry.audit, registry.tracking_uri)
+    entry, before = persist(
+        lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict)),
+        uri,
+        retry_s,
+        hint=_RETRY_HINT,
+    )
+    if audit:
+        write_note(audit, _note(candidate, registry))
+    registration = _registration(entry, before, candidate, registry, commit, locks)
+    folder.mkdir(parents=True, exist_ok=True)
+    watch.record(
+        folder,
+        "register",
+        _headline(registration),
+        config=registry.model_dump(mode="json") | {"commit": commit},
+        inputs={"model": model_version, "trial": registration.trial} | registration.verdicts,
+        outputs={"registration": registration.digest},
+        parents=[model, data_verdict, model_verdict, trial],
+    )
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(_summary(registration, candidate, noted=bool(audit)))
+    registration.write(folder)
+    return registration
+
+
+def _find_or_create(
+    client: "MlflowClient",
+    registry: Registry,
+    candidate: Candidate,
+    labels: Mapping[str, str],
+    verdicts: tuple[Path, Path],
+) -> tuple["ModelVersion", bool]:
+    """Find the version or make it. A killed attempt is taken up where it stopped: every part is done once."""
+    from mlflow.exceptions import MlflowException
+
+    name, key = registry.model, candidate.key(registry.model)
+    before = find_version(client, name, key) is not None
+    if not before:
+        try:
+            _create(client, registry, candidate, labels, verdicts)
+        except MlflowException:
+            # Another may have made it meanwhile, and taken back the run that was being filled here.
+            if find_version(client, name, key) is None:
+                raise
+            before = True
+    entry = settle_version(client, name, key)
+    point_candidate(client, name)
+    return entry, before
+
+
+def _create(
+    client: "MlflowClient",
+    registry: Registry,
+    candidate: Candidate,
+    labels: Mapping[str, str],
+    verdicts: tuple[Path, Path],
+) -> None:
+    """Log the run, its files, and the version."""
+    name, key = registry.model, candidate.key(registry.model)
+    run = open_run(client, name, key, registry.tracking_uri, labels)
+    log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
+    log_curves(client, run.info.run_id, candidate.folder / HISTORY)
+    with TemporaryDirectory() as scratch:
+        package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
+        write_mlflow_model(
+            candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time
+        )
+        write_evidence(proof, candidate, verdicts)
+        log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
+    create_version(client, name, key, run, labels, description(candidate))
+
+
+def _registration(
+    entry: "ModelVersion",
+    before: bool,
+    candidate: Candidate,
+    registry: Registry,
+    commit: str,
+    locks: dict[str, str],
+) -> Registration:
+    return Registration(
+        model=registry.model,
+        version=str(entry.version),
+        run=str(entry.run_id),
+        tracking_uri=registry.tracking_uri,
+        registered_before=before,
+        model_version=candidate.model.digest,
+        data_version=candidate.data_version,
+        training_data=candidate.model.training_data,
+        source_version=candidate.source_version,
+        commit=commit,
+        environment_locks=locks,
+        data_decision=candidate.data_verdict.decision,
+        verdicts={
+            "data_verdict": candidate.data_verdict.digest,
+            "model_verdict": candidate.model_verdict.digest,
+        },
+        trial=candidate.trial.digest,
+        override=candidate.override.approver if candidate.override else "",
+        key=candidate.key(registry.model),
+        page=_page(registry, str(entry.version)),
+    )
+
+
+def _page(registry: Registry, version: str) -> str:
+    """Return the address of a version's page in MLflow's UI; empty where no browser reaches it."""
+    root = registry.page or registry.tracking_uri
+    if not root.startswith(("http://", "https://")) or (not registry.page and _in_cluster(root)):
+        return ""
+    return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
+
+
+def _in_cluster(address: str) -> bool:
+    """Return whether an address is that of a Kubernetes Service: only pods resolve such a name."""
+    host = urlsplit(address).hostname or ""
+    if host == "localhost" or ":" in host:  # this machine; an IPv6 address
+        return False
+    return "." not in host or host.endswith(".svc") or ".svc." in host
+
+
+def _note(candidate: Candidate, registry: Registry) -> RegistrationNote:
+    """Return what promotion will hold the version against, wherever MLflow's tags are by then."""
+    return RegistrationNote(
+        model=registry.model,
+        key=candidate.key(registry.model),
+        model_digest=candidate.model.digest,
+        model_verdict=candidate.model_verdict.digest,
+        data_verdict=candidate.data_verdict.digest,
+        trial=candidate.trial.digest,
+        author=registry.author,
+        override=candidate.override.to_json() if candidate.override else "",
+    )
+
+
+_UNNOTED = (
+    "registry.audit is not set, so nothing notes this registration where promotions are decided: register "
+    "it again with it before promoting; nothing is registered twice."
+)
+
+
+def _headline(registration: Registration) -> str:
+    name = f"{registration.model} version {registration.version}"
+    if registration.registered_before:
+        return f"{name} (registered before)"
+    if registration.override:
+        return f"{name}, alias {ALIAS}, OVERRIDDEN by {registration.override}"
+    return f"{name}, alias {ALIAS}, data {registration.data_decision}"
+
+
+def _location(registration: Registration) -> str:
+    """Name the server, and link to the version where a browser can follow."""
+    uri = escape(registration.tracking_uri)
+    return f"[MLflow]({registration.page}), {uri}" if registration.page else uri
+
+
+def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:
+    """Say in Markdown what was registered, and lead from it back to the source."""
+    facts = [
+        ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
+        ("model digest", registration.model_version[:SHOWN]),
+        ("trained on", registration.training_data[:SHOWN]),
+        ("data version", registration.data_version[:SHOWN]),
+        ("source bytes", registration.source_version[:SHOWN] or "not recorded"),
+        *((f"made from {name}", made[:SHOWN]) for name, made in sorted(candidate.model.parents.items())),
+        ("commit", registration.commit or "not given"),
+        ("data verdict", registration.data_decision),
+        *(
+            (f"lock of {step}", lock[:SHOWN] or "unknown")
+            for step, lock in registration.environment_locks.items()
+        ),
+    ]
+    hold = ""
+    if registration.data_decision != "PASS":
+        hold = (
+            f"The data verdict is {registration.data_decision}: a promotion asks for a person's word on it.\n"
+        )
+    return "\n".join(
+        [
+            f"**{escape(_headline(registration))}** in {_location(registration)}\n",
+            hold,
+            "" if noted else f"{_UNNOTED}\n",
+            table(("what", "value"), facts),
+            "### From the model back to its source\n",
+            table(HEADER, list(rows(candidate.records))),
+        ]
+    )

@@ -1,0 +1,238 @@
+"""Requirements for a stage, each as a rule with its number and limit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from trainwright.experiment import Promotion, PromotionRequest
+from trainwright.registry.audit import ROLLBACK, AuditEvent
+from trainwright.registry.changes import RegistryState
+from trainwright.registry.evidence import ModelSignature, ProductionModel, VersionEvidence
+from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
+from trainwright.verdicts import NotJudged, Rule, Verdict
+
+EVALUATED = "evaluated"
+"""What stands for the version that the evaluation compared with."""
+
+_MOST_SAID = 3
+
+
+@dataclass(frozen=True)
+class PromotionCase:
+    """A request with all that it is decided on.
+
+    Attributes:
+        request: What is asked for.
+        policy: What is demanded.
+        evidence: What is known of the version.
+        production: The version in production: what it reads and gives, and its model; None if there is none.
+        canary: The verdict on the canary; None if none was given.
+        present: How things are while nobody else may change them.
+    """
+
+    request: PromotionRequest
+    policy: Promotion
+    evidence: VersionEvidence
+    production: ProductionModel | None
+    canary: Verdict | None
+    present: RegistryState
+
+    @property
+    def expected(self) -> str:
+        """The version that must still be in production; empty for none."""
+        asked = self.request.expected
+        return self.evidence.verdict.baseline_version if asked == EVALUATED else asked
+
+    @property
+    def stage(self) -> str:
+        """Where the version stands: as the audit says, or for one it has not met, as MLflow says."""
+        return self.present.state.stage(self.evidence.version) or self.evidence.stage
+
+
+def previous_stage(policy: Promotion, to: str) -> str:
+    """Return the stage that comes before one on the path."""
+    path = (CANDIDATE, *policy.path)
+    return path[path.index(to) - 1] if to in path else ""
+
+
+def check_requirements(case: PromotionCase) -> tuple[list[Rule], list[NotJudged]]:
+    """Hold a version against what its next stage demands."""
+    if case.request.to == ARCHIVED:
+        return [aliases_agree(case), _is_at_rest(case)], []
+    rules = [aliases_agree(case), _counts(case), _comes_from(case), _passed(case)]
+    rules += [_data_passed(case), _tried(case)]
+    rules += _rolled_back(case)
+    unjudged: list[NotJudged] = []
+    if case.production is None:
+        unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
+    else:
+        rules.append(_fits(case, case.production.signature))
+    if case.request.to in (CANARY, PRODUCTION):
+        rules.append(_is_current(case))
+    if case.request.to == PRODUCTION:
+        rules += [*_after_a_canary(case), *_approved(case)]
+    return rules, unjudged
+
+
+def _rule(name: str, holds: bool, detail: str, otherwise: str = "FAIL") -> Rule:
+    return Rule(
+        name=name,
+        value=float(holds),
+        limit=1.0,
+        passed=holds,
+        detail=detail,
+        decision="PASS" if holds else otherwise,
+    )
+
+
+def aliases_agree(case: PromotionCase) -> Rule:
+    """Hold everything while MLflow's aliases are not where the audit has them."""
+    told = case.present.disagreement
+    advice = f"{told}. Somebody moved it by hand: trainwright model restore"
+    return _rule("aliases are as the audit says", not told, advice if told else "", "HOLD")
+
+
+def _counts(case: PromotionCase) -> Rule:
+    evidence = case.evidence
+    counts = evidence.first and bool(evidence.stage)
+    left = "left over from a request that was repeated; another version has its key"
+    return _rule("the version counts", counts, "" if counts else left)
+
+
+def _comes_from(case: PromotionCase) -> Rule:
+    """The stage before; from the archive, a version begins at the first stage again."""
+    wanted, stage = previous_stage(case.policy, case.request.to), case.stage
+    again = wanted == CANDIDATE and stage == ARCHIVED
+    said = f"it is {stage or 'nowhere'}; {case.request.to} comes after {wanted}"
+    return _rule("stage", stage == wanted or again, said)
+
+
+def _rolled_back(case: PromotionCase) -> Iterator[Rule]:
+    """A version that was taken out comes back by a person's word, not because a step was tried again."""
+    event = case.present.state.last_move(case.evidence.version)
+    if event is None or event.intent.action != ROLLBACK or event.intent.version == case.evidence.version:
+        return
+    named = case.request.expected != EVALUATED
+    advice = "" if named else "; to bring it back all the same, name the version in production (expected)"
+    said = f"it was rolled back at {event.commit.time[:19]}Z: {event.intent.reason}{advice}"
+    yield _rule("rolled back", named, said, "HOLD")
+
+
+def _passed(case: PromotionCase) -> Rule:
+    verdict, override = case.evidence.verdict, case.evidence.override
+    if verdict.decision == "PASS":
+        return _rule("model verdict", True, "PASS")
+    if override is None or override.verdict != verdict.digest:
+        return _rule("model verdict", False, f"{verdict.decision}, and nobody overrode it")
+    said = f"{verdict.decision}, overridden by {override.approver} until {override.expires.isoformat()}"
+    return _rule("model verdict", case.present.now < override.expires, f"{said}: {override.reason}")
+
+
+def _data_passed(case: PromotionCase) -> Rule:
+    """Data that was held goes on by a person's word about this very verdict, which the audit keeps."""
+    verdict = case.evidence.data_verdict
+    if verdict.decision == "PASS":
+        return _rule("data verdict", True, "PASS")
+    if case.request.data_verdict == verdict.digest and verdict.decision != "FAIL":
+        return _rule("data verdict", True, f"{verdict.decision}, accepted by {case.request.by}")
+    broken = [
+        f"{rule.name} {rule.value:g} (limit {rule.limit:g})" for rule in verdict.rules if not rule.passed
+    ]
+    said = "; ".join([verdict.decision, *broken[:_MOST_SAID]])
+    advice = f"to promote it all the same, name the verdict and why (data_verdict {verdict.digest})"
+    return _rule("data verdict", False, f"{said}; {advice}", "FAIL" if verdict.decision == "FAIL" else "HOLD")
+
+
+def _tried(case: PromotionCase) -> Rule:
+    trial = case.evidence.trial
+    return _rule("loaded and tried", trial.passed and trial.model == case.evidence.model_digest, trial.said)
+
+
+def _fits(case: PromotionCase, production: ModelSignature) -> Rule:
+    """Whoever asks production today must be able to ask this model, and find the same outputs."""
+    new = sorted(case.evidence.signature.inputs - production.inputs)
+    gone = sorted(production.outputs - case.evidence.signature.outputs)
+    said = [f"asks for {name} ({kind})" for name, kind in new] + [
+        f"lacks {name} ({kind})" for name, kind in gone
+    ]
+    holds = not said or case.policy.allow_new_inputs
+    allowed = " (allowed by promotion.allow_new_inputs)" if said and holds else ""
+    return _rule("inputs and outputs fit production's", holds, "; ".join(said) + allowed)
+
+
+def _is_current(case: PromotionCase) -> Rule:
+    there, compared_with = case.present.aliases.get(PRODUCTION, ""), case.evidence.verdict.baseline_version
+    said = f"version {there or 'none'} is in production, it was compared with {compared_with or 'none'}"
+    if case.request.expected != EVALUATED:
+        said += f", the request names {case.expected or 'none'} (expected)"
+    is_there = there == case.expected
+    compared = case.evidence.verdict.judged.get("baseline.model")
+    if is_there and case.request.expected == EVALUATED and compared and case.production:
+        is_there = compared == case.production.model_digest
+        said += "" if is_there else f", in truth with another model, {compared[:12]}"
+    advice = "" if is_there else ". Evaluate it again, against the one that is there now"
+    return _rule("production is as it was evaluated", is_there, said + advice)
+
+
+def _after_a_canary(case: PromotionCase) -> Iterator[Rule]:
+    if CANARY not in case.policy.path:
+        return
+    event = case.present.state.last_move(case.evidence.version)
+    yield _canary_passed(case, event)
+    soaked = _soaked_s(case, event) if event and event.intent.target == CANARY else 0.0
+    limit = float(case.policy.min_soak_s)
+    yield Rule(
+        name="seconds as a canary",
+        value=round(soaked, 3),
+        limit=limit,
+        passed=soaked >= limit,
+        decision="PASS" if soaked >= limit else "HOLD",
+    )
+
+
+def _canary_passed(case: PromotionCase, event: AuditEvent | None) -> Rule:
+    """A verdict that is about the canary: with a rule for every guard that the audit has, at its limit."""
+    verdict = case.canary
+    if verdict is None:
+        return _rule("canary verdict", False, "none was given (canary_verdict)", "HOLD")
+    if verdict.decision != "PASS":
+        return _rule(
+            "canary verdict", False, verdict.decision, "FAIL" if verdict.decision == "FAIL" else "HOLD"
+        )
+    judged = {f"guard {rule.name}": f"{rule.limit:g}" for rule in verdict.rules}
+    facts = event.intent.facts if event else {}
+    guards = {name: limit for name, limit in facts.items() if name.startswith("guard ")}
+    missing = [
+        f"{name} {limit}, it has {judged.get(name, 'none')}"
+        for name, limit in sorted(guards.items())
+        if judged.get(name) != limit
+    ]
+    said = f"it has no rule for {'; '.join(missing)}" if missing else "PASS"
+    return _rule("canary verdict", not missing, said, "HOLD")
+
+
+def _soaked_s(case: PromotionCase, event: AuditEvent) -> float:
+    begun = max(event.commit.moment, datetime.fromisoformat(event.intent.facts["start"]).astimezone(UTC))
+    return max((case.present.now - begun).total_seconds(), 0.0)
+
+
+def _approved(case: PromotionCase) -> Iterator[Rule]:
+    if not case.policy.four_eyes:
+        return
+    author, approver = case.evidence.author, case.request.approver.strip()
+    if not author:
+        said = "registry.author named nobody when it was registered, so nobody can be told from the author"
+    elif not approver:
+        said = "nobody approved it (approver)"
+    else:
+        said = f"trained by {author}, approved by {approver}"
+    other = bool(author and approver) and approver.casefold() != author.strip().casefold()
+    yield _rule("approved by another than the author", other, said, "HOLD")
+
+
+def _is_at_rest(case: PromotionCase) -> Rule:
+    used = [
+        alias for alias in (PRODUCTION, PREVIOUS) if case.present.aliases.get(alias) == case.evidence.version
+    ]
+    said = f"it is {' and '.join(used)}" if used else ""
+    return _rule("not needed in production or for a rollback", not used, said)
