@@ -135,7 +135,7 @@ def test_a_number_in_a_verdict_that_is_none_is_bad_input(tmp_path: Path) -> None
         judged={},
     )
     place = verdict.write(tmp_path / "verdict.json")
-    for old, new, said in (("0.7", "NaN", "has a number that is none"), ('"PASS"', '"MAYBE"', "MAYBE")):
+    for old, new, said in (("0.7", "NaN", "NaN is not a JSON number"), ('"PASS"', '"MAYBE"', "MAYBE")):
         place.write_text(place.read_text().replace(old, new))
         with pytest.raises(InputError, match=said):
             Verdict.read(place)
