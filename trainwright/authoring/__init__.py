@@ -1,1 +1,1 @@
-"""What an author of pipelines needs and a pod does not: images, catalog, compiler, runs, command line."""
+"""Author pipelines: catalog, compiler, environments, submission. No step imports it."""

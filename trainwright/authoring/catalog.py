@@ -1,4 +1,4 @@
-"""The components and pipelines of this library, as compiled: by name, ready for anybody's pipeline.
+"""The compiled components and pipelines of this library, by name, for use in any pipeline.
 
 ::
 
@@ -47,7 +47,7 @@ TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """One input or output: its name, its type, its default as text, what it means."""
+    """One input or output: name, type, default as text, description."""
 
     name: str
     type: str
@@ -57,14 +57,14 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a component or a pipeline is, from its compiled YAML.
+    """The interface of a compiled component or pipeline.
 
     Attributes:
         name: As compiled.
-        description: What its docstring says it does.
+        description: Its docstring.
         image: Image of a component; empty for a pipeline.
-        inputs: What it takes.
-        outputs: What it gives.
+        inputs: Its inputs.
+        outputs: Its outputs.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Description:
 
 
 def folder() -> Path:
-    """Return where the compiled YAML lies: in the wheel, or in the repository."""
+    """Return the folder of the compiled YAML: in the wheel, or in the repository."""
     package = Path(trainwright.__file__).resolve().parent
     inside = package / "_compiled"
     return inside if inside.is_dir() else package.parent / "compiled"
@@ -87,13 +87,13 @@ def _index(path: Path) -> dict[str, Any]:
 
 
 def index() -> dict[str, Any]:
-    """Return what ``compiled/index.json`` says of every component and pipeline; empty before it is made."""
+    """Return ``compiled/index.json``; empty before it is generated."""
     path = folder() / interfaces.FILE
     return _index(path) if path.exists() else {kind: {} for kind in interfaces.KINDS}
 
 
 def judged_by(name: str) -> str:
-    """Return what a component judges, ``data`` or ``model``; empty for one that judges nothing."""
+    """Return what a component judges, ``data`` or ``model``; empty if it is not a gate."""
     return str(index()[COMPONENTS].get(name, {}).get("judges", ""))
 
 
@@ -142,13 +142,13 @@ def load(name: str, registry: str = "", *, sha256: str = "") -> "BaseComponent":
     """Return a component, to be called in a KFP pipeline.
 
     Args:
-        name: The verb; ``VERB@VERSION`` refuses any other version of the library.
-        registry: ``HOST/TEAM`` that a cluster pulls its image from; a local run does without.
-        sha256: Digest that its compiled YAML must have; empty to take it as it is in the index.
+        name: The verb; ``VERB@VERSION`` rejects any other version of the library.
+        registry: ``HOST/TEAM`` from which a cluster pulls the image; a local run needs none.
+        sha256: Expected digest of the compiled YAML; empty for the one in the index.
 
     Raises:
-        InputError: There is no component of that name (close ones are named), it is of another version, or
-            its YAML is not the one that the index or the caller names.
+        InputError: The component does not exist (similar names are listed), has another version, or its YAML
+            has another digest.
     """
     from kfp import components
 
@@ -156,7 +156,7 @@ def load(name: str, registry: str = "", *, sha256: str = "") -> "BaseComponent":
 
 
 def verified(name: str, sha256: str = "") -> str:
-    """Return the compiled YAML of a component, after a look that it is the one that is meant.
+    """Return the compiled YAML of a component after comparing version and digest.
 
     Raises:
         InputError: As :func:`load`.
@@ -183,15 +183,15 @@ def verified(name: str, sha256: str = "") -> str:
 
 
 def prefixed(text: str, registry: str) -> str:
-    """Put a registry in front of every image of this library in compiled YAML; none if it is empty."""
+    """Prefix every image of this library in compiled YAML with a registry, unless it is empty."""
     return _IMAGE.sub(f"{registry.rstrip('/')}/trainwright/", text) if registry else text
 
 
 def describe(path: Path) -> Description:
-    """Read what a compiled component or pipeline takes and gives.
+    """Return the interface of a compiled component or pipeline.
 
     Raises:
-        InputError: There is no such file, or it is not compiled YAML.
+        InputError: The file does not exist, or is not compiled YAML.
     """
     try:
         return described(path.read_text(), str(path))
@@ -200,7 +200,7 @@ def describe(path: Path) -> Description:
 
 
 def described(text: str, where: str) -> Description:
-    """Read what compiled YAML takes and gives, from its text.
+    """Return the interface in a text of compiled YAML.
 
     Raises:
         InputError: It is not compiled YAML.
@@ -224,7 +224,7 @@ def described(text: str, where: str) -> Description:
 
 
 def _docstring(command: list[str]) -> docstring_parser.Docstring:
-    """Read a component's docstring from its source: kfp keeps only what it says of inputs."""
+    """Return a component's docstring from its source; kfp keeps only the descriptions of inputs."""
     for source in command:
         with contextlib.suppress(SyntaxError, ValueError):
             for node in ast.parse(source).body:
@@ -234,12 +234,12 @@ def _docstring(command: list[str]) -> docstring_parser.Docstring:
 
 
 def _line(text: str | None) -> str:
-    """Write a description on one line, as Markdown."""
+    """Return a description as one line of Markdown."""
     return " ".join((text or "").replace("``", "`").split())
 
 
 def _returned(doc: docstring_parser.Docstring, names: list[str]) -> dict[str, str]:
-    """Say what is returned: one value as a whole; several as ``name: what it is``, one after the other."""
+    """Parse the section Returns: one value, or several as ``name: description``."""
     head, rest = (doc.returns.type_name, doc.returns.description) if doc.returns else ("", "")
     text = ": ".join(part for part in (head, rest) if part)  # what stands before a colon is taken for a type
     if "Output" in names:
@@ -249,7 +249,7 @@ def _returned(doc: docstring_parser.Docstring, names: list[str]) -> dict[str, st
 
 
 def _ports(definitions: dict[str, Any], said: Mapping[str, str]) -> list[Port]:
-    """Return inputs or outputs, in the order in which the docstring has them."""
+    """Return inputs or outputs in the order of the docstring."""
     ports = []
     for kind in ("artifacts", "parameters"):
         for name, entry in definitions.get(kind, {}).items():

@@ -1,6 +1,6 @@
-"""Compiles every component and pipeline of the repository, and writes the components' pages.
+"""Compile every component and pipeline of the repository, and generate the components' pages.
 
-What is made is committed, and the same byte for byte wherever it is made: ``--check`` says what differs.
+The result is committed and reproducible byte for byte; ``--check`` lists differences.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from trainwright.errors import InputError, reported
 
 
 def repository() -> Path:
-    """Return the repository that this library lies in.
+    """Return the repository of this library.
 
     Raises:
         InputError: The library is installed, not checked out.
@@ -56,10 +56,11 @@ def run(
     """Compile everything.
 
     Args:
-        check: Write nothing, and refuse what is not as it would be written.
-        registry: ``HOST/TEAM`` that is put in front of every image; ``output`` must then be another folder.
-        lock_images: ``images.json`` of ``make images``, whose digests take the place of the tags; the same.
-        release: Refuse what names an image by its tag.
+        check: Write nothing, and reject files that are out of date.
+        registry: ``HOST/TEAM`` prefix of every image; requires another ``output``.
+        lock_images: ``images.json`` of ``make images``; its digests replace tags. Requires another
+            ``output``.
+        release: Reject images named by tag.
         output: Folder for ``components/`` and ``pipelines/``; the repository's ``compiled/`` when None.
         pages: Further generated pages of ``docs/``, by file name.
 
@@ -67,7 +68,7 @@ def run(
         One line for each file that was written.
 
     Raises:
-        InputError: A source is not right, or with ``check`` a file is out of date; all are named.
+        InputError: A source is invalid, or with ``check`` a file is out of date; all are listed.
     """
     root = repository()
     target = (output or root / "compiled").resolve()
@@ -100,7 +101,7 @@ def run(
 
 
 def _require_elsewhere(registry: str, lock_images: Path | None, *, aside: bool) -> None:
-    """Refuse images of a registry in the repository's own compiled YAML, and two words on where they are."""
+    """Reject images of a registry in the repository's own compiled YAML, and two options for the registry."""
     if registry and lock_images:
         raise InputError(
             "the file of the images' digests names their registry already",
@@ -115,7 +116,7 @@ def _require_elsewhere(registry: str, lock_images: Path | None, *, aside: bool) 
 
 
 def _index(root: Path, target: Path, texts: Mapping[Path, str]) -> str:
-    """Write the index of what is compiled: digests, interfaces, and what metadata says to programs."""
+    """Return the index of the compiled YAML: digests, interfaces, and facts from the metadata."""
     compiled = {
         str(path.relative_to(target)): text
         for path, text in texts.items()
@@ -137,7 +138,7 @@ def _short(path: Path, root: Path) -> str:
 
 
 def _compiled(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the place, relative to ``compiled/``, and the YAML of every component and pipeline."""
+    """Yield the path below ``compiled/`` and the YAML of every component and pipeline."""
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     with tempfile.TemporaryDirectory() as folder:
@@ -152,11 +153,11 @@ def _compiled(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _without_prose(text: str) -> str:
-    """Leave descriptions of components and docstrings of their functions out of a compiled pipeline.
+    """Remove descriptions of components and docstrings of their functions from a compiled pipeline.
 
     KFP writes every component up to ten times into the workflow of a run, and every function up to eight
-    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks.
-    The YAML of the components themselves keeps both.
+    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. The
+    YAML of the components themselves keeps both.
     """
     comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     documents = list(yaml.safe_load_all(text))
@@ -178,7 +179,7 @@ def _drop_descriptions(component: dict[str, Any]) -> None:
 
 
 def _without_docstring(source: str) -> str:
-    """Cut the docstring out of the one function that a lightweight component embeds."""
+    """Remove the docstring of the one function in a lightweight component."""
     lines = source.splitlines(keepends=True)
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
@@ -187,7 +188,7 @@ def _without_docstring(source: str) -> str:
 
 
 def _constants(compiled: Any) -> Iterator[Any]:
-    """Yield every value that compiled YAML fixes: constants of tasks and defaults of parameters."""
+    """Yield every constant in compiled YAML: task inputs and defaults of parameters."""
     if isinstance(compiled, dict):
         for key, value in compiled.items():
             yield from [value] if key in {"constant", "defaultValue"} else _constants(value)
@@ -225,7 +226,7 @@ def _compile(component: Any, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compile from the command line; ends with 10 if ``--check`` finds a difference."""
+    """Compile from the command line; exit with 10 if ``--check`` finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.compile")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
     parser.add_argument("--registry", default="", help="HOST/TEAM put in front of every image")

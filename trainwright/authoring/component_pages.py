@@ -1,4 +1,4 @@
-"""The page of each component: what it takes and gives, made from its metadata and its compiled interface."""
+"""Generate the page of each component from its metadata and compiled interface."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,25 +20,25 @@ MEANINGS = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, TrainwrightError) and kind is not TrainwrightError
 } | {0: "Done"}
-"""What each documented exit code says."""
+"""Meaning of each documented exit code."""
 
 
 class Dependencies(Section):
-    """What a component needs around it."""
+    """Images of a component."""
 
     image: Literal[TOOLCHAINS] = Field(description="Short name of its image.")  # type: ignore[valid-type]
     job_image: str = Field("", description="Short name of the image of a job that it submits.")
 
 
 class Resources(Section):
-    """What a component needs of its pod."""
+    """Default size of a component's pod."""
 
     cpu: Annotated[float, Field(gt=0)] = Field(description="Cores.")
     memory_gib: Annotated[float, Field(gt=0)] = Field(description="Memory.")
 
 
 class Access(Section):
-    """What a component may do, and whom it talks to: what a platform team grants it, and nothing more."""
+    """Rights and network connections of a component, for the platform team that grants them."""
 
     reads: tuple[str, ...] = Field(description="What its identity must be allowed to read.")
     writes: tuple[str, ...] = Field(description="What its identity must be allowed to write.")
@@ -69,14 +69,14 @@ class Metadata(Section):
 
 
 def all_of(root: Path, compiled: Mapping[str, str]) -> dict[Path, str]:
-    """Return the page of every component, by its path.
+    """Return the page of every component, by path.
 
     Args:
         root: The repository.
         compiled: The compiled YAML of each component, by name.
 
     Raises:
-        InputError: Metadata is missing or wrong; everything that is wrong with it is named.
+        InputError: Metadata is missing or invalid; everything invalid is listed.
     """
     result: dict[Path, str] = {}
     problems: list[str] = []
@@ -99,7 +99,7 @@ def read(path: Path) -> Metadata:
     """Read the metadata of a component.
 
     Raises:
-        InputError: It is missing, is not YAML, or has any wrong key or value.
+        InputError: It is missing, is not YAML, or has an invalid key or value.
     """
     try:
         data = yaml.safe_load(path.read_text())
@@ -126,7 +126,7 @@ def _disagreements(metadata: Metadata, description: catalog.Description, where: 
 
 
 def page(metadata: Metadata, description: catalog.Description) -> str:
-    """Write the page of a component, as Markdown."""
+    """Return the page of a component, as Markdown."""
     about = description.description.strip()
     summary = metadata.summary or about.split("\n", 1)[0]
     caching = "" if metadata.caching == "allowed" else ", never cached"
@@ -165,7 +165,7 @@ def _meaning(code: int, said: str) -> str:
 
 
 def _access(access: Access) -> list[str]:
-    """Write what a component may do, for whoever grants it."""
+    """Return the table of rights and connections."""
     rows = {
         "Reads": access.reads,
         "Writes": access.writes,

@@ -1,7 +1,7 @@
-"""No address that carries a secret, or that is not encrypted, gets into a run: it would be written down.
+"""Reject addresses that contain a secret or are not encrypted before they enter a run.
 
-Arguments stand in the compiled YAML, in the page of a run, in its folder, its records and its cache. So what
-looks like a password is refused before any of these is written; the message names the place, not the text.
+Arguments are stored in the compiled YAML, the run's page, folder, records and cache. A message names the
+place of a secret, never its text.
 """
 
 import json
@@ -24,16 +24,16 @@ _MAY_BE_PLAIN = ("tracking_uri",)
 
 
 def require_none(data: Any, *, where: str, plain: bool = False) -> None:
-    """Refuse data in which any text holds an address with a secret in it.
+    """Reject data in which a string contains an address with a secret.
 
     Args:
-        data: Plain data; a text that is a JSON object or list is looked into.
-        where: What the data is, such as the path of an experiment file.
-        plain: Whether ``http://`` is accepted everywhere. An experiment names no such source.
+        data: Plain data; strings that are JSON are searched too.
+        where: Description of the data, such as the path of an experiment file.
+        plain: Accept ``http://`` everywhere.
 
     Raises:
-        InputError: An address carries a password, a token or a signature, or is not encrypted. All places
-            are named, and no secret is repeated.
+        InputError: An address contains a password, a token or a signature, or is not encrypted. All places
+            are listed.
     """
     found = [
         f"{place}: {problem}"
@@ -66,7 +66,7 @@ def _texts(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _inside(text: str) -> Any:
-    """Return what a text of JSON holds; None for any other text."""
+    """Return the object or list in a JSON string; None for any other string."""
     if not text.startswith(("{", "[")):
         return None
     try:

@@ -1,11 +1,10 @@
 """The environments of the toolchains on this machine, each made from the lock of its image.
 
-All lie in one folder, ``<folder>/<toolchain>/bin/python``, so that a step finds its sibling. What an
-environment was made from is written into it last: one whose making was interrupted, or whose lock has
-changed since, counts as not there and is made again.
+An environment is ``<folder>/<toolchain>``. The digest of its locks is written last: an interrupted or stale
+environment is created again.
 
-``python -m trainwright.authoring.environments [toolchain ...]`` makes them. The installing is done by
-:mod:`trainwright.authoring.installer`, which the Dockerfile runs, too.
+``python -m trainwright.authoring.environments [toolchain ...]`` creates them with
+:mod:`trainwright.authoring.installer`, which the Dockerfile runs too.
 """
 
 import argparse
@@ -33,7 +32,7 @@ OURS = b"1"
 
 @dataclass(frozen=True)
 class Made:
-    """What was done for one toolchain."""
+    """The result for one toolchain."""
 
     toolchain: str
     path: Path
@@ -43,14 +42,14 @@ class Made:
     installed: tuple[Installed, ...] = ()  # what has no hash in the lock: its build depends on the index
 
     def __str__(self) -> str:
-        """Say in one line what making it took."""
+        """Return the result in one line."""
         line = f"  {self.toolchain:<10}{self.seconds:7.1f} s{self.megabytes:8,.0f} MB"
         line += "".join(f"  {one}" for one in self.installed)
         return f"{line} (docs/images.md: a CPU build)" if any(one.cuda for one in self.installed) else line
 
 
 def folder() -> Path:
-    """Return the folder that :func:`python` looks in and :func:`make` fills unless told otherwise."""
+    """Return the default folder of environments."""
     return default_folder()
 
 
@@ -58,13 +57,13 @@ def python(toolchain: str, *, folder: Path | None = None, images: Path | None = 
     """Return the interpreter of a toolchain's environment.
 
     Args:
-        toolchain: Which one.
-        folder: Where environments lie; :func:`folder` when None.
-        images: The folder of the locks; those of this library when None.
+        toolchain: Its name.
+        folder: Folder of the environments; :func:`folder` when None.
+        images: Folder of the locks; those of this library when None.
 
     Raises:
-        DependencyError: The environment is not there, not complete, or older than its lock.
-        InputError: There is no such toolchain.
+        DependencyError: The environment is missing, incomplete, or older than its lock.
+        InputError: The toolchain does not exist.
     """
     place = Place(toolchain, folder or default_folder(), images or locks())
     problem = place.problem() and dataclasses.replace(place, gpu=True).problem()
@@ -86,23 +85,23 @@ def make(
     gpu: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Made]:
-    """Make the environments that are missing, incomplete or older than their lock, two at a time.
+    """Create the environments that are missing, incomplete or older than their lock, two at a time.
 
-    Two processes may do this at once: the second waits, and finds the work done.
+    If two processes call it, the second waits and finds the environments made.
 
     Args:
-        toolchains: Which ones.
-        folder: Where; :func:`folder` when None.
-        images: The folder of the locks; those of this library when None.
-        gpu: Take the lock for machines with GPUs where a toolchain has one.
-        progress: Called with one line for each that had to be made, when it is.
+        toolchains: Their names.
+        folder: Folder of the environments; :func:`folder` when None.
+        images: Folder of the locks; those of this library when None.
+        gpu: Use the lock for machines with GPUs where a toolchain has one.
+        progress: Called with one line for each environment that was created.
 
     Returns:
-        What was done, in the order of ``toolchains``.
+        The results in the order of ``toolchains``.
 
     Raises:
-        DependencyError: uv is missing, the index does not answer, or a file is not what its hash says.
-        InputError: There is no such toolchain, or something else lies where an environment should.
+        DependencyError: uv is missing, the index does not answer, or a file does not match its hash.
+        InputError: The toolchain does not exist, or the path of an environment is occupied.
     """
     where = (folder or default_folder()).resolve()
     places = [Place(name, where, images or locks(), gpu) for name in toolchains]
@@ -135,7 +134,7 @@ def _bring_up_to_date(place: Place) -> Made:
 
 @contextmanager
 def _held(path: Path) -> Iterator[int]:
-    """Hold a lock that this process and the tools it starts share, so that it outlives a killed parent."""
+    """Hold a lock that this process and its child processes share, so that it outlives a killed parent."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -145,7 +144,7 @@ def _held(path: Path) -> Iterator[int]:
 
 
 def _build(place: Place, lock: int) -> tuple[Installed, ...]:
-    """Make one environment in place: its scripts name their interpreter, so it cannot be moved later."""
+    """Create one environment in place; its scripts name their interpreter, so it cannot be moved."""
     try:
         find_uv()  # before what is there is removed
         _clear(place, lock)
@@ -155,7 +154,7 @@ def _build(place: Place, lock: int) -> tuple[Installed, ...]:
 
 
 def _clear(place: Place, lock: int) -> None:
-    """Remove what is there. The lock's file says whose it is: a run killed early leaves no other sign."""
+    """Remove an environment. Its lock file shows that it is ours even if its creation was killed."""
     begun = os.pread(lock, 1, 0) == OURS
     if place.path.exists() and not begun and not (place.path / "pyvenv.cfg").exists():
         raise InputError(
@@ -178,7 +177,7 @@ def _link_library(place: Place) -> None:
 
 @contextmanager
 def shown(toolchains: Sequence[str]) -> Iterator[Callable[[str], None]]:
-    """Yield what prints a line as each environment is done; on a terminal something moves meanwhile."""
+    """Yield a function that prints a line per environment; a terminal shows a spinner meanwhile."""
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -190,7 +189,7 @@ def shown(toolchains: Sequence[str]) -> Iterator[Callable[[str], None]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make environments from the command line; ends with the exit codes of :mod:`trainwright.errors`."""
+    """Create environments from the command line, with the exit codes of :mod:`trainwright.errors`."""
     parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.environments")
     parser.add_argument("toolchains", nargs="*", default=TOOLCHAINS, help=f"default: {' '.join(TOOLCHAINS)}")
     parser.add_argument("--folder", type=Path, help=f"default: {default_folder()}")

@@ -1,4 +1,4 @@
-"""The reference page of the experiment file, made from its models: every key, what it takes and means."""
+"""Generate the reference page of the experiment file from its models."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ merged key by key; anything else, a list too, is replaced as a whole.
 
 
 def page() -> str:
-    """Write the page, as Markdown."""
+    """Return the page as Markdown."""
     schema = json_schema()
     named = [(name, body) for name, body in schema["$defs"].items() if "properties" in body]
     sections = [("", schema), *named]
@@ -38,13 +38,13 @@ def _section(name: str, body: dict[str, Any]) -> str:
 
 
 def _kind(body: dict[str, Any]) -> str:
-    """Return the title of one kind of model among several."""
+    """Return the title of one kind of model."""
     kind = body.get("properties", {}).get("kind", {}).get("const")
     return f"`network`, kind `{kind}`" if kind else ""
 
 
 def _named(annotation: Any) -> str:
-    """Return the name of a section's class, of one that may be absent too."""
+    """Return the name of a section's class, optional or not."""
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
     return getattr(kinds[0] if len(kinds) == 1 else annotation, "__name__", "")
 
@@ -57,13 +57,13 @@ def _rows(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _default(field: dict[str, Any]) -> str:
-    """Write a default; a section's is the defaults of its keys."""
+    """Return a key's default; empty for a section."""
     plain = not isinstance(field.get("default"), dict) and field.get("default") not in (None, [], "")
     return f"`{json.dumps(field['default'])}`" if plain else ""
 
 
 def _takes(field: dict[str, Any]) -> str:
-    """Say what values a key takes, from its part of the JSON Schema."""
+    """Return the values that a key accepts, from its JSON Schema."""
     if "$ref" in field:
         name = field["$ref"].rsplit("/", 1)[-1]
         return "any value" if name == "JsonValue" else f"a section, {name}"

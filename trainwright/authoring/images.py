@@ -1,6 +1,6 @@
-"""The images that components run in: one short name a toolchain, tagged with the library's version.
+"""The images of the components: one short name per toolchain, tagged with the library's version.
 
-No registry is named here: ``trainwright compile --registry`` puts one in front of every name.
+``trainwright compile --registry`` adds a registry to every name.
 """
 
 from trainwright import __version__
@@ -12,7 +12,7 @@ def name(toolchain: str) -> str:
 
 
 USER = 65532
-"""User and group that every image runs as; the same number stands in ``images/Dockerfile``."""
+"""User and group of every image, as in ``images/Dockerfile``."""
 
 INGEST = name("ingest")
 """Sources: object stores, databases, table formats; Beam past one machine."""

@@ -1,9 +1,9 @@
-"""Install one toolchain's packages into a virtual environment, and run uv with the settings of pip.
+"""Install a toolchain's packages into a virtual environment, and run uv with the settings of pip.
 
-``python installer.py environment TOOLCHAIN FOLDER`` makes an environment; ``python installer.py uv`` runs uv.
-The Dockerfile and the Makefile run this file by its path, before anything else is installed. So it imports
-the standard library alone: with an import of another module, an edit of that module would rebuild the largest
-layer of every image.
+``python installer.py environment TOOLCHAIN FOLDER`` creates an environment; ``python installer.py uv`` runs
+uv. The Dockerfile and the Makefile run this file by path before anything else is installed, so it imports
+only the standard library. With any other import, an edit of that module would rebuild the largest layer of
+every image.
 """
 
 import argparse
@@ -110,12 +110,12 @@ class Locks:
 
 @dataclass(frozen=True)
 class Settings:
-    """How uv is run so that it takes packages from where pip would.
+    """Settings of uv that make it use the same indexes and wheels as pip.
 
     Attributes:
         variables: Environment variables for uv.
-        no_index: pip is told to use no index; uv has an option for this, but no variable.
-        find_links: Folders and pages of wheels are configured.
+        no_index: pip uses no index; uv has an option for this, but no variable.
+        find_links: Folders or pages of wheels are configured.
     """
 
     variables: Mapping[str, str]
@@ -187,10 +187,10 @@ def _for_uv(setting: str, value: str) -> str:
 
 
 def find_uv() -> str:
-    """Return the path of uv: beside the interpreter that runs this, else on the path.
+    """Return the path of uv: beside this interpreter, else on the path.
 
     Raises:
-        InstallationError: There is none.
+        InstallationError: uv is not installed.
     """
     beside = str(Path(sys.executable).parent)
     found = shutil.which("uv", path=beside) or shutil.which("uv")
@@ -203,18 +203,18 @@ def find_uv() -> str:
 
 
 def install(locks: Locks, target: Path, *, pass_fds: Sequence[int] = ()) -> list[Installed]:
-    """Make the virtual environment of a toolchain in ``target``, where nothing is yet.
+    """Create the virtual environment of a toolchain in ``target``, which must be empty.
 
     Args:
-        locks: What it is made from.
+        locks: Its locks.
         target: Its folder.
         pass_fds: File descriptors that the tools inherit, such as a lock's.
 
     Returns:
-        What was installed without a hash.
+        The packages that were installed without a hash.
 
     Raises:
-        InstallationError: uv is missing, no index answers, or a file is not what its hash says.
+        InstallationError: uv is missing, no index answers, or a file does not match its hash.
     """
     uv, settings, python = find_uv(), pip_settings(), str(target / "bin" / "python")
     run = _runner(locks, settings, pass_fds)
@@ -291,7 +291,7 @@ def run_uv(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run one of the two commands; an error is printed with its next step."""
+    """Run one of the two commands; print an error with its next step."""
     if sys.argv[1:2] == ["uv"]:
         work: Callable[[], object] = lambda: run_uv(sys.argv[2:])  # noqa: E731
     else:

@@ -1,10 +1,9 @@
-"""What others build on: the interface of each component and pipeline, and what its change asks for.
+"""Compare the interfaces of components and pipelines between versions.
 
-``compiled/index.json`` holds the interfaces of a version, with the SHA-256 of each compiled YAML. Two of them
-compared say which part of the version must rise, as semantic versioning has it (semver.org, 2.0.0).
-
-``compiled/released/`` keeps the index of each version that is out, as ``0.1.0.json``: what the next is held
-to, without a tag or a network. ``make release`` puts it there, and nothing ever changes it.
+``compiled/index.json`` holds the interfaces of a version with the SHA-256 of each compiled YAML. The
+differences of two indexes determine which part of the version must rise by semantic versioning (semver.org,
+2.0.0). ``compiled/released/`` keeps the index of each released version, such as ``0.1.0.json``; ``make
+release`` adds it.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ PARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One difference: how much of it others notice, what it is of, and what it is."""
+    """One difference: its level, subject and description."""
 
     level: Level
     name: str
@@ -41,7 +40,7 @@ def digest(text: str) -> str:
 
 
 def of(text: str) -> dict[str, Any]:
-    """Return the interface that compiled YAML has: inputs and outputs, each with its type, and defaults."""
+    """Return the interface of compiled YAML: inputs and outputs with type and default."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     root = next(yaml.load_all(text, loader))["root"]
     return {
@@ -62,12 +61,12 @@ def _ports(definitions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def index(version: str, texts: Mapping[str, str], about: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the index of compiled YAML.
+    """Return the index of compiled YAML.
 
     Args:
-        version: Of the library.
-        texts: The YAML by its place, such as ``components/ingest.yaml``.
-        about: What else is said of a component, by its name.
+        version: Version of the library.
+        texts: The YAML by path, such as ``components/ingest.yaml``.
+        about: Further facts about a component, by name.
     """
     content: dict[str, Any] = {"schema_version": 1, "version": version} | {kind: {} for kind in KINDS}
     for place, text in sorted(texts.items()):
@@ -78,10 +77,10 @@ def index(version: str, texts: Mapping[str, str], about: Mapping[str, Mapping[st
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read an index: the file, or the one in a folder; a folder without one is read YAML by YAML.
+    """Read an index from a file or folder; without an index, read every YAML in the folder.
 
     Raises:
-        InputError: There is none, or it is none of ours.
+        InputError: There is none, or it is not such an index.
     """
     file = path / FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -101,10 +100,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def released(folder: Path) -> Path | None:
-    """Return the index of the last version that is out; None before the first.
+    """Return the index of the last released version; None before the first.
 
     Raises:
-        InputError: What lies among them is not named after its version.
+        InputError: A file is not named after its version.
     """
     kept = {_parts(path.stem): path for path in (folder / RELEASED).glob("*.json")}
     for path in kept.values():
@@ -114,7 +113,7 @@ def released(folder: Path) -> Path | None:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Return every difference between two indexes, those that break others first."""
+    """Return every difference between two indexes, breaking ones first."""
     found = [change for kind in KINDS for change in _of_kind(old[kind], new[kind], kind.removesuffix("s"))]
     return sorted(found, key=lambda change: (-LEVELS.index(change.level), change.name, change.what))
 
@@ -171,9 +170,9 @@ def level(found: list[Change]) -> Level:
 
 
 def smallest(version: str, needed: Level) -> str:
-    """Return the smallest version after one that may carry a change.
+    """Return the smallest next version for changes of a level.
 
-    Before 1.0.0, what breaks others raises the second part, and all else the third.
+    Before 1.0.0, a breaking change raises the second part, any other the third.
 
     Raises:
         InputError: The version is not three numbers.
@@ -189,7 +188,7 @@ def smallest(version: str, needed: Level) -> str:
 
 
 def require_version(old: Mapping[str, Any], new: Mapping[str, Any], found: list[Change]) -> None:
-    """Refuse a version that has risen by less than its changes ask for.
+    """Reject a version that has risen too little for its changes.
 
     Raises:
         InputError: It has.

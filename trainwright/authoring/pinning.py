@@ -1,7 +1,6 @@
-"""Images by digest: what ``make images`` wrote, put into compiled YAML, and refused where it is missing.
+"""Replace image tags in compiled YAML by the digests of ``make images``.
 
-A tag can be moved after a pipeline was reviewed, and Kubeflow's cache takes the tag for the content. A digest
-says which bytes run.
+A tag can be moved after a review, and KFP's cache compares tags. A digest says which bytes run.
 """
 
 import json
@@ -17,7 +16,7 @@ from trainwright.authoring.toolchains import Place
 from trainwright.errors import InputError
 
 _OWN = re.compile(r"(?<![\w./:-])(?:[\w.:-]+/)*trainwright/([a-z]+):[\w.-]+(?!@)\b")
-"""An image of this library by its tag, with or without a registry, wherever it stands in compiled YAML."""
+"""An image of this library by tag, with or without a registry, anywhere in compiled YAML."""
 
 _ANY = re.compile(r"(?:\S+/)?trainwright/[a-z]+[:@]\S+")
 _DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
@@ -25,14 +24,14 @@ _AGAIN = "Build and push them: make images PUSH=HOST/TEAM"
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return what a cluster pulls for each toolchain: ``HOST/TEAM/NAME@sha256:DIGEST``.
+    """Return the image of each toolchain as ``HOST/TEAM/NAME@sha256:DIGEST``.
 
     Args:
-        path: ``images.json``, which ``make images`` wrote.
+        path: ``images.json``, written by ``make images``.
 
     Raises:
-        InputError: It is not that file, or an image was not pushed, or not built from what is here now; all
-            are named.
+        InputError: The file is invalid, or an image was not pushed, or was built from other sources; all are
+            listed.
     """
     try:
         images: dict[str, dict[str, str]] = json.loads(path.read_text())["images"]
@@ -60,10 +59,10 @@ def _problems(toolchain: str, image: Mapping[str, str]) -> Iterator[str]:
 
 
 def pinned(text: str, references: Mapping[str, str]) -> str:
-    """Put the digests of images where compiled YAML has their tags.
+    """Replace image tags in compiled YAML by digests.
 
     Raises:
-        InputError: There is no digest for an image.
+        InputError: The digest of an image is missing.
     """
     missing = sorted({found[1] for found in _OWN.finditer(text)} - references.keys())
     if missing:
@@ -72,10 +71,10 @@ def pinned(text: str, references: Mapping[str, str]) -> str:
 
 
 def require_digests(texts: Iterable[str], where: str) -> None:
-    """Refuse compiled YAML in which an image is named by a tag, also one that a parameter passes on.
+    """Reject compiled YAML that names an image by tag, in parameters too.
 
     Raises:
-        InputError: Names them all.
+        InputError: Lists all.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found = {image for text in texts for image in _images(list(yaml.load_all(text, loader)))}
@@ -89,7 +88,7 @@ def require_digests(texts: Iterable[str], where: str) -> None:
 
 
 def _images(compiled: Any, key: str = "") -> Iterator[str]:
-    """Yield every image: of an executor, and of this library among constants and defaults."""
+    """Yield every image: of executors, and of this library among constants and defaults."""
     if isinstance(compiled, dict):
         for name, value in compiled.items():
             yield from _images(value, name)

@@ -1,7 +1,7 @@
-"""A compiled pipeline, read: its parameters, its steps, and which step stands on which.
+"""Read a compiled pipeline: its parameters, its steps and their dependencies.
 
-Every task gets a component of its own, named as the task is shown, so that a step's name is unique in the
-whole pipeline and says all that is needed: its folder, its policies, its place in the graph.
+Every task gets a component of its own, named as KFP displays the task, so that a step's name is unique in the
+pipeline and identifies its folder, policies and position in the graph.
 """
 
 import copy
@@ -18,7 +18,7 @@ from trainwright.errors import InputError
 
 _FUNCTION = "--function_to_execute"
 _EXPLAINS = "hold"
-"""The component that only says why a gate held the run."""
+"""The component that reports why a gate held the run."""
 
 _IMAGE = re.compile(r"(?:\S+/)?trainwright/[a-z]+[:@]\S+")
 
@@ -29,7 +29,7 @@ def toolchain_of(image: str) -> str:
 
 
 def toolchains_in(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the short names of images of this library that stand among parameters: those of a job's pods."""
+    """Yield the short names of this library's images among parameters: those of a job's pods."""
     for value in values.values():
         if isinstance(value, str) and _IMAGE.fullmatch(value):
             yield toolchain_of(value)
@@ -37,7 +37,7 @@ def toolchains_in(values: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often, and after how long, a step that failed for a passing reason is tried again."""
+    """The retry policy of a step."""
 
     count: int = 0
     backoff_s: float = 0.0
@@ -46,7 +46,7 @@ class Retry:
 
     @classmethod
     def parse(cls, policy: Mapping[str, Any]) -> "Retry":
-        """Read a compiled retry policy, whose durations are texts such as ``30s``."""
+        """Read a compiled retry policy; its durations are strings such as ``30s``."""
 
         def seconds(key: str, default: float) -> float:
             return float(str(policy.get(key, default)).removesuffix("s"))
@@ -70,15 +70,15 @@ class Step:
     Attributes:
         name: Unique in the pipeline; the name of its folder.
         image: Image reference, as compiled.
-        container: Command, arguments and variables, with their placeholders: the component's source is here.
+        container: Command, arguments and variables with placeholders; contains the component's source.
         inputs: Type of each parameter, such as ``NUMBER_INTEGER``, by name.
-        constants: Values of parameters that are fixed in the pipeline, by name.
+        constants: Parameters that the pipeline fixes, by name.
         outputs: The compiled output definitions.
-        cacheable: The pipeline allows its result to be reused.
-        closing: It is an exit handler: it runs last, whatever happened, and is never reused.
+        cacheable: Whether the pipeline allows its result to be reused.
+        closing: Whether it is an exit handler: it runs last and is never reused.
         judged: Output parameters that a condition of the pipeline reads.
-        upstream: Steps that come before it because it reads from them or waits for them.
-        timeout_s: Seconds after which it is stopped; 0 for no limit.
+        upstream: Steps that it reads from or waits for.
+        timeout_s: Time limit in seconds; 0 for none.
     """
 
     name: str
@@ -96,15 +96,15 @@ class Step:
 
     @property
     def verb(self) -> str:
-        """Name of the component that it runs: of its function; the step's own name of a container."""
+        """Name of the component's function; the step's own name for a container."""
         arguments = [str(part) for part in self.container.get("args", [])]
         return arguments[arguments.index(_FUNCTION) + 1] if _FUNCTION in arguments[:-1] else self.name
 
     @property
     def explains(self) -> bool:
-        """It is this library's ``hold``, which says why a gate held the run: other runs do not reach it.
+        """Whether it is this library's ``hold``, which only runs if a gate held the run.
 
-        A user's own function may be called ``hold`` as well, so the image is compared too.
+        The image is compared too, since a user's function may have the same name.
         """
         return self.verb == _EXPLAINS and bool(_IMAGE.fullmatch(self.image))
 
@@ -115,17 +115,16 @@ class Step:
 
     @property
     def lightweight(self) -> bool:
-        """It is a Python function whose source is in the pipeline: the only kind that runs locally."""
+        """Whether it is a Python function whose source is in the pipeline; only those run locally."""
         command = " ".join(map(str, self.container.get("command", [])))
         arguments = self.container.get("args", [])
         return "kfp.dsl.executor_main" in command and "{{$}}" in arguments
 
 
 def image_of(step: Step, parameters: Mapping[str, Any]) -> str:
-    """Return the image that a step's container is started from on one machine.
+    """Return the image of a step's container on one machine.
 
-    That of its job, if a parameter names one: the job's processes are started beside the step, which submits
-    it with what the job's image has as well.
+    If a parameter names the image of a job, that one: the job's processes are started beside the step.
     """
     images = (value for value in parameters.values() if isinstance(value, str) and _IMAGE.fullmatch(value))
     return next(images, step.image)
@@ -144,12 +143,12 @@ def producers(task: Mapping[str, Any]) -> set[str]:
 
 
 def is_closing(task: Mapping[str, Any]) -> bool:
-    """Say whether a task is an exit handler: only those are given the final status of another task."""
+    """Return whether a task is an exit handler: only those receive the final status of another task."""
     return any("taskFinalStatus" in entry for entry in task.get("inputs", {}).get("parameters", {}).values())
 
 
 def in_order(tasks: Mapping[str, Any]) -> list[str]:
-    """Return the names of a group's tasks, each after its producers and the exit handlers last."""
+    """Return the names of a group's tasks in dependency order, exit handlers last."""
     result: list[str] = []
 
     def visit(name: str) -> None:
@@ -164,12 +163,12 @@ def in_order(tasks: Mapping[str, Any]) -> list[str]:
 
 
 PREFIX = "comp-"
-"""What the name of every component in a compiled pipeline starts with."""
+"""Prefix of every component's name in a compiled pipeline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a value comes from: an argument of the pipeline (``step`` is empty) or an output of a step."""
+    """The source of a value: an argument of the pipeline (``step`` is empty) or an output of a step."""
 
     step: str
     name: str
@@ -182,8 +181,8 @@ class Pipeline:
     Attributes:
         name: As compiled.
         document: The pipeline spec; every task has a component of its own.
-        owners: For the component of every group of tasks: the group it lies in, and its task there.
-        steps: In an order in which each comes after what it stands on.
+        owners: Parent group and task, for the component of every group of tasks.
+        steps: In dependency order.
     """
 
     name: str
@@ -206,7 +205,7 @@ class Pipeline:
         return {step.name: step for step in self.steps}[name]
 
     def downstream(self, name: str) -> frozenset[str]:
-        """Return the step and every step that stands on it, directly or not."""
+        """Return the step and its direct and indirect dependents."""
         found = {name}
         for step in self.steps:
             if step.upstream & found:
@@ -233,7 +232,7 @@ class Pipeline:
         return owner
 
     def origins(self, group: str, source: Mapping[str, Any]) -> Iterator[Origin]:
-        """Follow an input of a task in ``group`` back to the arguments and outputs it can come from."""
+        """Return the arguments and outputs from which an input of a task in ``group`` can come."""
         if output := source.get("taskOutputParameter"):
             yield from self._producers(group, output["producerTask"], output["outputParameterKey"])
         elif name := source.get("componentInputParameter"):
@@ -266,7 +265,7 @@ def read(path: Path) -> Pipeline:
     """Read a compiled pipeline.
 
     Raises:
-        InputError: There is no such file, or it is not a compiled pipeline.
+        InputError: The file does not exist, or is not a compiled pipeline.
     """
     try:
         documents = list(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
@@ -288,7 +287,7 @@ def read(path: Path) -> Pipeline:
 
 
 def parse(document: Mapping[str, Any], platform: Mapping[str, Any]) -> Pipeline:
-    """Read the documents of a compiled pipeline: its spec, and its platform's settings."""
+    """Parse the documents of a compiled pipeline: its spec, and the settings of its platform."""
     owned, owners = _own_components(document)
     bare = Pipeline(name=owned["pipelineInfo"]["name"], document=owned, owners=owners)
     steps = tuple(_Reader(bare, platform).steps("", frozenset()))
@@ -296,7 +295,7 @@ def parse(document: Mapping[str, Any], platform: Mapping[str, Any]) -> Pipeline:
 
 
 def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """Give every task a component of its own, named after the task; return who owns each group."""
+    """Give every task a component of its own, named after the task; return the owner of each group."""
     result = copy.deepcopy(dict(document))
     old: dict[str, Any] = result.get("components", {})
     new: dict[str, Any] = {}
@@ -317,13 +316,13 @@ def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 
 
 def _folder_name(task_name: str, task: Mapping[str, Any]) -> str:
-    """Return the name that the pipeline shows for a task, if it can be a folder's, else the task's own."""
+    """Return the displayed name of a task if it is a valid folder name, else the task's own."""
     shown = str(task.get("taskInfo", {}).get("name", ""))
     return shown if re.fullmatch(r"[a-z0-9][a-z0-9-]*", shown) else task_name
 
 
 def _unused(name: str, group: str, taken: Mapping[str, Any]) -> str:
-    """Return ``name``, with the group's name in front where another task has the name already."""
+    """Return ``name``, prefixed with the group's name if another task has it."""
     if name in taken:
         name = f"{group}-{name.removeprefix(PREFIX)}"
     while name in taken:
@@ -332,7 +331,7 @@ def _unused(name: str, group: str, taken: Mapping[str, Any]) -> str:
 
 
 class _Reader:
-    """Reads the steps of a pipeline whose tasks have components of their own."""
+    """Reader of the steps of a pipeline whose tasks have components of their own."""
 
     def __init__(self, pipeline: Pipeline, platform: Mapping[str, Any]) -> None:
         self._pipeline = pipeline
@@ -341,7 +340,7 @@ class _Reader:
         self._platform: Mapping[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
 
     def steps(self, group: str, before: frozenset[str]) -> Iterator[Step]:
-        """Yield the steps of a group in order. ``before`` are the steps that the group itself stands on."""
+        """Yield the steps of a group in order; ``before`` are the dependencies of the group."""
         tasks = self._pipeline.tasks(group)
         done: dict[str, frozenset[str]] = {}
         for name in in_order(tasks):
@@ -357,7 +356,7 @@ class _Reader:
                 yield step
 
     def _step(self, component: str, task: Mapping[str, Any], upstream: frozenset[str]) -> Step | None:
-        """Read one task; None for an importer, which runs nothing."""
+        """Return the step of one task; None for an importer."""
         definition = self._pipeline.document["components"][component]
         label = definition["executorLabel"]
         container = self._pipeline.document["deploymentSpec"]["executors"][label].get("container")
@@ -384,7 +383,7 @@ class _Reader:
 
 
 def conditioned(pipeline: Pipeline) -> Iterator[Origin]:
-    """Yield every value that some condition of the pipeline reads."""
+    """Yield every value that a condition of the pipeline reads."""
     for group in pipeline.groups():
         for task in pipeline.tasks(group).values():
             inputs = task.get("inputs", {}).get("parameters", {})

@@ -1,7 +1,6 @@
-"""Writes a new component, small and already passing: its logic, test, wrapper, metadata and page.
+"""Create a new component with passing tests: logic, test, wrapper, metadata and page.
 
-What it writes copies a file and returns its digest, in the shape that every component has; from there it is
-changed step by step, with its test green all along.
+The generated component copies a file and returns its digest, in the shape of every component.
 """
 
 import keyword
@@ -145,7 +144,7 @@ ROW = "| [`{name}`]({name}.md) | copies a file | [interface](../../components/{n
 
 
 def checkout() -> Path:
-    """Return the repository that a component is written into.
+    """Return the repository in which a component is created.
 
     Raises:
         InputError: The library is installed, not checked out.
@@ -162,19 +161,19 @@ def checkout() -> Path:
 
 
 def component(name: str, *, noun: str, toolchain: str, root: Path | None = None) -> list[str]:
-    """Write a new component into the repository.
+    """Create a component in the repository.
 
     Args:
         name: The verb, in lower case.
-        noun: What it makes: its module in the library, and its output.
+        noun: Its product: its module in the library, and its output.
         toolchain: Short name of its image.
-        root: The repository; the one of this library when None.
+        root: The repository; that of this library when None.
 
     Returns:
-        What was written or changed, relative to the repository.
+        Files that were written or changed, relative to the repository.
 
     Raises:
-        InputError: A name cannot be used, or the component is there already. Nothing is written then.
+        InputError: A name is invalid, or the component exists. Nothing is written then.
     """
     root = root or checkout()
     values = {

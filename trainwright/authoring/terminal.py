@@ -1,4 +1,4 @@
-"""Text that commands print, and how they end: with a message, a JSON line if requested, and an exit code."""
+"""Text that commands print, and how they end: a message, a JSON line if requested, and an exit code."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ UNCHANGED = "Nothing was changed."
 
 @contextlib.contextmanager
 def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[None]:
-    """Turn an error into its message on standard error, a JSON line if asked for, and its exit code.
+    """Convert an exception to a message on standard error, a JSON line if requested, and an exit code.
 
-    An error that is not ours is a bug: its traceback is shown, and the code is 70.
+    An exception that is not a TrainwrightError is a bug: it prints its traceback and ends with 70.
 
     Args:
-        as_json: Whether an error is a JSON line on standard output, too.
-        stopped: What is true when somebody presses Ctrl-C, which ends with 40.
+        as_json: Print an error as a JSON line on standard output, too.
+        stopped: Message for Ctrl-C, which ends with 40.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[Non
 
 
 def duration(seconds: float) -> str:
-    """Write a duration: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
+    """Return a duration as text: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
     if seconds < 59.95:  # noqa: PLR2004 - what is shown as 60.0 s is a minute
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -61,7 +61,7 @@ def short_path(path: Path) -> str:
 
 
 def message(error: dict[str, Any] | Any) -> str:
-    """Write the fields of an error as its message on the screen."""
+    """Return the fields of an error as its message."""
     lines = [f"{error['error']}: {error['what']}"]
     lines += [f"  {word:<6}{error[key]}" for word, key in (("at", "where"), ("next", "hint")) if error[key]]
     return "\n".join(lines)

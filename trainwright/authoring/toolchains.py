@@ -1,4 +1,4 @@
-"""Where a toolchain's locks and its environment on this machine lie, and whether they belong together."""
+"""The locks of a toolchain and its environment on this machine."""
 
 import difflib
 import json
@@ -12,20 +12,20 @@ from trainwright.authoring.installer import STAMP, Locks
 from trainwright.errors import InputError
 
 TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher")
-"""The toolchains that components run in, the largest first: two are made at a time."""
+"""The toolchains of the components, largest first."""
 
 LIBRARY = Path(trainwright.__file__).resolve().parent
 SITE_PACKAGES = Path(f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
 
 
 def locks() -> Path:
-    """Return the folder of the toolchains' locks: the repository's, or the one inside the wheel."""
+    """Return the folder of the locks: the repository's, or the wheel's."""
     beside = LIBRARY.parent / "images"
     return beside if (beside / "kfp.lock").exists() else LIBRARY / "_images"
 
 
 def default_folder() -> Path:
-    """Return where environments lie: beside the library in a repository, else in the user's cache."""
+    """Return the folder of the environments: beside the library in a repository, else in the user's cache."""
     if locks().parent == LIBRARY.parent:
         return LIBRARY.parent / ".environments"
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -34,10 +34,10 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """One toolchain's environment on this machine, there or not.
+    """The environment of one toolchain on this machine, created or not.
 
     Raises:
-        InputError: There is no such toolchain.
+        InputError: The toolchain does not exist.
     """
 
     toolchain: str
@@ -46,7 +46,7 @@ class Place:
     gpu: bool = False  # from the second lock, where the toolchain has one for machines with GPUs
 
     def __post_init__(self) -> None:
-        """Refuse a toolchain that has no lock."""
+        """Reject a toolchain without a lock."""
         if not (self.images / self.toolchain / "requirements.lock").is_file():
             known = sorted(path.parent.name for path in self.images.glob("*/requirements.lock"))
             near = difflib.get_close_matches(self.toolchain, known, n=1)
@@ -55,12 +55,12 @@ class Place:
 
     @property
     def locks(self) -> Locks:
-        """The locks that it is made from."""
+        """Its locks."""
         return Locks(self.images, self.toolchain, self.gpu)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 over all that it is made from."""
+        """The SHA-256 of its locks."""
         return self.locks.digest
 
     @property
@@ -75,16 +75,16 @@ class Place:
 
     @property
     def stamp(self) -> Path:
-        """What it was made from, written last."""
+        """File with the digest that it was made from, written last."""
         return self.path / STAMP
 
     @property
     def link(self) -> Path:
-        """The library inside the environment: a link, so that what is edited is what runs."""
+        """The library inside the environment: a link, so that edits take effect."""
         return self.path / SITE_PACKAGES / "trainwright"
 
     def problem(self) -> str:
-        """Say why the environment cannot be used; empty when it can."""
+        """Return why the environment cannot be used; empty if it can."""
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
         try:
@@ -95,5 +95,5 @@ class Place:
 
 
 def lock_digest(toolchain: str) -> str:
-    """Return the SHA-256 over all that a toolchain's environment is made from, as its records name it."""
+    """Return the SHA-256 of a toolchain's locks, as records name it."""
     return Place(toolchain).digest

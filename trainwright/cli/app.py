@@ -1,7 +1,7 @@
-"""The command line: ``trainwright run``, ``submit``, ``schedules``, ``compile``, ``list``, ``new`` and more.
+"""The command line.
 
-Exit codes are those of :mod:`trainwright.errors`. Heavy things, kfp above all, are imported by the command
-that needs them, so that help comes at once.
+Exit codes are those of :mod:`trainwright.errors`. Commands import heavy modules themselves, kfp above all, so
+that ``--help`` answers at once.
 """
 
 import json
@@ -33,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 INTERRUPTED = 130
-"""What typer makes of Ctrl-C while it reads the command line."""
+"""Exit code of typer for Ctrl-C while it parses the command line."""
 
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
@@ -65,7 +65,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a pipeline on this machine. Each step runs under the environment of its image."""
+    """Run a pipeline on this machine, each step in the environment of its image."""
     with _reported(as_json, stopped="Nothing was run."):
         from trainwright.authoring import catalog, parameters
         from trainwright.local import console, runner
@@ -94,10 +94,10 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
 
 
 def _again(pipeline: str, runs: Path, engine: "Engine | None") -> str:
-    """Return the command that continues a run, to which ``--run ID`` is added.
+    """Return the command that resumes a run, without ``--run ID``.
 
-    Containers see the folder of the experiment file. It is named by ``--mount``: ``--config`` would replace
-    the run's arguments, also those of ``--param``, with what the file says by then.
+    With containers, ``--mount`` names the folder of the experiment file. ``--config`` would replace the run's
+    arguments, those of ``--param`` too, by the file's present content.
     """
     words = ["trainwright", "run", pipeline, *(["--runs", str(runs)] if runs != Path("runs") else [])]
     if engine:
@@ -117,7 +117,7 @@ def compile_all(
     release: Annotated[bool, typer.Option("--release", help="Refuse an image named by its tag.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder; the repository's own when absent.")] = None,
 ) -> None:
-    """Compile every component and pipeline of the repository. Their pages are written, too."""
+    """Compile every component and pipeline of the repository, and generate their pages."""
     with _reported(stopped="Files may be missing or old: compile again."):
         from trainwright.authoring import compile as compiler
         from trainwright.cli import reference
@@ -141,7 +141,7 @@ def interface_diff(
     new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what changed for others. A version that has risen by less than that asks for is refused."""
+    """Compare the interfaces of two versions. Fail if the version number rose too little for them."""
     with _reported(as_json):
         from trainwright.authoring import catalog, interfaces
 
@@ -160,7 +160,7 @@ def interface_diff(
 
 
 def list_all(as_json: Json = False) -> None:
-    """List the components and pipelines, and what each is for."""
+    """List the components and pipelines."""
     with _reported(as_json):
         from trainwright.authoring import catalog
 
@@ -187,9 +187,9 @@ def doctor(
     ca_file: options.CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Look at this machine, or at a Kubeflow. Which uses is it ready for, and what do the others need?
+    """Check this machine, or a Kubeflow installation, and list what is missing for each use.
 
-    An installation is inspected as far as the caller's rights reach; nothing is changed.
+    An installation is inspected as far as the caller's rights allow. Nothing is changed.
     """
     with _reported(as_json):
         from trainwright.local import doctor as checks
@@ -216,7 +216,7 @@ def _reject_without_host(namespace: str, token_file: Path | None, ca_file: Path 
 def _inspected(
     host: str, namespace: str, token_file: Path | None, ca_file: Path | None
 ) -> "tuple[Iterator[Finding], Callable[[Sequence[Finding]], None]]":
-    """Return what is found of an installation, and what judges it."""
+    """Return the findings about an installation, and the function that judges them."""
     from trainwright.authoring.installation import inspection
     from trainwright.authoring.submission import connection
 
@@ -229,7 +229,7 @@ def _inspected(
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
 ) -> None:
-    """Make the environments that are missing or out of date."""
+    """Create the environments that are missing or out of date."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
@@ -244,7 +244,7 @@ def cache_explain(
     step: Annotated[str, typer.Argument(help="Name of the step.")],
     runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
 ) -> None:
-    """Say why a step was reused or done again. It names each input that changed, from what to what."""
+    """Explain why a run reused or repeated a step: each input that changed, from what to what."""
     with _reported():
         from trainwright.local import cache_explanation
 
@@ -257,7 +257,7 @@ def new_component(
     noun: Annotated[str, typer.Option(help="What it makes: its module in the library.")] = "result",
     image: Annotated[str, typer.Option(help="Short name of the image that it runs in.")] = "tabular",
 ) -> None:
-    """Write a component. That is its logic, its test, its wrapper, its metadata and its page."""
+    """Create a component: its logic, test, wrapper, metadata and page."""
     with _reported(stopped="Some of its files may be there: see git status."):
         from trainwright.authoring import scaffold
 
@@ -295,7 +295,7 @@ GROUPS: Mapping[str, typer.Typer] = {
     "cache": cache,
     "new": new,
 }
-"""In the order in which help has them."""
+"""In the order of ``--help``."""
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
@@ -315,11 +315,11 @@ def about(
         bool, typer.Option("--version", callback=_told, is_eager=True, help="Say the version, and end.")
     ] = False,
 ) -> None:
-    """Training pipelines for Kubeflow Pipelines: the same on a laptop and on a cluster."""
+    """Training pipelines for Kubeflow Pipelines, the same on a laptop and on a cluster."""
 
 
 def main() -> None:
-    """Start the command line; a wrong command line ends with 10, like every other wrong input."""
+    """Start the command line. A usage error ends with 10, like all invalid input."""
     go_on_unheard()
     try:
         code = app(standalone_mode=False)

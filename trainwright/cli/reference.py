@@ -1,4 +1,4 @@
-"""The page of the command line, made from the commands themselves."""
+"""Generate the reference page of the command line."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def page() -> str:
 
 
 def commands(command: Any, name: str, above: typer.Context | None = None) -> Iterator[typer.Context]:
-    """Yield the context of each command that does something; it knows the command and its whole name."""
+    """Yield the context of each command, not of groups, with its full name."""
     context = typer.Context(command, info_name=name, parent=above)
     if isinstance(command, TyperGroup):
         for part in command.list_commands(context):
@@ -50,7 +50,7 @@ def _row(parameter: Any, context: typer.Context) -> str:
 
 
 def _named(parameter: Any, context: typer.Context) -> str:
-    """Write what to type for a parameter: a word in capitals for a value."""
+    """Return how a parameter is typed, with its value in capitals."""
     if parameter.param_type_name == "argument":
         several = " …" if parameter.nargs == -1 else ""
         return f"{parameter.metavar or parameter.name.upper()}{several}"
@@ -61,7 +61,7 @@ def _named(parameter: Any, context: typer.Context) -> str:
 
 
 def _default(parameter: Any, context: typer.Context) -> str:
-    """Write a default; a switch that is off, and what is absent, has none."""
+    """Return a default; empty for a switch that is off and for an absent value."""
     value = parameter.get_default(context)
     if value is True:
         return f"`{parameter.opts[0]}`"

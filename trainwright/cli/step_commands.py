@@ -1,4 +1,4 @@
-"""Commands that need a verb's own logic: each runs under the environment of the verb's image."""
+"""Commands that use a step's own package; each runs in the environment of the step's image."""
 
 import contextlib
 import json
@@ -29,13 +29,13 @@ SchemaFile = Annotated[Path, typer.Option("--schema", help="The reviewed schema.
 
 @schema.command("infer")
 def schema_infer(snapshot: SnapshotFolder, split: SplitName = "train") -> None:
-    """Write a first schema to standard output. It is for a person to review."""
+    """Print a first schema for review."""
     raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
 
 
 @schema.command("diff")
 def schema_diff(snapshot: SnapshotFolder, schema: SchemaFile, split: SplitName = "train") -> None:
-    """Write what the rows ask of a reviewed schema. It is a patch, with the reasons."""
+    """Print the changes to a reviewed schema that the rows require, with reasons."""
     named = (str(snapshot), "--schema", str(schema), "--split", split)
     raise typer.Exit(_verb("validate", "tfdv", "diff", *named))
 
@@ -47,7 +47,7 @@ def schema_accept(
     split: SplitName = "train",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Show that patch, ask, and write it into the schema."""
+    """Show the changes of `schema diff`, ask, and write them to the schema."""
     named = (str(snapshot), "--schema", str(schema), "--split", split, *(["--yes"] if yes else []))
     raise typer.Exit(_verb("validate", "tfdv", "accept", *named, stopped=MAY_BE_DONE))
 
@@ -59,7 +59,7 @@ def baseline_accept(
     model_promoted: Annotated[Path | None, typer.Option(help="Record of the promotion.")] = None,
     reason: Annotated[str, typer.Option(help="Why, if there is no such record.")] = "",
 ) -> None:
-    """Make the data of a run the baseline. The model that learned from it is in production by then."""
+    """Make the data of a run the baseline, once the model that learned from it is in production."""
     promoted = ["--model-promoted", str(model_promoted)] if model_promoted else []
     named = (str(run), "--to", to, *promoted, *(["--reason", reason] if reason else []))
     raise typer.Exit(_verb("validate", "tfdv", "baseline", *named, stopped=MAY_BE_DONE))
@@ -70,7 +70,7 @@ def features_plan(
     repository: Annotated[Path, typer.Argument(help="Folder with feature_store.yaml.")],
     output: Annotated[Path, typer.Option(help="File for the plan, to be reviewed.")] = Path("plan.json"),
 ) -> None:
-    """Say what applying the definitions would change. It is written down, to be reviewed."""
+    """Write the changes that applying the feature definitions would make, for review."""
     raise typer.Exit(_verb("materialize", "feast", "plan", str(repository), "--output", str(output)))
 
 
@@ -79,7 +79,7 @@ def features_apply(
     repository: Annotated[Path, typer.Argument(help="Folder with feature_store.yaml.")],
     plan: Annotated[Path, typer.Option(help="The plan that was reviewed.")] = Path("plan.json"),
 ) -> None:
-    """Apply a reviewed plan. It is refused when anything else would change by now."""
+    """Apply a reviewed plan. Fail if applying would now change anything else."""
     named = (str(repository), "--plan", str(plan))
     raise typer.Exit(_verb("materialize", "feast", "apply", *named, stopped=MAY_BE_DONE))
 
@@ -88,7 +88,7 @@ def curves(
     run: Annotated[Path, typer.Argument(help="Folder of the run, of its train step, or of a model.")],
     to: Annotated[str, typer.Option(help="MLflow's address: https://…, http://… or sqlite:///FILE.")],
 ) -> None:
-    """Bring the curves of a training to MLflow. What was sent before does not matter."""
+    """Send the curves of a training to MLflow. Repeating the command is safe."""
     sent = "Part of them may be there: the same command sends the rest."
     raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to, stopped=sent))
 
@@ -100,7 +100,7 @@ def compare(
     report: Annotated[Path | None, typer.Option(help="File for a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Compare runs, paired by seed. It says what so few of them can show."""
+    """Compare runs, paired by seed, and state the power of the comparison."""
     named = [str(run if run.exists() or not (RUNS / run).is_dir() else RUNS / run) for run in runs]
     chosen = [part for name in metric or [] for part in ("--metric", name)]
     page = ["--report", str(report)] if report else []
@@ -130,7 +130,7 @@ def model_history(
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """List every change of where versions stand. It checks the audit, and compares MLflow with it."""
+    """List every change of stages and aliases. Verify the audit and compare MLflow with it."""
     flags = [flag for flag, given in {"--json": as_json, "--offline": offline}.items() if given]
     raise typer.Exit(_promote("history", name, config, audit, uri, *flags))
 
@@ -144,7 +144,7 @@ def model_at(
     uri: Tracking = "",
     offline: Offline = False,
 ) -> None:
-    """Say which version was in production at a time. Also who put it there, and on what grounds."""
+    """Show which version was in production at a time, who promoted it, and on what evidence."""
     flags = ["--offline"] if offline else []
     raise typer.Exit(_promote("at", name, config, audit, uri, time, *flags))
 
@@ -166,7 +166,7 @@ def model_promote(
         str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
     ] = "",
 ) -> None:
-    """Bring a version to its next stage. It must have what that demands."""
+    """Promote a version to the next stage, if it meets the stage's requirements."""
     request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
     request |= {"expected": expected, "canary_verdict": canary_verdict, "data_verdict": data_verdict}
     with reported():
@@ -187,7 +187,7 @@ def model_rollback(
     uri: Tracking = "",
     out: Annotated[str, typer.Option(help="The version to be taken out, if it is still there.")] = "",
 ) -> None:
-    """Bring back the version that was in production before. Nothing is asked of it."""
+    """Move production back to the previous version, without further requirements."""
     named = ["--by", by, "--reason", reason, *(["--out", out] if out else [])]
     raise typer.Exit(_promote("rollback", name, config, audit, uri, *named, stopped=AUDITED))
 
@@ -196,7 +196,7 @@ def model_rollback(
 def model_restore(
     name: Named, by: By, reason: Reason, config: FromFile = None, audit: Audit = "", uri: Tracking = ""
 ) -> None:
-    """Set MLflow's aliases to what the audit says. Somebody has moved one by hand."""
+    """Set MLflow's aliases as the audit says, after somebody has changed one by hand."""
     named = ("--by", by, "--reason", reason)
     raise typer.Exit(_promote("restore", name, config, audit, uri, *named, stopped=AUDITED))
 
@@ -212,13 +212,13 @@ def _promote(
 
 
 def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
-    """Run a command of a verb under the environment of its image, and return its exit code.
+    """Run a command of a step's package in the environment of its image, and return its exit code.
 
     Args:
-        verb: Its package.
-        toolchain: Short name of its image.
-        arguments: Of its command line.
-        stopped: What is true when somebody presses Ctrl-C.
+        verb: The package.
+        toolchain: Short name of the image.
+        arguments: Command line arguments.
+        stopped: Message for Ctrl-C.
     """
     with reported():
         from trainwright.authoring.environments import python
@@ -237,10 +237,10 @@ def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) 
 
 @contextlib.contextmanager
 def _stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Let a process end as it does after Ctrl-C, rather than kill it; yield the signals that came meanwhile.
+    """Forward signals to a process so that it ends by itself, and yield the signals received.
 
-    A terminal sends Ctrl-C to both, and a job of CI that is cancelled only tells us. What whoever started us
-    has us ignore, as a shell does with Ctrl-C in the background, stays ignored.
+    A terminal sends Ctrl-C to both processes; CI cancels only this one. A signal that our parent made us
+    ignore, as a shell does with Ctrl-C in the background, stays ignored.
     """
     asked: list[int] = []
 

@@ -1,9 +1,9 @@
-"""Results of steps, kept by what they were made from, and given back only as they were.
+"""A content-addressed cache of step results.
 
-kfp.local's own cache is not used: its key names the path of an input, so a file that changes at its path
-gives a stale result. Here the key holds the content of every input, the component's source, the environment's
-lock and the library's source. An entry is committed by one rename, its files are read-only, and every byte is
-checked against its digest before it is used: what is broken counts as not there.
+kfp.local's own cache is not used: its key contains the path of an input, so a file that changes in place
+gives a stale result. This key contains the content of every input, the component's source, the environment's
+lock and the library's source. One rename commits an entry, its files are read-only, and every byte is
+compared with its digest before an entry is used; a corrupt entry is discarded.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from trainwright.errors import InputError
 
 
 class Digests:
-    """Digests of files, each read once for as long as it does not change."""
+    """Digests of files; each file is read again only if it changed."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int, int], str] = {}
@@ -40,12 +40,12 @@ class Digests:
     def artifact(self, path: Path) -> str:
         """Return the SHA-256 of an artifact's content: a file, or all files of a folder with their names.
 
-        A record is left out: it names times. Of a snapshot, the manifest counts by its data version, which
-        covers every file by its checksum wherever it lies; its own files count by their bytes and their
-        place in the manifest, not by name; and the listing of its source, which names places, is left out.
+        The digest leaves out the record, which contains times, and the listing of a source, which contains
+        locations. A snapshot's manifest counts by its data version, which covers every file by its checksum;
+        the snapshot's own files count by their bytes and their position in the manifest, not by name.
 
         Raises:
-            FileNotFoundError: There is nothing at the path.
+            FileNotFoundError: The path does not exist.
         """
         if path.is_file():
             return self.file(path)
@@ -59,7 +59,7 @@ class Digests:
         return digest_text(canonical(sorted(rows)))
 
     def _of_snapshot(self, files: dict[str, Path]) -> Iterator[list[str]]:
-        """Take what belongs to a snapshot out of a folder's files, and yield what it counts as."""
+        """Remove the files of a snapshot from ``files`` and yield what represents them in the digest."""
         snapshot = snapshot_in(files)
         if snapshot is None:
             return
@@ -72,7 +72,7 @@ class Digests:
 
 
 def snapshot_in(files: Mapping[str, Path]) -> Snapshot | None:
-    """Return the snapshot whose manifest is among the files of a folder; None if there is none."""
+    """Return the snapshot whose manifest is among ``files``, or None."""
     if Snapshot.FILE in files:
         with contextlib.suppress(InputError):
             return Snapshot.read(files[Snapshot.FILE])
@@ -80,10 +80,10 @@ def snapshot_in(files: Mapping[str, Path]) -> Snapshot | None:
 
 
 def gone_from(folder: Path) -> str:
-    """Name a file on this machine that a snapshot below a folder names and that is not as it was; else ''.
+    """Return the first local file of a snapshot below ``folder`` that is missing or resized, else ''.
 
-    A snapshot may keep its files outside its own folder. If they are gone, a kept manifest is no result any
-    more. Only sizes are looked at: whoever reads a file compares its checksum. Object stores are not asked.
+    A snapshot may refer to files outside its folder. Only sizes are compared here, since every reader
+    compares checksums. Object stores are not queried.
     """
     for manifest in folder.rglob(Snapshot.FILE):
         snapshot = snapshot_in({Snapshot.FILE: manifest})
@@ -102,19 +102,19 @@ def _is_record(path: Path) -> bool:
 
 
 FORM = 2
-"""Version of the key; raise it when what a key means changes."""
+"""Version of the key format. Raise it when the meaning of a key changes."""
 
 HERE = "{run}"
-"""What stands in a key or an entry for the folder of the run, which is another one each time."""
+"""Replaces the run's folder in keys and entries, so that they are equal for all runs."""
 
 READ_ONLY = 0o444
 
 LEFT_S = 86_400
-"""Seconds after which what a killed run left half-made is removed."""
+"""Age in seconds after which the temporary folders of a killed run are removed."""
 
 
 class Broken(Exception):
-    """An entry of the cache cannot be used; the text says why."""
+    """An entry of the cache is corrupt; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +128,14 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Document):
-    """The manifest of a step's result; written last, so a folder without it is no result.
+    """The manifest of a cached result. It is written last: a folder without it is not an entry.
 
     Attributes:
-        step: Name of the step that made it.
-        made: Run that made it.
+        step: Name of the step.
+        made: Run that stored it.
         files: Every file of the step's folder.
-        folders: Folders that hold no file.
-        output: What kfp reads of a step's outputs, with ``{run}`` for the run's folder.
+        folders: Empty folders.
+        output: The executor output that kfp reads, with ``{run}`` for the run's folder.
     """
 
     FILE: ClassVar[str] = "entry.json"
@@ -147,16 +147,16 @@ class Entry(Document):
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:
-    """Return the key of a result: the SHA-256 over everything it is made from.
+    """Return the cache key: the SHA-256 of everything that decides the result.
 
     Args:
-        made_from: Plain JSON data, with :data:`HERE` for the run's folder: the key is the same for all runs.
+        made_from: Plain JSON data, with :data:`HERE` for the run's folder.
     """
     return digest_text(canonical({"form": FORM, "of": made_from}))
 
 
 def moved(value: Any, here: str, there: str) -> Any:
-    """Replace one path by another in every text of JSON data."""
+    """Replace one path by another in every string of JSON data."""
     if isinstance(value, Mapping):
         return {key: moved(entry, here, there) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -165,13 +165,13 @@ def moved(value: Any, here: str, there: str) -> Any:
 
 
 class Cache:
-    """A folder of results, safe to share between runs at the same time and to delete at any time.
+    """A folder of results that several runs may share, and that may be deleted at any time.
 
     Args:
-        root: Where it lies: on the same disk as the runs, files are then linked rather than copied.
-        digests: What is known about files already.
-        link: Whether files are shared with the run by hard links. They are read-only; but the superuser can
-            write to them all the same, so a run of the superuser gets copies.
+        root: Its folder. Files are linked instead of copied if it is on the same disk as the runs.
+        digests: Digests that are already known.
+        link: Share files with the run by hard links. The superuser can write to read-only files, so a run of
+            the superuser gets copies.
     """
 
     def __init__(self, root: Path, digests: Digests, *, link: bool | None = None) -> None:
@@ -184,13 +184,13 @@ class Cache:
                     shutil.rmtree(left, ignore_errors=True)
 
     def restore(self, key: str, folder: Path, run: Path) -> dict[str, Any] | None:
-        """Put the result of a key into a step's folder, which must not exist.
+        """Copy the result of a key into a step's folder, which must not exist.
 
         Returns:
-            What kfp reads of the step's outputs, with the paths of this run; None if there is no result.
+            The executor output with the paths of this run; None if there is no entry.
 
         Raises:
-            Broken: There is a result and it is not whole; it has been removed.
+            Broken: The entry was corrupt and has been removed.
         """
         place = self._place(key)
         try:
@@ -214,7 +214,7 @@ class Cache:
         return result
 
     def store(self, key: str, folder: Path, run: Path, output: Mapping[str, Any]) -> None:
-        """Keep a step's folder as the result of a key; a result that is there already is replaced."""
+        """Store a step's folder as the result of a key, replacing an existing entry."""
         attempt = self._root / f"attempt-{uuid.uuid4().hex}"
         try:
             files = tuple(self._keep(folder, attempt / "files"))
@@ -249,7 +249,7 @@ class Cache:
             raise Broken(f"{gone}, which it stands on, is gone or was changed")
 
     def _keep(self, folder: Path, target: Path) -> Iterator[StoredFile]:
-        """Take every file of a step's folder into an entry, and make it read-only."""
+        """Move every file of a step's folder into an entry and make it read-only."""
         target.mkdir(parents=True)
         for path in sorted(folder.rglob("*")):
             if path.is_file():
@@ -268,7 +268,7 @@ class Cache:
         shutil.copyfile(source, target)
 
     def _remove(self, place: Path) -> None:
-        """Remove an entry in one step, so that nobody finds half of it."""
+        """Remove an entry by one rename, so that no reader finds half of it."""
         gone = self._root / f"gone-{uuid.uuid4().hex}"
         with contextlib.suppress(OSError):
             place.rename(gone)
@@ -276,7 +276,7 @@ class Cache:
 
 
 def _is_still(held: int, place: Path) -> bool:
-    """Tell whether an open folder is still the one at its place; while it is open, no other has its inode."""
+    """Return whether an open folder is still the one at its path; its inode is not reused meanwhile."""
     try:
         return os.path.samestat(os.fstat(held), place.stat())
     except FileNotFoundError:

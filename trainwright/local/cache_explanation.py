@@ -1,4 +1,4 @@
-"""Why a step of a run was reused or done again: which input changed, from what to what."""
+"""Explain why a run reused or repeated a step: which input changed, from what to what."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from trainwright.errors import InputError
 from trainwright.local.run_folder import OWN, Request
 
 SHOWN = 40
-"""Characters of a value that are shown; longer ones are cut."""
+"""Longest value in characters that is printed in full."""
 
 DIGEST = 64
 """Characters of a SHA-256, of which the first twelve are shown."""
@@ -40,13 +40,13 @@ REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MadeFrom(Document):
-    """What the result of a step was made from, as its key has it; kept in the run's folder.
+    """The inputs of a step's cache key, stored in the run's folder.
 
     Attributes:
         step: Name of the step's call.
-        key: The key of its result.
-        reason: Why it was reused or done: a key of :data:`REASONS`.
-        made_from: Everything that the key is the digest of, with ``{run}`` for the run's folder.
+        key: The cache key.
+        reason: Why the result was reused or computed: a key of :data:`REASONS`.
+        made_from: The data of which the key is the digest, with ``{run}`` for the run's folder.
     """
 
     FILE: ClassVar[str] = "made_from.json"
@@ -63,13 +63,8 @@ class MadeFrom(Document):
 def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
     """Explain one step of one run.
 
-    Args:
-        runs: Folder of the runs.
-        run_id: The run.
-        step: The step.
-
     Raises:
-        InputError: There is no such run, or it has not reached such a step.
+        InputError: The run does not exist, or has not reached the step.
     """
     own = _read(runs, run_id, step)
     earlier = list(_earlier(runs, run_id, step))
@@ -95,7 +90,7 @@ def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
 
 
 def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> Iterator[str]:
-    """Tell, for each parameter that is the content digest of a source, which of its files changed."""
+    """Yield, for each parameter that is the content digest of a source, which of its files changed."""
     old, new = before.made_from["parameters"], own.made_from["parameters"]
     known = listings_of(before_in) | listings_of(own_in)
     for parameter in sorted(new):
@@ -126,7 +121,7 @@ def _read(runs: Path, run_id: str, step: str) -> MadeFrom:
 
 
 def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom]]:
-    """Yield what the same step of earlier runs of the same pipeline was made from, the latest first."""
+    """Yield the inputs of the same step in earlier runs of the pipeline, latest first."""
     pipeline = Request.read(runs / run_id).pipeline
     for request in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):
         name = request.parent.name
@@ -136,7 +131,7 @@ def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what differs: its name, its old and its new value, both short enough for a line."""
+    """Yield the name, old value and new value of each input that differs, shortened to fit on a line."""
     for part in sorted(before.keys() | after.keys()):
         old, new = before.get(part), after.get(part)
         if part not in {"locks", "parameters", "artifacts"}:
@@ -148,7 +143,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 
 def _values(name: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
-    """Compare two values, key by key where both are JSON objects or texts of them."""
+    """Compare two values, key by key where both are JSON objects."""
     if old == new:
         return
     first, second = _object(old), _object(new)
@@ -180,14 +175,14 @@ def _shown(value: Any) -> str:
 
 
 FILES_SHOWN = 20
-"""Files that are named; the others are counted."""
+"""Files that are listed; the rest is counted."""
 
 DIGITS = 12
-"""Digits of a checksum that are shown."""
+"""Digits of a checksum that are printed."""
 
 
 def listings_of(folder: Path) -> dict[str, Listing]:
-    """Return every listing that the steps of a run have written, by its content digest."""
+    """Return every source listing that the steps of a run wrote, by content digest."""
     found: dict[str, Listing] = {}
     for path in sorted(folder.glob(f"*/*/{Listing.FILE}")):
         with contextlib.suppress(InputError):
@@ -197,9 +192,9 @@ def listings_of(folder: Path) -> dict[str, Listing]:
 
 
 def listing_changes(before: Listing, after: Listing) -> Iterator[str]:
-    """Yield one line a file that was changed, renamed, added or removed, and count those that were not.
+    """Yield one line per changed, renamed, added or removed file, and the number of unchanged ones.
 
-    A file that is gone and one of the same size and checksum that is new are one that was renamed.
+    A removed file and a new one with the same size and checksum are one renamed file.
     """
     old, new = dict(before.by_name), dict(after.by_name)
     lines = [

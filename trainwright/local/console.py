@@ -1,4 +1,4 @@
-"""What a person, or a program, sees of a run: one line a step, and at the end what to do next."""
+"""Print the progress of a run: one line per step, and at the end the next command; or JSON lines."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fact(task: Task) -> str:
-    """Return what the line of a step says about it."""
+    """Return the text of a step's line."""
     if task.state in {"skipped", "stopped"}:
         return {"skipped": "not run", "stopped": "stopped"}[task.state]
     if task.state == "failed":
@@ -30,12 +30,12 @@ def fact(task: Task) -> str:
 
 
 class Screen(Listener):
-    """Writes lines for a person. On a terminal it also shows what is running, and uses colour.
+    """Print a run for a person. A terminal also shows the running steps, and colour.
 
     Args:
-        stream: Where the lines go.
-        errors: Where the message of a failed run goes.
-        again: The command that runs this pipeline, to which ``--run ID`` is added.
+        stream: Standard output.
+        errors: Stream for the message of a failed run.
+        again: The command that runs this pipeline; ``--run ID`` is appended.
     """
 
     def __init__(self, stream: TextIO, errors: TextIO, again: str) -> None:
@@ -45,19 +45,19 @@ class Screen(Listener):
         self._live: Live | None = Live(stream) if stream.isatty() else None
 
     def started(self, plan: Plan) -> None:
-        """Write the headline of the run."""
+        """Print the headline of the run."""
         self._plan = plan
         self._widths = max(map(len, plan.steps)), max(map(len, plan.steps.values()))
         count = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
         self._line(f"{plan.pipeline}   {count}   {short_path(plan.folder)}\n")
 
     def task_started(self, name: str, environment: str) -> None:
-        """Show on a terminal that the step is running."""
+        """Show the step as running, on a terminal."""
         if self._live and self._plan:
             self._live.add(name, self._columns(name, environment, ""), self._plan.folder / name)
 
     def task_ended(self, task: Task) -> None:
-        """Write the line of the step."""
+        """Print the step's line."""
         if self._live:
             self._live.remove(task.step)
         when = {"cached": "cached", "skipped": "-"}.get(task.state, duration(task.seconds))
@@ -66,11 +66,11 @@ class Screen(Listener):
         self._line(line, "red" if task.state == "failed" else "yellow" if doubtful else "")
 
     def warned(self, text: str) -> None:
-        """Write a warning between the lines."""
+        """Print a warning."""
         self._line(f"  note: {text}", "yellow")
 
     def ended(self, outcome: Outcome) -> None:
-        """Write the steps that were not reached, and what comes next."""
+        """Print the steps that did not run, and the next command."""
         for task in outcome.tasks:
             if task.state == "skipped":
                 self.task_ended(task)
@@ -113,7 +113,7 @@ class Screen(Listener):
 
 
 class Live:
-    """The lines at the bottom of a terminal that say what is running, with its progress if it tells any."""
+    """The lines at the bottom of a terminal with the running steps and their progress."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -136,16 +136,16 @@ class Live:
         self._live.start()
 
     def remove(self, name: str) -> None:
-        """Show a step no longer."""
+        """Remove a step."""
         self._running.pop(name, None)
         self._live.refresh()
 
     def stop(self) -> None:
-        """Remove the lines."""
+        """Remove all lines."""
         self._live.stop()
 
     def print(self, text: str, style: str) -> None:
-        """Write a line above."""
+        """Print a line above."""
         self._console.print(text, style=style or None)
 
     def _render(self) -> "RenderableType":
@@ -161,7 +161,7 @@ class Live:
 
 
 def _progress(folder: Path) -> str:
-    """Say where a training stands, from what it writes beside its artifacts."""
+    """Return a training's progress, read from the file beside its artifacts."""
     # Attempts are numbered; the newest one counts.
     for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
         with contextlib.suppress(InputError, OSError):
@@ -174,30 +174,30 @@ def _progress(folder: Path) -> str:
 
 
 class Lines(Listener):
-    """Writes one JSON line an event, for a program."""
+    """Print one JSON line per event, for a program."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def event(self, name: str, **fields: Any) -> None:
-        """Write one event."""
+        """Print one event."""
         text = json.dumps({"event": name, **fields}, ensure_ascii=False, default=os.fspath)
         print(text, file=self._stream, flush=True)
 
     def started(self, plan: Plan) -> None:
-        """Write what is about to be done."""
+        """Print the steps of the run."""
         self.event("run_started", **(dataclasses.asdict(plan) | {"steps": list(plan.steps)}))
 
     def task_ended(self, task: Task) -> None:
-        """Write what came of a step."""
+        """Print the result of a step."""
         self.event("task_finished", **dataclasses.asdict(task))
 
     def warned(self, text: str) -> None:
-        """Write a warning."""
+        """Print a warning."""
         self.event("warning", text=text)
 
     def ended(self, outcome: Outcome) -> None:
-        """Write what came of the run."""
+        """Print the result of the run."""
         fields = dataclasses.asdict(outcome)
         fields["tasks"] = {task.step: task.state for task in outcome.tasks}
         self.event("run_finished", **fields)

@@ -1,4 +1,4 @@
-"""The container engine of this machine, docker or any that speaks its API, and the images that it has."""
+"""The container engine of this machine (docker, or podman with docker's API) and its images."""
 
 import contextlib
 import os
@@ -19,11 +19,7 @@ TIMEOUT_S = 300
 
 @contextlib.contextmanager
 def answering(where: str) -> Iterator[None]:
-    """Turn what an engine refuses, or does not answer in time, into an error of ours.
-
-    Raises:
-        DependencyError: It did.
-    """
+    """Turn an engine's error or timeout into a DependencyError."""
     from docker import errors
     from requests import RequestException
     from urllib3.exceptions import HTTPError
@@ -39,7 +35,7 @@ def answering(where: str) -> Iterator[None]:
 
 
 def foreign(where: str) -> DependencyError:
-    """Return the error for an image whose programs this machine's processor cannot run."""
+    """Return the error for an image of another processor architecture."""
     return DependencyError(
         f"{FOREIGN}: the image was built for another processor",
         where=where,
@@ -48,7 +44,7 @@ def foreign(where: str) -> DependencyError:
 
 
 def restrictions(engine: Any) -> dict[str, Any]:
-    """Return as whom containers are started, so that the caller owns what they write."""
+    """Return the user that containers run as, so that the caller owns their files."""
     user = {"user": f"{os.getuid()}:{os.getgid()}"}
     if not any("rootless" in option for option in engine.info().get("SecurityOptions") or []):
         return user
@@ -57,16 +53,16 @@ def restrictions(engine: Any) -> dict[str, Any]:
 
 
 def program(engine: Any) -> str:
-    """Return the name of the engine's command: ``podman`` or ``docker``."""
+    """Return the engine's command: ``podman`` or ``docker``."""
     parts = engine.version().get("Components") or []
     return "podman" if any("Podman" in part.get("Name", "") for part in parts) else "docker"
 
 
 def client(timeout_s: int = TIMEOUT_S) -> Any:
-    """Return a connection to the engine that ``DOCKER_HOST`` names, or to docker's usual one.
+    """Return a client of the engine that ``DOCKER_HOST`` names, or of docker's default.
 
     Args:
-        timeout_s: Seconds that it may take for one answer.
+        timeout_s: Seconds that one answer may take.
 
     Raises:
         DependencyError: No engine answers.
@@ -90,13 +86,13 @@ def client(timeout_s: int = TIMEOUT_S) -> Any:
 
 
 def identity(image: str) -> str:
-    """Return the digest by which the engine knows an image, by the name that a compiled pipeline has for it.
+    """Return the digest of an image that a compiled pipeline names.
 
-    An image of this library must have been built from the locks and the library as they are now, unless it is
-    named by a digest.
+    An image of this library must have been built from the present locks and library, unless the pipeline
+    names it by digest.
 
     Raises:
-        DependencyError: The engine does not have it, or it is older.
+        DependencyError: The engine does not have the image, or the image is older.
     """
     with contextlib.closing(client()) as engine, answering(image):
         found = _by_digest(engine, image) if "@" in image else _by_tag(engine, image)
@@ -124,21 +120,21 @@ def _by_tag(engine: Any, image: str) -> Any:
 
 
 def _by_digest(engine: Any, image: str) -> Any:
-    """Look through all of them: podman takes a name with a digest for no name when it is asked for one."""
+    """Search all images for a digest: podman does not look up a name with a digest."""
     known = engine.images.list()
     return next((one for one in known if image in (one.attrs.get("RepoDigests") or ())), None)
 
 
 def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker") -> None:
-    """Refuse an image of this library that was built from other locks, or another state of the library.
+    """Reject an image of this library that was built from other locks or another library.
 
     Args:
         image: Its name.
         labels: Its labels.
-        engine: The name of the engine's command, for the hint.
+        engine: The engine's command, for the hint.
 
     Raises:
-        DependencyError: It was.
+        DependencyError: The image is stale.
     """
     toolchain = toolchain_of(image)
     if toolchain not in toolchains.TOOLCHAINS:

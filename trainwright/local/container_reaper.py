@@ -1,8 +1,8 @@
-"""Ends the containers of a run whose own process is gone; started as a script with the run's label.
+"""Remove the containers of a run whose process was killed. It runs as a script with the run's label.
 
-The run holds its input open, and names there the folders of temporary files, one a line. When that closes,
-every container with the label is asked to stop, killed after the grace, and removed; the folders go, too.
-A run that has ended by itself, and left none, says so with its last word.
+The run keeps this script's input open and writes the folders of temporary files to it, one per line. When the
+input closes, the script stops every container with the label, kills it after the grace period, and removes it
+and the folders. A run that ended by itself and left no container writes :data:`DONE` last.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ The first process is a shell that waits for the step: it passes no signal on, an
 
 
 def unknown(error: Exception) -> bool:
-    """Say whether the engine refused because the container is gone, or just going.
+    """Return whether the engine's error means that the container is gone or being removed.
 
-    Podman answers with 500 instead of 404 when the container goes while it looks.
+    Podman answers 500 instead of 404 when the container disappears during the request.
     """
     from docker import errors
 
@@ -47,9 +47,9 @@ def unknown(error: Exception) -> bool:
 
 
 def stop(container: Any, grace_s: float) -> None:
-    """Ask a container's processes to stop, and kill them if they are there after the grace.
+    """Stop a container's processes, and kill them after the grace period.
 
-    The signal goes to the step itself, not only to the shell that kfp starts it with: a shell passes none on.
+    The signal goes to the step itself: the shell that kfp starts it with does not forward signals.
     """
     from docker import errors
     from requests import exceptions
@@ -65,7 +65,7 @@ def stop(container: Any, grace_s: float) -> None:
 
 
 def remove(container: Any) -> None:
-    """Remove a container, running or not; one that somebody else has removed is no error."""
+    """Remove a container, running or not; a missing container is not an error."""
     from docker import errors
 
     try:
@@ -76,10 +76,10 @@ def remove(container: Any) -> None:
 
 
 def end(engine: Any, label: str, grace_s: float) -> int:
-    """Stop and remove every container with a label, all at once, those that have ended too.
+    """Stop and remove every container with a label, in parallel, stopped ones too.
 
     Returns:
-        How many there were.
+        The number of containers.
     """
     # Sparse, for else each one is looked at again, and one that goes meanwhile is an error.
     found = engine.containers.list(all=True, filters={"label": label}, sparse=True)
@@ -94,9 +94,9 @@ def end(engine: Any, label: str, grace_s: float) -> int:
 
 
 def main(label: str, grace_s: float) -> None:
-    """Wait for the run to be gone; should it have left containers, end them, whenever the engine answers.
+    """Wait until the run has ended, then remove the containers that it left, until the engine answers.
 
-    The engine may be making one for a run that was killed: none is left when it was found so twice.
+    The engine may still be creating a container for a killed run, so two searches in a row must find none.
     """
     *folders, last = sys.stdin.buffer.read().split(b"\n")
     if last == DONE:

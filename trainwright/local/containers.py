@@ -1,9 +1,8 @@
-"""Runs the steps of a run in the built images, through kfp.local's DockerRunner and any engine it can reach.
+"""Run the steps of a run in containers of their images, through kfp.local's DockerRunner.
 
-kfp's function that runs a container has defects (tests/authoring/test_containers_kfp.py shows each), so that
-one is replaced, by :mod:`trainwright.local.kfp_local`. A container is started from an image that the engine
-has, by its digest; it is removed when it has ended and its exit code was read, and ends with its run, however
-that ends.
+kfp's function that starts a container has defects (tests/authoring/test_containers_kfp.py shows each), so
+:mod:`trainwright.local.kfp_local` replaces it. A container is started from a local image, by digest. It is
+removed after its exit code was read, and no container outlives its run.
 """
 
 import contextlib
@@ -25,10 +24,10 @@ from trainwright.local.invocation import Invocation
 from trainwright.local.processes import Ended
 
 LABEL = "trainwright.run"
-"""What a container is labelled with: the folder of its run."""
+"""Label of a container; its value is the run's folder."""
 
 KILLED = 137
-"""Exit code of a container that somebody removed: it did not succeed, whatever it had written."""
+"""Exit code of a container that somebody removed: the step failed, whatever it had written."""
 
 OPTIONS: Mapping[str, Any] = {
     "read_only": True,
@@ -37,17 +36,17 @@ OPTIONS: Mapping[str, Any] = {
     "tmpfs": {"/tmp": "mode=1777"},  # noqa: S108 - inside the container  # nosec B108
     "shm_size": "1g",  # what the processes of a training pass to each other
 }
-"""How every container is started: as strictly as a namespace with the profile ``restricted`` would."""
+"""Options of every container, as strict as the Pod Security profile ``restricted``."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine that a run's containers are started by, and the images it has.
+    """The container engine of a run, and its images.
 
     Attributes:
-        network: The engine's network that containers join, such as ``host``; empty for its usual one.
-        seen: What they see besides the run and what its arguments name, and whether they may write there.
-        variables: Environment variables that they get, such as a password: they are written down nowhere.
+        network: Network that containers join, such as ``host``; empty for the engine's default.
+        seen: Paths to mount besides the run and its arguments, and whether they are writable.
+        variables: Environment variables to pass on, such as a password. They are never written to disk.
     """
 
     network: str = ""
@@ -56,23 +55,23 @@ class Engine:
     _found: dict[str, str] = field(default_factory=dict)
 
     def identity(self, image: str) -> str:
-        """Return the digest by which the engine knows an image, looked up once.
+        """Return the digest of an image, cached.
 
-        An image of this library must have been built from the locks and the library as they are now, unless
-        it is named by a digest.
+        An image of this library must have been built from the present locks and library, unless it is named
+        by digest.
 
         Raises:
-            DependencyError: The engine does not have it, or it is older.
+            DependencyError: The engine does not have the image, or the image is older.
         """
         if image not in self._found:
             self._found[image] = container_engine.identity(image)
         return self._found[image]
 
     def require(self, steps: Iterable[Step]) -> None:
-        """Refuse a run for which an image is missing.
+        """Reject a run for which an image is missing.
 
         Raises:
-            DependencyError: Names the first.
+            DependencyError: Names the first missing image.
         """
         for step in steps:
             self.identity(image_of(step, step.constants))
@@ -81,13 +80,13 @@ class Engine:
     def started(
         self, folder: Path, arguments: Mapping[str, Any], *, grace_s: float, lock: int
     ) -> Iterator["Containers"]:
-        """Yield what starts the containers of one run; when it is left, none of them is.
+        """Yield the containers of one run; on exit none is left.
 
         Args:
             folder: The run's folder.
-            arguments: The pipeline's arguments: what they name on this machine is mounted.
-            grace_s: Seconds that a step has to stop by itself.
-            lock: Descriptor that holds the run's folder; the warden keeps it until no container is left.
+            arguments: The pipeline's arguments; the paths in them are mounted.
+            grace_s: Seconds between asking a step to stop and killing it.
+            lock: Descriptor that holds the run's folder; the reaper keeps it until no container is left.
         """
         seen = {**self.seen, **mounts_of(arguments, folder.resolve())}
         own = Containers(self, folder.resolve(), seen, grace_s)
@@ -96,13 +95,13 @@ class Engine:
 
 
 class Containers:
-    """Starts the containers of one run, and ends them with it.
+    """Start the containers of one run, and stop them with it.
 
     Args:
-        engine: What starts them.
+        engine: The container engine.
         folder: The run's folder.
-        seen: What they see of this machine, and whether they may write there.
-        grace_s: Seconds that a step has to stop by itself.
+        seen: Mounted paths, and whether they are writable.
+        grace_s: Seconds between asking a step to stop and killing it.
     """
 
     def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], grace_s: float) -> None:
@@ -118,7 +117,7 @@ class Containers:
 
     @contextlib.contextmanager
     def watched(self, lock: int) -> Iterator[None]:
-        """Start the process that ends what is left when this one is gone; end what one before has left."""
+        """Start the reaper for this run, and remove containers that an earlier process of the run left."""
         with (
             contextlib.closing(container_engine.client()) as engine,
             container_engine.answering(str(self._folder)),
@@ -140,7 +139,7 @@ class Containers:
                 guard.communicate(b"" if self._left else container_reaper.DONE, timeout=self._grace_s)
 
     def options(self) -> dict[str, Any]:
-        """Return what kfp's DockerRunner passes on for every container; the caller owns what they write."""
+        """Return the options that kfp's DockerRunner passes to every container; the caller owns the files."""
         with (
             contextlib.closing(container_engine.client()) as engine,
             container_engine.answering(str(self._folder)),
@@ -150,7 +149,7 @@ class Containers:
         return {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
 
     def run(self, call: Invocation, scratch: str) -> Ended:
-        """Run one attempt of a step in a container; what it writes is appended to the step's log.
+        """Run one attempt of a step in a container, and append its output to the step's log.
 
         Args:
             call: The step's call.
@@ -184,13 +183,13 @@ class Containers:
                 self._guard.stdin.flush()
 
     def made_from(self, call: Invocation) -> dict[str, str]:
-        """Return the digest of the image that the step's container is started from."""
+        """Return the digest of the step's image."""
         image = image_of(call.step, call.parameters)
         return {image: self._engine.identity(image)}
 
     @contextlib.contextmanager
     def _created(self, call: Invocation, scratch: str) -> Iterator[Any]:
-        """Make a container, not started yet, that a signal to the run reaches; remove it in the end."""
+        """Create a container that a signal to the run stops; remove it on exit."""
         given = call.container
         image = self._engine.identity(image_of(call.step, call.parameters))
         writable = next(iter(given.volumes.values()), {}).get("mode", "rw")  # kfp knows whether it says z
@@ -219,9 +218,9 @@ class Containers:
         self._stop(container)
 
     def stop(self, again: bool) -> None:
-        """Ask every container to stop, and kill what is left after the grace; without a grace if asked again.
+        """Stop every container, and kill it after the grace period; at once if ``again``.
 
-        Returns at once: a signal's handler calls it.
+        It returns at once, since a signal handler calls it.
         """
         self._cancelled = True
         for container in tuple(self._live.values()):
@@ -232,9 +231,9 @@ class Containers:
 
 
 def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
-    """Append to the log what a container writes until it ends; return its exit code.
+    """Append a container's output to the log until it ends; return its exit code.
 
-    Podman answers a wait for a container that was removed meanwhile with 0: the engine is asked once more.
+    Podman answers 0 to a wait for a container that was removed meanwhile, so the exit code is read once more.
     """
     from docker import errors
 
@@ -253,17 +252,17 @@ def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
 
 
 def _last(log: Path) -> str:
-    """Return the end of a log."""
+    """Return the last bytes of a log."""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 200))
         return stream.read().decode(errors="replace").strip()
 
 
 def variables(names: Sequence[str]) -> dict[str, str]:
-    """Return the variables of this process that containers get too; each is asked for by its name.
+    """Return the named environment variables of this process.
 
     Raises:
-        InputError: There is none of that name here.
+        InputError: One is not set.
     """
     missing = [name for name in names if name not in os.environ]
     if missing:
@@ -301,14 +300,14 @@ _PATTERN = re.compile(r"[*?\[{]")
 
 
 def requested_mounts(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
-    """Return what containers see besides the arguments' paths, and whether they may write there.
+    """Return the paths of ``--mount`` and of the experiment file, and whether they are writable.
 
     Args:
-        texts: ``PATH``, or ``PATH:rw`` for one that can be written to.
+        texts: ``PATH``, or ``PATH:rw`` for a writable one.
         config: The experiment file, if there is one.
 
     Raises:
-        InputError: There is no such path, or it has a colon.
+        InputError: A path does not exist, or contains a colon.
     """
     beside = config.resolve().parent if config else None
     found = {beside: False} if beside and is_data(beside) else {}
@@ -323,7 +322,7 @@ def requested_mounts(texts: Sequence[str], config: Path | None) -> dict[Path, bo
 
 
 def is_data(path: Path) -> bool:
-    """Say whether a path may be seen without being asked for: no home, no folder of the system, no socket."""
+    """Return whether a path may be mounted unasked: no home, no system folder, no socket."""
     try:
         places = {path, path.resolve()}
         there = path.is_dir() or path.is_file()
@@ -334,7 +333,7 @@ def is_data(path: Path) -> bool:
 
 
 def _written(found: dict[Path, bool]) -> dict[Path, bool]:
-    """Refuse a path that cannot be written down for an engine, which separates with colons."""
+    """Reject a path with a colon, which separates the parts of a mount."""
     for path in found:
         if ":" in str(path):
             raise InputError("containers cannot see a path with a colon", where=str(path), hint="Rename it.")
@@ -342,18 +341,16 @@ def _written(found: dict[Path, bool]) -> dict[Path, bool]:
 
 
 def mounts_of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
-    """Return the folders and files that a run's containers see.
+    """Return the folders and files that a run's containers see, and whether they are writable.
+
+    A folder that a step writes to is created if it is missing; otherwise the engine would create it as root.
 
     Args:
-        arguments: The pipeline's arguments; texts that are JSON are looked into.
+        arguments: The pipeline's arguments; JSON in strings is searched too.
         folder: The run's folder.
 
-    Returns:
-        For each path, whether it can be written to. A folder that a step keeps things in is made if it is not
-        there, else the engine would make it, as the superuser's.
-
     Raises:
-        InputError: A step would keep things in a folder of the system, or a path has a colon.
+        InputError: A step would write to a system folder, or a path contains a colon.
     """
     found = {folder: True}
     for name, text in _texts(arguments):

@@ -1,4 +1,4 @@
-"""Runs one step: from the cache if its result is there, else its process, as often as its policy allows."""
+"""Run one step: restore it from the cache, or start its process as often as its retry policy allows."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +18,18 @@ from trainwright.local.processes import Ended, Processes
 from trainwright.local.run_folder import Task
 
 RETRYABLE = frozenset({20, 21, 40, 41})
-"""Exit codes after which the compiled retry policy is followed; after any other, trying again is no use."""
+"""Exit codes after which the compiled retry policy applies."""
 
 _HOMES = ".*.job-*"
-"""What launchers call the folders of jobs that they have not finished, beside the outputs of their step."""
+"""Pattern of the job directories that launchers keep beside the outputs of their step."""
 
 
 class Machine(Protocol):
-    """Where the environments of the toolchains are found; :class:`Environments` is the real one."""
+    """The environments of the toolchains. :class:`Environments` is the implementation."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Toolchains that there is an environment for, made or not."""
+        """Toolchains with an environment here, made or not."""
         ...
 
     def python(self, toolchain: str) -> Path:
@@ -37,19 +37,19 @@ class Machine(Protocol):
         ...
 
     def lock_digest(self, toolchain: str) -> str:
-        """Return the digest of what a toolchain's environment is made from."""
+        """Return the digest of the locks of a toolchain's environment."""
         ...
 
     def library_digest(self) -> str:
-        """Return the digest of the library that steps run."""
+        """Return the digest of the library that steps import."""
         ...
 
 
 def require(machine: Machine, steps: Sequence[Step]) -> None:
-    """Look for the environments of all steps, and of the jobs that they start.
+    """Check the environments of all steps and of the jobs that they start.
 
     Raises:
-        DependencyError: One is not there, or is older than its lock.
+        DependencyError: An environment is missing, or older than its lock.
     """
     for step in steps:
         for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
@@ -57,19 +57,19 @@ def require(machine: Machine, steps: Sequence[Step]) -> None:
 
 
 class Place(Protocol):
-    """Where the steps of a run are started, one attempt at a time."""
+    """An executor of single attempts: processes of this machine, or containers."""
 
     def run(self, call: Invocation, scratch: str) -> Ended:
         """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
         ...
 
     def made_from(self, call: Invocation) -> dict[str, str]:
-        """Return the digests of what the step's packages, and those of its job, come from."""
+        """Return the digests of the packages of the step, and of its job."""
         ...
 
 
 class Environments:
-    """The environments that :mod:`trainwright.authoring.environments` makes."""
+    """The environments of :mod:`trainwright.authoring.environments`."""
 
     names: Sequence[str] = TOOLCHAINS
 
@@ -82,12 +82,12 @@ class Environments:
         return environments.lock_digest(toolchain)
 
     def library_digest(self) -> str:
-        """Return the digest of this library, which every environment has a link to."""
+        """Return the digest of this library, to which every environment has a link."""
         return tracking.library_digest()
 
 
 class Here:
-    """Starts steps as processes of this machine, each under the environment of its image."""
+    """Start steps as processes of this machine, each in the environment of its image."""
 
     def __init__(self, machine: Machine, processes: Processes) -> None:
         self._machine, self._processes = machine, processes
@@ -99,21 +99,21 @@ class Here:
         return self._processes.run(call.command, variables, call.log, call.step.timeout_s)
 
     def made_from(self, call: Invocation) -> dict[str, str]:
-        """Return the digests of the locks of the step's environment and of every one a parameter names."""
+        """Return the digests of the locks of the step's environment and of those that a parameter names."""
         toolchains = {call.step.toolchain, *toolchains_in(call.parameters)}
         return {name: self._machine.lock_digest(name) for name in toolchains}
 
 
 class Execution:
-    """Runs the steps of one run.
+    """Run the steps of one run.
 
     Args:
         folder: The run's folder.
-        place: Where steps are started.
+        place: Where attempts are started.
         processes: The run's processes.
-        library: Digest of the library that steps run; it is in every key.
-        reusable: Steps whose result may be taken from the cache.
-        warn: Told what is not as it should be.
+        library: Digest of the library; part of every cache key.
+        reusable: Steps whose result may come from the cache.
+        warn: Called with a warning.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Execution:
         """Run a step, or reuse its result.
 
         Raises:
-            TrainwrightError: It could not be started, or its outputs cannot be used.
+            TrainwrightError: The step could not be started, or its outputs are invalid.
         """
         call.require_short()
         made_from = self._made_from(call)
@@ -162,7 +162,7 @@ class Execution:
         return _task(call, output, "done", attempts)
 
     def _made_from(self, call: Invocation) -> dict[str, Any]:
-        """Return everything that decides about a step's result; nothing for a result that is not kept."""
+        """Return everything that decides the step's result; empty for a result that is not cached."""
         artifacts = call.input_digests(self._digests)
         if call.step.closing or artifacts is None:
             return {}
@@ -178,10 +178,9 @@ class Execution:
         return dict(moved(made_from, str(self._folder), HERE))
 
     def _cache(self, call: Invocation, made_from: Mapping[str, Any]) -> tuple[Cache | None, str]:
-        """Return where the step's result is kept, and under which key; None for one that is not kept.
+        """Return the cache of the step's result, and its key; None for a result that is not cached.
 
-        The result of a step that may not be reused is kept in the folder of its own run, so that a run which
-        was stopped can go on from there.
+        A run stores the result of a step that must not be reused in its own folder, to be able to resume.
         """
         if not made_from:
             return None, ""
@@ -190,14 +189,14 @@ class Execution:
         return self._finished, key_of({**made_from, "call": call.name})
 
     def _note(self, made_from: MadeFrom) -> None:
-        """Keep what ``trainwright cache explain`` tells; the run does not depend on it."""
+        """Write the data of ``trainwright cache explain``; the run does not depend on it."""
         try:
             made_from.keep(self._folder)
         except OSError as problem:
             self._warn(f"what {made_from.step} is made from was not written down: {problem}")
 
     def _reused(self, cache: Cache | None, key: str, call: Invocation) -> tuple[dict[str, Any] | None, str]:
-        """Return the kept output if there is one and it may be used, and why it was or was not."""
+        """Return the cached output if it may be used, and the reason why it was or was not."""
         if cache is None:
             return None, "never cached"
         if call.step.name not in self._reusable:
@@ -213,10 +212,10 @@ class Execution:
         return output, "reused"
 
     def _attempts(self, call: Invocation) -> tuple[int, dict[str, Any]]:
-        """Run the step's process until it succeeds or is not to be tried again.
+        """Run the step's process until it succeeds or must not be retried.
 
         Returns:
-            How often it was started, and the error of the last time; empty if it succeeded.
+            The number of attempts, and the error of the last one; empty if it succeeded.
         """
         retry = call.step.retry
         for attempt in range(retry.count + 1):
@@ -239,9 +238,9 @@ class Execution:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an attempt has left, but for the log: the next finds what a new pod would find.
+    """Remove the files of an attempt but its log, as a new pod would not see them.
 
-    That is, on a volume, the homes of jobs, which a job that is started again goes on from.
+    Job directories stay: they are on a volume, from which a restarted job resumes.
     """
     for path in folder.iterdir():
         if path.name != run_folder.LOG and not path.match(_HOMES):
@@ -249,7 +248,7 @@ def _clear(folder: Path) -> None:
 
 
 def _bring_back(place: Path, folder: Path) -> None:
-    """Put what was set aside where the step's process finds it."""
+    """Move the files of :func:`_set_aside` back."""
     if place.exists():
         for path in place.iterdir():
             path.rename(folder / path.name)
@@ -257,7 +256,7 @@ def _bring_back(place: Path, folder: Path) -> None:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Remove a step's folder, but for the homes of unfinished jobs; return where these are now."""
+    """Remove a step's folder except unfinished job directories; return where these are now."""
     place = folder.with_name(f".{folder.name}.unfinished")
     for home in folder.glob(_HOMES):
         place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Why a step failed: what it said itself, what its end tells, or what stood in its way here."""
+"""Determine why a step failed: from its own error line, its exit code, or an exception here."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ from trainwright.local.run_folder import Task
 
 TAIL_BYTES = 65_536
 KILLED = {-1, -2, -9, -15, 129, 130, 137, 143}
-"""Exit codes of a process that was stopped from outside, as the shell and as Python write them."""
+"""Exit codes of a process that a signal ended, as written by the shell and by Python."""
 
 DOCUMENTED = {kind.code: kind for kind in errors.TrainwrightError.__subclasses__()}
 
 
 def failure(call: Invocation, ended: Ended) -> dict[str, Any]:
-    """Say why a step failed: the one line it printed itself, or what its end tells.
+    """Return the error of a step: the line it printed, or one derived from its exit code.
 
     Returns:
         The fields of :func:`trainwright.errors.as_record`.
@@ -43,9 +43,9 @@ def failure(call: Invocation, ended: Ended) -> dict[str, Any]:
 
 
 def broken(call: Invocation, error: Exception) -> Task:
-    """Return what is known of a step that could not be started or whose outputs cannot be used.
+    """Return the result of a step that could not be started or whose outputs are invalid.
 
-    The traceback of a bug goes to the step's log.
+    The step's log gets the traceback of a bug.
     """
     ours = errors.as_ours(error)
     if ours is None:
@@ -56,7 +56,7 @@ def broken(call: Invocation, error: Exception) -> Task:
 
 
 def failed(call: Invocation, error: dict[str, Any], attempts: int = 0) -> Task:
-    """Return what is known of a step that failed."""
+    """Return the result of a failed step."""
     return Task(
         step=call.name,
         state="failed",

@@ -1,4 +1,4 @@
-"""One call of a step: what kfp.local hands over, made into what is run, and what comes back."""
+"""One call of a step: convert kfp.local's call to a command, and read the step's outputs."""
 
 import contextlib
 import functools
@@ -24,17 +24,17 @@ MAX_ARGUMENT = 131_072
 """Longest single argument of a process on Linux, in bytes, with its closing zero."""
 
 ENDINGS = {"system.HTML": ".html", "system.Markdown": ".md"}
-"""What the name of an artifact's file ends with, by the artifact's type."""
+"""File name extension of an artifact, by its type."""
 
 UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "_KFP_RUNTIME")
-"""Variables of this process that would reach into the environment of a step."""
+"""Environment variables of this process that would affect a step's Python."""
 
 KEEP_WAITING = "trap : TERM INT HUP\n"
-"""Lets the shell that kfp starts a step with wait for a step that is saving its state."""
+"""Makes the shell that kfp starts a step with wait while the step saves its state."""
 
 
 def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the metadata of an artifact without what its own documents say as well."""
+    """Return an artifact's metadata without the facts that its documents contain too."""
     metadata = dict(artifact.get("metadata", {}))
     try:
         repeated = facts_of(path) if path.is_dir() else {}
@@ -45,16 +45,16 @@ def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One call of a step, ready to be run.
+    """One call of a step.
 
     Attributes:
         step: The step.
-        name: Name of this call; ``train.2`` is the third turn of a loop.
-        folder: Where its log and its artifacts go.
-        command: What to run.
-        variables: Variables that the pipeline sets.
-        data: The executor input, as the component gets it.
-        container: What its container is started with, where it runs in one.
+        name: Name of this call; ``train.2`` is the third iteration of a loop.
+        folder: Folder of its log and its artifacts.
+        command: Its command line.
+        variables: Environment variables that the pipeline sets.
+        data: The executor input that the component receives.
+        container: Volumes and options of its container, if it runs in one.
     """
 
     step: Step
@@ -67,7 +67,7 @@ class Invocation:
 
     @property
     def log(self) -> Path:
-        """The file with all that it writes."""
+        """The file with its output."""
         return self.folder / LOG
 
     @property
@@ -78,14 +78,14 @@ class Invocation:
 
     @property
     def executor_output(self) -> Path:
-        """Where kfp reads its outputs."""
+        """The file from which kfp reads its outputs."""
         return Path(self.data["outputs"]["outputFile"])
 
     def input_digests(self, digests: Digests) -> dict[str, Any] | None:
-        """Return type, metadata and content digest of each input artifact; None if one lies elsewhere.
+        """Return type, metadata and content digest of each input artifact; None if one is elsewhere.
 
-        An artifact without a file, such as metrics, is its metadata. Facts that repeat the artifact's own
-        documents do not count: they name what it was made from, which the content leaves out on purpose.
+        An artifact without a file, such as metrics, is its metadata. Facts from the artifact's own documents
+        are left out: they name its origin, which the content deliberately does not.
         """
         found: dict[str, Any] = {}
         for name, group in self.data.get("inputs", {}).get("artifacts", {}).items():
@@ -99,7 +99,7 @@ class Invocation:
         return found
 
     def require_short(self) -> None:
-        """Refuse parameters that do not fit into an argument of a process.
+        """Reject parameters that do not fit into a process argument.
 
         Raises:
             InputError: They are too long together.
@@ -116,13 +116,13 @@ class Invocation:
 
 
 def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invocation:
-    """Make a call of kfp.local into what is run.
+    """Convert a call of kfp.local.
 
     Args:
-        call: What kfp.local hands over.
-        pipeline: The pipeline, which knows the step.
+        call: The call.
+        pipeline: The pipeline of the step.
         folder: The run's folder.
-        root: Folder of kfp's own files, which says which step and which turn of a loop this is.
+        root: Folder of kfp's files, whose names identify the step and the iteration of a loop.
     """
     place = call.command.index("--executor_input") + 1
     data = json.loads(call.command[place])
@@ -150,7 +150,7 @@ def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invo
 
 
 def _restore_values(data: dict[str, Any], step: Step) -> None:
-    """Fill in f-strings, and make whole numbers integers again, as a cluster's launcher has them."""
+    """Fill in f-strings and turn integral floats into integers, as KFP's launcher does on a cluster."""
     inputs = data.setdefault("inputs", {})
     values = inputs.setdefault("parameterValues", {})
     inputs["parameterValues"] = {
@@ -161,7 +161,7 @@ def _restore_values(data: dict[str, Any], step: Step) -> None:
 
 
 def _places(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Yield every output artifact and where it goes: a name that a person, and a browser, understands."""
+    """Yield every output artifact and its path, whose name a person and a browser understand."""
     for name, group in data["outputs"].get("artifacts", {}).items():
         for artifact in group["artifacts"]:
             yield artifact, folder / (name + ENDINGS.get(artifact["type"].get("schemaTitle", ""), ""))
@@ -170,8 +170,8 @@ def _places(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[dict[str, A
 def variables(python: Path, given: Mapping[str, str], scratch: str) -> dict[str, str]:
     """Return the environment variables of a step: ours, with its toolchain first on the path.
 
-    ``python3`` in a command, a parameter or a path is never rewritten; the path decides what it is. Neither
-    the folder we run in nor our own Python's settings reach into the step's imports.
+    ``python3`` in a command is never rewritten; the path decides which one it is. Neither the working
+    directory nor settings of our own Python affect the step's imports.
 
     Args:
         python: Interpreter of its toolchain.
@@ -191,10 +191,10 @@ def variables(python: Path, given: Mapping[str, str], scratch: str) -> dict[str,
 
 
 def read_output(call: Invocation) -> dict[str, Any]:
-    """Read what a step has given back: its executor output, and parameters that it wrote to files.
+    """Read the executor output of a step, and the parameters that it wrote to files.
 
     Raises:
-        InputError: An output would be misread by kfp.local.
+        InputError: kfp.local would misread an output.
     """
     written = call.executor_output.read_text() if call.executor_output.exists() else "{}"
     executor = json.loads(written, parse_constant=partial(_refuse, call))
@@ -224,7 +224,7 @@ def _refuse(call: Invocation, number: str) -> None:
 
 
 def write_output(call: Invocation, output: Mapping[str, Any]) -> None:
-    """Put the outputs of a reused result where kfp reads them."""
+    """Write the outputs of a cached result where kfp reads them."""
     call.executor_output.parent.mkdir(parents=True, exist_ok=True)
     call.executor_output.write_text(json.dumps(output["executor"]))
     for name, text in output["files"].items():
@@ -249,16 +249,16 @@ def artifacts(call: Invocation, output: Mapping[str, Any]) -> dict[str, Output]:
 
 
 PACE = {"ingest": ("data", "runner", "workers")}
-"""By component: a parameter that holds a section, and the key in it that changes not one byte of the result.
+"""By component: a section parameter and its key that affects only speed, not one byte of the result.
 
-tests/ingest/test_runner.py holds ``ingest`` to it: the same bytes by any number of workers.
+tests/ingest/test_runner.py checks it for ``ingest``: the same bytes with any number of workers.
 """
 
 
 def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a step's call, without what only says how fast it is to work.
+    """Return a step's parameters without those that affect only its speed.
 
-    A value without that key stays as it is: a needless miss, never a wrong hit.
+    A parameter that is not such JSON stays: that costs a cache miss, never a wrong hit.
     """
     kept = dict(parameters)
     for verb, (parameter, part, key) in PACE.items():
@@ -271,7 +271,7 @@ def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_ours(step: Step, verb: str) -> bool:
-    """Say whether a step runs a component of this library, to the letter: command, source, arguments."""
+    """Return whether a step runs exactly a component of this library: command, source, arguments."""
     if step.container.get("args", [])[-1:] != [verb]:
         return False
     path = catalog.folder() / catalog.COMPONENTS / f"{verb}.yaml"
@@ -285,5 +285,5 @@ def _container(path: Path, _written_ns: int) -> Mapping[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a value that is a JSON object; an empty one for anything else."""
+    """Return a JSON object, parsed if it is a string; empty for anything else."""
     return value if isinstance(value, dict) else {}

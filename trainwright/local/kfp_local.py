@@ -1,8 +1,8 @@
-"""The one file that touches kfp.local: it runs a pipeline spec, and hands every task to us.
+"""The adapter to kfp.local, the only module that touches its internals.
 
-kfp.local offers no way to say how a task is run. It looks its task handler up by name each time, so one
-public class is replaced for the time of a run, and for steps in containers one public function, by which its
-DockerRunner starts them. tests/authoring/test_kfp.py holds every behaviour relied on.
+kfp.local has no interface for executing tasks differently. It looks up its task handler by name for each
+task, so this module replaces one public class during a run, and for containers one public function of its
+DockerRunner. tests/authoring/test_kfp.py pins every behaviour that it relies on.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from typing import Any, TextIO
 from trainwright.errors import DependencyError, InternalError
 
 VERSIONS = ("2.17.",)
-"""Versions of kfp that the contract tests have been run with."""
+"""Versions of kfp that passed the contract tests."""
 
 ALONE = threading.Lock()
-"""kfp.local keeps its configuration and its logging in globals: one run at a time in a process."""
+"""kfp.local keeps configuration and logging in globals: one run at a time per process."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNSURE = ("Condition evaluation failed", "Could not resolve", "Unknown items type", "Failed to get artifact")
-"""What kfp.local logs when it skips a branch or a loop because it could not work out what was asked."""
+"""Prefixes of log lines by which kfp.local skips a branch or loop that it could not evaluate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """What kfp's DockerRunner has put together for a container: volumes, and options as it was given them."""
+    """Volumes and options of a container, as kfp's DockerRunner passes them."""
 
     volumes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One task, as kfp.local hands it over: every placeholder is filled in."""
+    """One task from kfp.local, with all placeholders filled in."""
 
     image: str
     command: tuple[str, ...]
@@ -63,15 +63,15 @@ def run(
     Args:
         document: The pipeline spec, as plain data.
         arguments: Its arguments.
-        execute: Runs one task, and says whether it succeeded; it must not raise. In a loop it is called
-            from two threads.
-        root: Folder for kfp's own files; ``kfp.log`` in it gets everything that kfp says.
-        containers: Run with kfp's DockerRunner and these options for every container; without when None.
+        execute: Runs one task and returns whether it succeeded; it must not raise. Loops call it from two
+            threads.
+        root: Folder for kfp's files; ``kfp.log`` in it gets all output of kfp.
+        containers: Options of kfp's DockerRunner; None to run without containers.
 
     Raises:
-        Failed: A task did not succeed.
-        InternalError: kfp.local could not go on, or left something out without saying so.
-        DependencyError: This is a version of kfp that has not been tried.
+        Failed: A task failed.
+        InternalError: kfp.local failed, or skipped a part without an error.
+        DependencyError: This version of kfp is untested.
     """
     kfp = _kfp()
     from google.protobuf import json_format
@@ -116,11 +116,11 @@ def _kfp() -> str:
 
 @contextlib.contextmanager
 def _replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
-    """Replace kfp's task handler, and put it and kfp's configuration back afterwards."""
+    """Replace kfp's task handler, and restore it and kfp's configuration afterwards."""
     from kfp.local import config, status, subprocess_task_handler, task_handler_interface
 
     class Handler(task_handler_interface.ITaskHandler):  # type: ignore[misc]
-        """Hands a task over instead of running it."""
+        """Pass a task on instead of running it."""
 
         def __init__(
             self,
@@ -147,7 +147,7 @@ def _replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _containers_replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
-    """Replace the function by which kfp's DockerRunner starts a container, if docker's package is there."""
+    """Replace the function by which kfp's DockerRunner starts a container, if docker is installed."""
     try:
         from kfp.local import docker_task_handler
     except ImportError:
@@ -176,10 +176,10 @@ def _containers_replaced(execute: Callable[[Call], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet(stream: TextIO) -> Iterator[list[str]]:
-    """Send what kfp prints and logs to ``stream``; yield what it says when it leaves something out.
+    """Redirect the output and log of kfp to ``stream``; yield the lines about skipped parts.
 
-    kfp.local swaps the handlers of the root logger, and does not always put them back. A filter of the logger
-    itself sees every record all the same.
+    kfp.local replaces the handlers of the root logger and does not always restore them. A filter on the
+    logger sees every record in any case.
     """
     import builtins
 

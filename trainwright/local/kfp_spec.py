@@ -1,7 +1,8 @@
-"""The copy of a compiled pipeline that kfp.local is given, with what it gets wrong put right.
+"""The pipeline spec that kfp.local runs: reject what it cannot run, correct what it runs wrongly.
 
-Placeholders of the run become its real name, time and folder; a condition names its output so that kfp.local
-finds it; f-strings are left to us, who know an integer from a float; retries are ours, by exit code.
+Measured with kfp 2.17; each rule has a test that shows kfp's own behaviour. Placeholders get the run's name,
+time and folder; a condition names its output so that kfp.local finds it; f-strings are filled in by us,
+because kfp.local writes integers as floats; retries are ours, by exit code.
 """
 
 import copy
@@ -15,20 +16,20 @@ from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, channels, cond
 from trainwright.errors import InputError
 
 FILLER = "trainwright-filler"
-"""A parameter for a group that takes artifacts only: kfp.local loses those artifacts otherwise."""
+"""A parameter for a group that takes only artifacts; kfp.local loses them otherwise."""
 
 _PLACEHOLDER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _MARKED = re.compile(r"\{\{trainwright:(pipelinechannel--[^}]+)\}\}")
 
 
 def for_local_run(pipeline: Pipeline, run_id: str, created: str, folder: str) -> dict[str, Any]:
-    """Return the pipeline spec to run with kfp.local.
+    """Return the pipeline spec for kfp.local.
 
     Args:
-        pipeline: The pipeline as compiled.
-        run_id: Name of the run: the job's name and id in every placeholder, also when the run is continued.
-        created: When the run was made, ISO 8601.
-        folder: The run's folder: the pipeline root that components see.
+        pipeline: The compiled pipeline.
+        run_id: Name of the run: job name and id in every placeholder, also when the run is resumed.
+        created: Creation time of the run, ISO 8601.
+        folder: The run's folder: the pipeline root.
     """
     document = copy.deepcopy(dict(pipeline.document))
     names = {
@@ -68,7 +69,7 @@ def _adapt(task: dict[str, Any], task_name: str, names: Mapping[str, str], run_i
 
 
 def _fill(task: dict[str, Any], component: dict[str, Any]) -> None:
-    """Give a group that takes artifacts and no parameters one parameter."""
+    """Add a parameter to a group that takes only artifacts."""
     inputs = task.setdefault("inputs", {})
     if inputs.get("artifacts") and not inputs.get("parameters"):
         inputs["parameters"] = {FILLER: {"runtimeValue": {"constant": ""}}}
@@ -77,7 +78,7 @@ def _fill(task: dict[str, Any], component: dict[str, Any]) -> None:
 
 
 def _marked(value: Any, names: Mapping[str, str]) -> Any:
-    """Put the run's names into a constant, and hide references to parameters from kfp.local."""
+    """Fill in the run's names, and hide references to parameters from kfp.local."""
     if isinstance(value, list):
         return [_marked(entry, names) for entry in value]
     if isinstance(value, dict):
@@ -90,7 +91,7 @@ def _marked(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def filled_in(value: Any, parameters: Mapping[str, Any]) -> Any:
-    """Put the values of parameters where :func:`for_local_run` left a reference to them."""
+    """Fill in the references to parameters that :func:`for_local_run` left."""
     if isinstance(value, list):
         return [filled_in(entry, parameters) for entry in value]
     if isinstance(value, dict):
@@ -106,7 +107,7 @@ def filled_in(value: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Turn 3.0 into 3 and sort keys wherever they stand in JSON data, as a cluster's launcher does."""
+    """Turn 3.0 into 3 and sort keys in JSON data, as KFP's launcher does on a cluster."""
     if isinstance(value, list):
         return [whole(entry) for entry in value]
     if isinstance(value, dict):
@@ -115,10 +116,10 @@ def whole(value: Any) -> Any:
 
 
 MAX_BYTES = 100_000
-"""Longest text of one parameter; Linux allows 131,072 bytes for one argument of a process, JSON included."""
+"""Longest parameter in bytes; Linux allows 131,072 for one process argument, JSON included."""
 
 PLAIN = re.compile(r"(?!pipelinechannel--)[\w .:/@+,=#-]*")
-"""Texts that a condition can compare: kfp.local pastes them into Python source and evaluates that."""
+"""Strings that a condition can compare; kfp.local evaluates them as Python source."""
 
 KINDS: Mapping[str, tuple[type, ...]] = {
     "STRING": (str,),
@@ -128,19 +129,19 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "LIST": (list,),
     "STRUCT": (dict,),
 }
-"""What a parameter of a compiled type takes."""
+"""Python types of a compiled parameter type."""
 
 
 def check(pipeline: Pipeline, arguments: Mapping[str, Any], toolchains: Sequence[str]) -> None:
-    """Refuse a pipeline that kfp.local would not run as a cluster does.
+    """Reject a pipeline that kfp.local would not run as a cluster does.
 
     Args:
         pipeline: The compiled pipeline.
-        arguments: Its arguments, without its defaults.
-        toolchains: Short names of the images that have an environment here.
+        arguments: Its arguments, without defaults.
+        toolchains: Short names of the images with an environment here.
 
     Raises:
-        InputError: Names everything that stands in the way.
+        InputError: Lists every obstacle.
     """
     rules = (_arguments, _conditions, _conditioned_arguments)
     problems = [problem for rule in rules for problem in rule(pipeline, arguments)]
@@ -159,7 +160,7 @@ def check(pipeline: Pipeline, arguments: Mapping[str, Any], toolchains: Sequence
 
 
 def wrong_text(text: str) -> str:
-    """Say why a text cannot be a parameter of a local run; empty if it can."""
+    """Return why a string cannot be a parameter of a local run; empty if it can."""
     if "{{$" in text:
         return "holds {{$, which kfp would replace as one of its placeholders"
     try:
@@ -172,7 +173,7 @@ def wrong_text(text: str) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Say whether kfp.local can compare a value in a condition, or each value of a list."""
+    """Return whether kfp.local can compare a value, or each value of a list, in a condition."""
     if isinstance(value, list):
         return all(is_plain(entry) for entry in value)
     return not isinstance(value, str) or bool(PLAIN.fullmatch(value))
@@ -194,7 +195,7 @@ def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str
 
 
 def _wrong(value: Any, kind: str) -> str:
-    """Say why a value cannot be an argument of a compiled type; empty if it can."""
+    """Return why a value does not fit a compiled type; empty if it fits."""
     wrong_bool = isinstance(value, bool) and kind != "BOOLEAN"
     if wrong_bool or not isinstance(value, KINDS.get(kind, (object,))):
         return f"expected {kind}, got {value!r:.80}"
@@ -234,7 +235,7 @@ def _conditioned_arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> 
 
 
 def _inputs(pipeline: Pipeline, group: str) -> Iterator[str]:
-    """Find inputs that kfp.local cannot pass."""
+    """Yield inputs that kfp.local cannot pass."""
     definitions = pipeline.definitions(group)
     if not group and (names := sorted(definitions.get("artifacts", {}))):
         yield f"it takes artifacts ({', '.join(names)}); a local run starts from parameters only"
@@ -250,7 +251,7 @@ def _inputs(pipeline: Pipeline, group: str) -> Iterator[str]:
 
 
 def _given(pipeline: Pipeline, group: str) -> set[str]:
-    """Return the inputs that a group is given by its task, loop items included."""
+    """Return the inputs that a group gets from its task, loop items included."""
     parent, name = pipeline.owners[group]
     task = pipeline.tasks(parent)[name]
     declared = pipeline.definitions(group).get("parameters", {})
@@ -260,7 +261,7 @@ def _given(pipeline: Pipeline, group: str) -> set[str]:
 
 
 def _outputs(pipeline: Pipeline, group: str) -> Iterator[str]:
-    """Find outputs of groups that kfp.local cannot collect."""
+    """Yield outputs of groups that kfp.local cannot collect."""
     owner = pipeline.document["components"][group] if group else pipeline.document["root"]
     outputs = owner["dag"].get("outputs", {})
     for name, output in outputs.get("artifacts", {}).items():
@@ -279,7 +280,7 @@ def _loops(pipeline: Pipeline, group: str) -> bool:
 
 
 def _tasks(pipeline: Pipeline, group: str) -> Iterator[str]:
-    """Find tasks whose order or loop kfp.local gets wrong."""
+    """Yield tasks whose order or loop kfp.local gets wrong."""
     for name, task in pipeline.tasks(group).items():
         items = task.get("parameterIterator", {}).get("items", {}).get("inputParameter", "")
         source = task.get("inputs", {}).get("parameters", {}).get(items, {}).get("taskOutputParameter", {})

@@ -1,8 +1,8 @@
-"""Ends the tasks of a run whose own process was killed: run as a script, with the standard library only.
+"""Stop the steps of a run whose own process was killed. It runs as a script, with the standard library only.
 
-It reads ``+GROUP`` and ``-GROUP`` from its input, which the run holds open. When the input closes, every
-process group that is still there is asked to stop, and killed after the grace, in seconds, that is its first
-argument; then the folder of temporary files, its second, is removed.
+It reads ``+GROUP`` and ``-GROUP`` from its input, which the run keeps open. When the input closes, it stops
+every remaining process group, kills it after the grace period in seconds (first argument), and removes the
+folder of temporary files (second argument).
 """
 
 import os
@@ -21,7 +21,7 @@ def _there(group: int, number: int) -> bool:
 
 
 def main(grace_s: float, scratch: str) -> None:
-    """Wait for the run to be gone, then end what it has left."""
+    """Wait until the run has ended, then stop the processes that it left."""
     groups: set[int] = set()
     for line in sys.stdin:
         (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))

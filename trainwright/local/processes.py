@@ -164,7 +164,7 @@ class Processes:
         self._tell(f"+{group}\n")
 
     def _clear(self, group: int, *, gently: bool) -> None:
-        """End what a task has left running in its session: a container would end with it as well."""
+        """Stop background processes that a step left in its session, as the end of a container would."""
         until = time.monotonic() + (LINGER_S if gently else 0.0)
         while _signal(group, 0) and time.monotonic() < until:
             time.sleep(0.02)

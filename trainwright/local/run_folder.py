@@ -1,12 +1,12 @@
-"""The folder of a run: what was asked, what came of each step, and the right to write into it.
+"""The folder of a run: its request, the result of each step, and the lock on it.
 
 ::
 
     runs/0192f3/
-        run.json          what was asked: pipeline, arguments, when
+        run.json          pipeline, arguments, creation time
         tasks.json        every step: state, seconds, headline, outputs; written after each
-        evaluate/         one folder a step: log.txt, reports and artifacts under readable names
-        .kfp/             what kfp.local keeps for itself; kfp.log is what it said
+        evaluate/         one folder per step: log.txt, reports and artifacts under readable names
+        .kfp/             kfp.local's own files; kfp.log has its output
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from trainwright.documents import Document
 from trainwright.errors import InputError
 
 EPOCH = 1_735_689_600
-"""2025-01-01 UTC: run ids count seconds from here, in six digits that sort by time until 2059."""
+"""2025-01-01 UTC. Run ids count seconds from here, in six digits that sort by time until 2059."""
 
 DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 """Base 32 without letters that look like digits (Crockford)."""
@@ -36,7 +36,7 @@ OWN = ".kfp"
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Document):
-    """What a run was asked to do; kept so that it can be continued."""
+    """The pipeline and arguments of a run, stored so that it can be resumed."""
 
     FILE: ClassVar[str] = "run.json"
     run: str
@@ -47,7 +47,7 @@ class Request(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """One artifact of a step: its KFP type, where it lies, and the metadata the step gave it."""
+    """One artifact of a step: its KFP type, location and metadata."""
 
     type: str
     uri: str
@@ -56,21 +56,21 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What came of one step.
+    """The result of one step.
 
     Attributes:
-        step: Its name; ``train.2`` is the third turn of a loop.
+        step: Its name; ``train.2`` is the third iteration of a loop.
         state: ``done``, ``cached`` (reused), ``failed``, ``stopped`` (with the run) or ``skipped`` (not
             reached).
-        environment: Short name of the image it ran in.
-        seconds: From its start to its end, attempts and waits included; 0 when not reached.
+        environment: Short name of its image.
+        seconds: Wall time including attempts and waits; 0 when not reached.
         headline: The fact that its record states.
-        decision: What a judging step decided, else empty.
-        verb: What its record says it did, such as ``validate``.
-        attempts: How often it was started.
-        outputs: Its artifacts by name.
-        parameters: Its output parameters by name.
-        error: The error that it ended with, as :func:`trainwright.errors.as_record` has it; empty if none.
+        decision: The decision of a gate, else empty.
+        verb: The verb of its record, such as ``validate``.
+        attempts: Number of attempts.
+        outputs: Artifacts by name.
+        parameters: Output parameters by name.
+        error: Its error as :func:`trainwright.errors.as_record` returns it; empty if none.
     """
 
     step: str
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        """It has outputs that later steps can read."""
+        """Whether later steps can read its outputs."""
         return self.state in {"done", "cached"}
 
     def pages(self) -> tuple[Path, ...]:
@@ -106,7 +106,7 @@ class Tasks(Document):
 
 
 def record_of(outputs: dict[str, Output]) -> Record | None:
-    """Return the record that a step left in one of its artifacts; None if it left none that is readable."""
+    """Return the record in one of a step's artifacts; None if none is readable."""
     for output in outputs.values():
         path = Path(output.uri) / Record.FILE
         if path.is_file():
@@ -116,7 +116,7 @@ def record_of(outputs: dict[str, Output]) -> Record | None:
 
 
 def create(runs: Path, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
-    """Make the folder of a new run, whose name no other run has, and write down what it is asked."""
+    """Create the folder of a new run with a unique name, and write its request."""
     runs.mkdir(parents=True, exist_ok=True)
     moment = int(time.time())
     while True:
@@ -133,7 +133,7 @@ def create(runs: Path, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, 
 
 
 def identifier(moment: int) -> str:
-    """Write a moment, in seconds since 1970, as six digits; later moments sort after earlier ones."""
+    """Return a time, in seconds since 1970, as six digits that sort by time."""
     number, digits = moment - EPOCH, ""
     for _ in range(6):
         number, digit = divmod(number, len(DIGITS))
@@ -142,10 +142,10 @@ def identifier(moment: int) -> str:
 
 
 def resume(runs: Path, run_id: str, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
-    """Open the folder of an earlier run; arguments given now replace those it was started with.
+    """Open the folder of an earlier run; ``arguments`` replace those it was started with.
 
     Raises:
-        InputError: There is no such run, or it is a run of another pipeline.
+        InputError: The run does not exist, or is a run of another pipeline.
     """
     folder = runs.resolve() / run_id
     known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
@@ -161,10 +161,10 @@ def resume(runs: Path, run_id: str, pipeline: str, arguments: dict[str, Any]) ->
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[int]:
-    """Hold the only right to write into a run's folder, and yield the descriptor that holds it.
+    """Lock a run's folder for writing, and yield the descriptor that holds the lock.
 
-    It is given back when every process that has the descriptor has ended. If the run before was killed and
-    its tasks are still being ended, they are waited for.
+    The lock is released when every process with the descriptor has ended. If the earlier process of this run
+    was killed and its steps are still being stopped, this call waits for them.
 
     Raises:
         InputError: Another process is running this run.

@@ -1,7 +1,7 @@
-"""Runs a compiled pipeline on this machine, each step under the environment of its image.
+"""Run a compiled pipeline on this machine, each step in the environment of its image.
 
-:func:`run` prints nothing: what happens goes to a listener, what came of it is in the run's folder and in the
-:class:`Outcome`. kfp.local decides the order; a step's process, folder, cache and retries are ours.
+:func:`run` prints nothing. Events go to a listener; the result is in the run's folder and the
+:class:`Outcome`. kfp.local decides the order of steps; processes, folders, cache and retries are ours.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from trainwright.local.processes import GRACE_S, Processes
 from trainwright.local.run_folder import Task
 
 DATA_GATES = frozenset({"validate"})
-"""Verbs that judge data; every other judging verb judges a model."""
+"""Verbs that judge data; every other gate judges a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is about to do: its steps in order, each with the short name of its image."""
+    """The steps of a run in order, each with the short name of its image."""
 
     id: str
     folder: Path
@@ -47,18 +47,18 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         id: Its short name.
         folder: Its folder.
         pipeline: Name of the pipeline.
         state: ``done``, ``held`` by a gate, ``failed`` or ``cancelled``.
-        exit_code: The documented code for it.
-        tasks: What came of each step, those not reached last.
-        held_by: Name of the step whose decision stopped the run; empty if none did.
-        seconds: From start to end.
-        error: The error that ended it, as :func:`trainwright.errors.as_record` has it; empty if none.
+        exit_code: The documented exit code.
+        tasks: The result of each step; those not reached are last.
+        held_by: Step whose decision stopped the run; empty if none did.
+        seconds: Wall time.
+        error: The error that ended it, as :func:`trainwright.errors.as_record` returns it; empty if none.
     """
 
     id: str
@@ -73,10 +73,10 @@ class Outcome:
 
 
 class Listener:
-    """Is told what happens in a run; this one keeps it to itself.
+    """Receives the events of a run; this base class ignores them.
 
-    In a loop two threads call it, one at a time. While a run is under way ``sys.stdout`` belongs to kfp's
-    log: a listener that writes keeps its own stream.
+    Two threads call it in a loop, one at a time. During a run ``sys.stdout`` belongs to kfp's log, so a
+    listener that prints keeps its own stream.
     """
 
     def started(self, plan: Plan) -> None:
@@ -89,7 +89,7 @@ class Listener:
         """A step has ended."""
 
     def warned(self, text: str) -> None:
-        """Something is not as it should be, and the run goes on."""
+        """A problem that does not stop the run."""
 
     def ended(self, outcome: Outcome) -> None:
         """The run has ended."""
@@ -112,24 +112,24 @@ def run(
 
     Args:
         compiled: The compiled YAML.
-        arguments: Arguments of the pipeline; defaults need not be given.
-        runs_folder: Folder that gets the run's folder; the cache of all runs lies in it as ``.cache``.
-        run_id: Continue this run, with the arguments it was started with; ``arguments`` replace single ones.
-            What it has finished is not done again, not even a step that is never cached.
-        again_from: Do this step and all that stand on it again, whatever the cache holds.
-        use_cache: False does every step again; results are kept all the same.
-        listener: Told what happens.
-        machine: Where environments are; those of this library when None.
+        arguments: Arguments of the pipeline; those with defaults are optional.
+        runs_folder: Folder of the runs; their shared cache is its ``.cache``.
+        run_id: Resume this run with its arguments; ``arguments`` replace single ones. Finished steps are not
+            repeated, not even those that are never cached.
+        again_from: Repeat this step and its dependents whatever the cache holds.
+        use_cache: False repeats every step; results are stored all the same.
+        listener: Receives the events.
+        machine: The environments; this library's when None.
         engine: Runs each step in a container of its image instead.
-        grace_s: Seconds that a step has to stop when the run is stopped.
+        grace_s: Seconds between asking a step to stop and killing it.
 
     Returns:
-        What came of it; a step that failed or a gate that said no is no exception.
+        The result. A failed step or a gate's decision is not an exception.
 
     Raises:
-        InputError: The pipeline, an argument, the run or the step to start from is not right, or an argument
-            carries a secret. Nothing is run or written.
-        DependencyError: An environment or an image is missing or out of date. Nothing is run.
+        InputError: The pipeline, an argument, the run or the first step is invalid, or an argument contains a
+            secret. Nothing is run or written.
+        DependencyError: An environment or an image is missing or stale. Nothing is run.
     """
     machine = machine or Environments()
     pipeline, name = pipeline_spec.read(compiled), compiled.stem
@@ -163,14 +163,14 @@ def run(
 def _require_runnable(
     pipeline: pipeline_spec.Pipeline, arguments: Mapping[str, Any], machine: Machine, engine: Engine | None
 ) -> None:
-    """Refuse what cannot run here, before anything is written."""
+    """Reject what cannot run here, before anything is written."""
     credentials.require_none(arguments, where="an argument", plain=True)
     kfp_spec.check(pipeline, arguments, machine.names)
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
 
 
 def _forced(pipeline: pipeline_spec.Pipeline, again_from: str) -> frozenset[str]:
-    """Name the step that is done again and all that stand on it; none if none is named."""
+    """Return the step to repeat and its dependents; empty if no step is named."""
     if not again_from:
         return frozenset()
     names = [step.name for step in pipeline.steps]
@@ -182,7 +182,7 @@ def _forced(pipeline: pipeline_spec.Pipeline, again_from: str) -> frozenset[str]
 
 
 class _Run:
-    """One run under way."""
+    """One run in progress."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Run:
         )
 
     def go(self, request: run_folder.Request) -> Outcome:
-        """Run the pipeline, and say what came of it."""
+        """Run the pipeline and return its result."""
         start = time.monotonic()
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
         plan = Plan(id=request.run, folder=self._folder, pipeline=request.pipeline, steps=steps)
@@ -231,7 +231,7 @@ class _Run:
         return outcome
 
     def _execute(self, call: kfp_local.Call) -> bool:
-        """Run one task for kfp.local: never raises, so that an exit handler still gets its turn."""
+        """Run one task for kfp.local; never raises, so that an exit handler still runs."""
         if self._processes.cancelled.is_set():
             return False
         start = time.monotonic()
@@ -250,7 +250,7 @@ class _Run:
         return task.finished
 
     def _tell(self, say: Callable[..., None], *told: object) -> None:
-        """Tell the listener, one thread at a time. Should nobody look any more, the run goes on."""
+        """Call the listener, one thread at a time. The run continues if nobody reads its output."""
         with self._lock, contextlib.suppress(BrokenPipeError):
             say(*told)
 
@@ -288,9 +288,9 @@ class _Run:
         )
 
     def _held_by(self, tasks: Sequence[Task]) -> Task | None:
-        """Return the step whose decision stopped the run: it did not say PASS, and what follows was not run.
+        """Return the gate that stopped the run: its decision is not PASS and its dependents did not run.
 
-        A gate that nothing follows stops the run, too. One whose HOLD the pipeline goes on with does not.
+        A gate without dependents stops the run, too. A HOLD that the pipeline accepts does not.
         """
         closing = {step.name for step in self._pipeline.steps if step.closing or step.explains}
         skipped = {task.step for task in tasks if task.state == "skipped"}
