@@ -67,7 +67,7 @@ class Image:
 
     @property
     def fits(self) -> bool:
-        """Whether it is within its budget."""
+        """True if the image is within its budget."""
         return self.megabytes <= self.budget
 
 

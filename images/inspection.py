@@ -1,4 +1,4 @@
-"""What is checked of an image that was just built: in the image itself, constrained as on a cluster."""
+"""Inspect an image that was just built, from inside, constrained as on a cluster."""
 
 import json
 import re
@@ -45,7 +45,7 @@ print(json.dumps({**found, "cuda": cuda}))
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What an image is, looked at from inside and outside."""
+    """Properties of an image, seen from inside and outside."""
 
     id: str
     megabytes: float

@@ -101,7 +101,7 @@ def resolve(lock: Lock, *, upgrade: bool) -> None:
 
 
 def problems(lock: Lock) -> list[str]:
-    """List what is wrong with a lock as it lies there."""
+    """List the problems of a lock file."""
     if not lock.path.exists():
         return ["is missing"]
     first, *lines = lock.path.read_text().splitlines()

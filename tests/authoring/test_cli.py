@@ -285,7 +285,7 @@ def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
     assert told["headline"] == "length 10 of 10"
     wrong = trainwright("run", path, "--date", "1 May 2013")
     assert wrong.returncode == 10
-    assert "'1 May 2013' is no date" in wrong.stderr
+    assert "expected a date, found '1 May 2013'" in wrong.stderr
     none = trainwright("run", compiled, "--date", "2013-05-01")
     assert none.returncode == 10
     assert "pipeline has no parameter date" in none.stderr

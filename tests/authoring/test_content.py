@@ -134,6 +134,6 @@ def test_a_kept_manifest_whose_files_lie_elsewhere_is_no_result_without_them(
         (store / "train-0.parquet").unlink()
     else:
         (store / "train-0.parquet").write_bytes(b"a")
-    with pytest.raises(Broken, match=r"train-0\.parquet, which it stands on, is gone or was changed"):
+    with pytest.raises(Broken, match=r"train-0\.parquet, a file of its snapshot, is missing or has changed"):
         cache.restore("k" * 64, step.parent / "more", step.parent)
     assert cache.restore("k" * 64, step.parent / "more", step.parent) is None

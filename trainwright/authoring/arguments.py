@@ -126,7 +126,7 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
         place = f", on line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         tab = "Indent with blanks: YAML takes no tabs." if "'\\t'" in (error.problem or "") else ""
         raise InputError(f"not valid YAML: {error.problem}{place}", where=str(path), hint=tab) from None
-    except yaml.reader.ReaderError as error:  # a byte that is no UTF-8, or a character that is no text
+    except yaml.reader.ReaderError as error:  # a byte that is no UTF-8, or an invalid character
         place = f"{error.reason} at byte {error.position:,}"
         raise InputError(f"not valid YAML: {place}", where=str(path), hint="Save it as UTF-8.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

@@ -49,7 +49,9 @@ def _dated(compiled: Path, date: str) -> list[str]:
     try:
         return [f"date={datetime.date.fromisoformat(date).isoformat()}"]
     except ValueError:
-        raise InputError(f"{date!r} is no date", where="--date", hint="Write it as 2026-01-31.") from None
+        raise InputError(
+            f"expected a date, found {date!r}", where="--date", hint="Write it as 2026-01-31."
+        ) from None
 
 
 def _value(name: str, text: str, kind: str) -> Any:

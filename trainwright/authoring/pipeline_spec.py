@@ -102,7 +102,7 @@ class Step:
 
     @property
     def explains(self) -> bool:
-        """Whether it is this library's ``hold``, which only runs if a gate held the run.
+        """True for this library's ``hold``, which only runs if a gate held the run.
 
         The image is compared too, since a user's function may have the same name.
         """
@@ -115,7 +115,7 @@ class Step:
 
     @property
     def lightweight(self) -> bool:
-        """Whether it is a Python function whose source is in the pipeline; only those run locally."""
+        """True for a Python function whose source is in the pipeline; only those run locally."""
         command = " ".join(map(str, self.container.get("command", [])))
         arguments = self.container.get("args", [])
         return "kfp.dsl.executor_main" in command and "{{$}}" in arguments

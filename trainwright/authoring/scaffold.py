@@ -35,7 +35,7 @@ def {name}(source: Path, target: Path) -> str:
         InputError: There is no such file.
     """
     if not source.is_file():
-        raise InputError("there is no file to copy", where=str(source), hint="Run the step that writes it.")
+        raise InputError("the file to copy does not exist", where=str(source), hint="Run the step that writes it.")
     shutil.copyfile(source, target)
     return digest_file(target)
 '''
@@ -100,7 +100,7 @@ dependencies:
   image: {image}
 exit_codes:
   0: ""
-  10: there is no file to copy
+  10: the file to copy does not exist
   70: ""
 resources:
   cpu: 1
@@ -210,7 +210,7 @@ def _require_usable(root: Path, name: str, noun: str, toolchain: str, paths: lis
         problems.append(f"noun {noun!r} is taken by the verb or the input")
     if toolchain not in TOOLCHAINS:
         problems.append(f"image {toolchain!r} is none of {', '.join(TOOLCHAINS)}")
-    rooms = [root / "trainwright" / name, root / "trainwright" / f"{name}.py"]
-    problems += [f"{path.relative_to(root)} is there already" for path in (*rooms, *paths) if path.exists()]
+    modules = [root / "trainwright" / name, root / "trainwright" / f"{name}.py"]
+    problems += [f"{path.relative_to(root)} is there already" for path in (*modules, *paths) if path.exists()]
     if problems:
         raise InputError("no component was written\n" + "\n".join(f"  {problem}" for problem in problems))

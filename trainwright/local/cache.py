@@ -246,7 +246,7 @@ class Cache:
             if self._digests.file(path) != file.sha256:
                 raise Broken(f"{file.path} was changed")
         if gone := gone_from(target):
-            raise Broken(f"{gone}, which it stands on, is gone or was changed")
+            raise Broken(f"{gone}, a file of its snapshot, is missing or has changed")
 
     def _keep(self, folder: Path, target: Path) -> Iterator[StoredFile]:
         """Move every file of a step's folder into an entry and make it read-only."""

@@ -1,7 +1,7 @@
-"""The processes of one run: each task in a session of its own, none of which outlives the run.
+"""The processes of one run. Each step has a session of its own, and none outlives the run.
 
-A signal to the run reaches every task, which then has a while to save its state. Should the run itself be
-killed outright, a small guard process notices and ends the tasks in its place.
+A signal to the run reaches every step, which then has time to save its state. If the run itself is killed,
+:mod:`trainwright.local.process_reaper` stops the steps.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from types import FrameType
 from trainwright.local import process_reaper
 
 GRACE_S = 30.0
-"""Seconds that a task has between being asked to stop and being killed; what a pod has by default."""
+"""Seconds between asking a step to stop and killing it; the default of a pod."""
 
 LINGER_S = 1.0
 """Seconds that the helpers of a task which has ended are waited for."""
@@ -31,21 +31,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code (negative: the signal that killed it), and whether it was late."""
+    """The exit code of a process (negative: the signal that killed it), and whether it timed out."""
 
     code: int
     late: bool
 
 
 class Processes:
-    """Starts the processes of a run, and ends them with it."""
+    """Start the processes of a run, and stop them with it."""
 
     def __init__(self, grace_s: float = GRACE_S, lock: int | None = None) -> None:
-        """Prepare, starting nothing.
+        """Prepare; start nothing.
 
         Args:
-            grace_s: Seconds that a task has to stop by itself.
-            lock: Descriptor that holds the run's folder; the guard keeps it until the last task is gone.
+            grace_s: Seconds between asking a step to stop and killing it.
+            lock: Descriptor that holds the run's folder; the reaper keeps it until the last step has ended.
         """
         self.cancelled = threading.Event()
         self.told: list[Callable[[bool], None]] = []
@@ -58,9 +58,9 @@ class Processes:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Pass signals on to the tasks while this is entered; a second one kills them.
+        """Forward signals to the steps; a second signal kills them.
 
-        Outside the main thread, where no signal handler can be set, signals are left to the caller.
+        Outside the main thread, where Python allows no signal handler, the caller handles signals.
         """
         handled = SIGNALS if threading.current_thread() is threading.main_thread() else ()
         before = {number: signal.signal(number, self._stop) for number in handled}
@@ -79,7 +79,7 @@ class Processes:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """Yield a folder for a task's temporary files, which goes with the task, or with a killed run."""
+        """Yield a folder for a step's temporary files, removed with the step or with a killed run."""
         if not self._scratch:
             self._scratch = tempfile.mkdtemp(prefix="trainwright-")
         folder = tempfile.mkdtemp(dir=self._scratch)
@@ -96,7 +96,7 @@ class Processes:
             tell(again)
 
     def _end(self, groups: Sequence[int], number: int) -> None:
-        """Send a signal to process groups, and kill those that are still there after the grace."""
+        """Send a signal to process groups, and kill the remaining ones after the grace period."""
         for group in groups:
             _signal(group, number)
         if groups and number != signal.SIGKILL:
@@ -112,13 +112,14 @@ class Processes:
     def run(
         self, command: Sequence[str], variables: Mapping[str, str], log: Path, timeout_s: float = 0.0
     ) -> Ended:
-        """Run a command to its end and append what it writes to a log.
+        """Run a command to its end and append its output to a log.
 
         Args:
             command: Program and arguments.
-            variables: All its environment variables.
-            log: File that its output and its errors are appended to, in the order they come.
-            timeout_s: Seconds after which it is stopped; 0 for no limit.
+            variables: Its complete environment.
+            log: File for its output and errors, in order.
+            timeout_s: Time limit in seconds; 0 for none.
+        Stop background processes that a step left in its session, as the end of a container would.
         """
         late = threading.Event()
         with log.open("ab") as stream:
@@ -174,12 +175,12 @@ class Processes:
 
     def _tell(self, line: str) -> None:
         if self._guard and self._guard.stdin:
-            with contextlib.suppress(OSError):  # a guard that was killed is no reason to fail the run
+            with contextlib.suppress(OSError):  # a reaper that was killed is no reason to fail the run
                 self._guard.stdin.write(line.encode())
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; False if there is none any more."""
+    """Send a signal to a process group; return False if it does not exist."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

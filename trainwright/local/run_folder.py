@@ -87,7 +87,7 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        """Whether later steps can read its outputs."""
+        """True if later steps can read its outputs."""
         return self.state in {"done", "cached"}
 
     def pages(self) -> tuple[Path, ...]:
