@@ -35,7 +35,7 @@ def {name}(source: Path, target: Path) -> str:
         InputError: There is no such file.
     """
     if not source.is_file():
-        raise InputError("the file to copy does not exist", where=str(source), hint="Run the step that writes it.")
+        raise InputError("the file does not exist", where=str(source), hint="Run the step that writes it.")
     shutil.copyfile(source, target)
     return digest_file(target)
 '''
@@ -100,7 +100,7 @@ dependencies:
   image: {image}
 exit_codes:
   0: ""
-  10: the file to copy does not exist
+  10: the file does not exist
   70: ""
 resources:
   cpu: 1
