@@ -55,7 +55,6 @@ def validate(  # noqa: PLR0917 - five of them are outputs
         from trainwright.validate.schema import read_schema
         from trainwright.validate.validate import ValidationContext, ValidationOutputs, validate_snapshot
 
-        summary = Path(verdict.path, "summary.md")
         outcome = validate_snapshot(
             Path(snapshot.path),
             data_version,
@@ -63,7 +62,12 @@ def validate(  # noqa: PLR0917 - five of them are outputs
             ValidationContext(
                 read_schema(schema, schema_version), baseline, baseline_version, newest_since, date
             ),
-            ValidationOutputs(Path(verdict.path), Path(quarantine.path), Path(report.path), summary),
+            ValidationOutputs(
+                verdict=Path(verdict.path),
+                quarantine=Path(quarantine.path),
+                report=Path(report.path),
+                summary=Path(verdict.path, "summary.md"),
+            ),
         )
         metrics.metadata.update(outcome.metrics)
         describe("validate", verdict, quarantine, report, metrics)
