@@ -13,7 +13,7 @@ from tests.kubeflow.pipeline import ROWS
 Findings = dict[str, dict[str, Any]]
 
 JOBS = ("pytorchjob", "trainjob", "pytorchjob in a queue", "trainjob in a queue")
-CACHED = {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
+CACHED = {"configure", "ingest", "validate", "join", "train", "score", "evaluate", "probe"}
 DONE = CACHED | {"resolve", "locate", "register", "summarize"}
 
 
