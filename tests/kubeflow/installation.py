@@ -21,7 +21,7 @@ from kubernetes.config.config_exception import ConfigException  # type: ignore[i
 from tests.kubeflow import pipeline
 from trainwright.authoring.schedules.reconciling import existing
 from trainwright.authoring.submission import connection
-from trainwright.authoring.submission.connection import Connection, Place
+from trainwright.authoring.submission.connection import Connection, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "from trainwright.cli.app import main; main()"
@@ -93,7 +93,7 @@ class Installation:
     def api(self) -> Connection:
         """The API itself."""
         token = Path(self.token_file) if self.token_file else None
-        return connection.connect(Place(host=self.host, namespace=self.namespace, token_file=token))
+        return connection.connect(Endpoint(host=self.host, namespace=self.namespace, token_file=token))
 
     def run(self, *words: str, wait_s: int | None = None) -> Outcome:
         """Call the command line, with ``--json``, and wait for its end."""

@@ -16,7 +16,6 @@ import typer
 import trainwright
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
-from trainwright.authoring.submission import options
 from trainwright.authoring.terminal import reported as _reported
 from trainwright.cli import step_commands
 from trainwright.command import go_on_unheard
@@ -182,9 +181,9 @@ def doctor(
     host: Annotated[
         str, typer.Option(help="Inspect the Kubeflow behind this address instead: https://HOST/PATH.")
     ] = "",
-    namespace: options.Namespace = "",
-    token_file: options.TokenFile = None,
-    ca_file: options.CaFile = None,
+    namespace: cluster.Namespace = "",
+    token_file: cluster.TokenFile = None,
+    ca_file: cluster.CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Check this machine, or a Kubeflow installation, and list what is missing for each use.
@@ -220,7 +219,7 @@ def _inspected(
     from trainwright.authoring.installation import inspection
     from trainwright.authoring.submission import connection
 
-    place = connection.Place(host=host, namespace=namespace, token_file=token_file, ca_file=ca_file)
+    place = connection.Endpoint(host=host, namespace=namespace, token_file=token_file, ca_file=ca_file)
     api = connection.connect(place)
     profiles = api.profiles()
     return inspection.inspect(api, profiles, inspection.connect()), inspection.require

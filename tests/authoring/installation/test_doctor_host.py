@@ -14,7 +14,7 @@ from tests.launch.standin import Cluster, cluster
 from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation import inspection, namespace, reading
 from trainwright.authoring.submission import connection
-from trainwright.authoring.submission.connection import Place
+from trainwright.authoring.submission.connection import Endpoint
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -100,7 +100,7 @@ def server() -> Iterator[Api]:
 
 
 def inspect(server: Api, running: Cluster | None, token: str = "", space: str = "") -> dict[str, Finding]:
-    api = connection.connect(Place(host=server.url, namespace=space), QUICK)
+    api = connection.connect(Endpoint(host=server.url, namespace=space), QUICK)
     below = reading.Cluster(running.api_client(*[token] * bool(token))) if running else None
     return {finding.name: finding for finding in inspection.inspect(api, server.store.multi_user, below)}
 

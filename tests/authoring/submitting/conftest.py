@@ -8,7 +8,7 @@ import pytest
 from tests.authoring.api.asking import QUICK
 from tests.authoring.api.server import Api, serving
 from trainwright.authoring.submission import connection
-from trainwright.authoring.submission.connection import Connection, Place
+from trainwright.authoring.submission.connection import Connection, Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -24,4 +24,4 @@ def server() -> Iterator[Api]:
 
 @pytest.fixture
 def api(server: Api) -> Connection:
-    return connection.connect(Place(host=server.url), QUICK)
+    return connection.connect(Endpoint(host=server.url), QUICK)

@@ -13,23 +13,27 @@ from tests.authoring.api import packages
 from tests.authoring.api.asking import QUICK, Clock
 from tests.authoring.api.server import Api
 from trainwright.authoring.submission import connection, order, provenance, upload
-from trainwright.authoring.submission.connection import Connection, Place
-from trainwright.authoring.submission.screen import Begun
+from trainwright.authoring.submission.connection import Connection, Endpoint
+from trainwright.authoring.submission.screen import SubmittedRun
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 
-Submit = Callable[..., Begun]
+Submit = Callable[..., SubmittedRun]
 
 
 @pytest.fixture
 def submit(api: Connection, tmp_path: Path) -> Submit:
-    def call(params: tuple[str, ...] = ("source=gs://rows/a",), text: str = "", **more: Any) -> Begun:
+    def call(params: tuple[str, ...] = ("source=gs://rows/a",), text: str = "", **more: Any) -> SubmittedRun:
         return order.placed(api, ordered(api.place, tmp_path, params, text, **more), print)
 
     return call
 
 
 def ordered(
-    place: Place, folder: Path, params: tuple[str, ...] = ("source=gs://rows/a",), text: str = "", **more: Any
+    place: Endpoint,
+    folder: Path,
+    params: tuple[str, ...] = ("source=gs://rows/a",),
+    text: str = "",
+    **more: Any,
 ) -> order.Order:
     given: dict[str, Any] = {
         "registry": "", "labels": (), "key": "", "data_version": "", "experiment": "nightly",
@@ -180,7 +184,7 @@ def test_an_outage_longer_than_the_budget_ends_with_21_and_a_later_try_goes_on(
     server: Api, tmp_path: Path
 ) -> None:
     clock = Clock()
-    api = connection.connect(Place(host=server.url), clock.patience(60.0))
+    api = connection.connect(Endpoint(host=server.url), clock.patience(60.0))
     outage = server.fail("GET", "", drop=True, times=10_000)
     with pytest.raises(DependencyError, match="got no answer") as refused:
         order.placed(api, ordered(api.place, tmp_path), print)
@@ -193,7 +197,7 @@ def test_an_outage_longer_than_the_budget_ends_with_21_and_a_later_try_goes_on(
 
 def test_the_server_says_how_long_it_is_to_be_left_alone(server: Api, tmp_path: Path) -> None:
     clock = Clock()
-    api = connection.connect(Place(host=server.url), clock.patience(60.0, first_s=0.001))
+    api = connection.connect(Endpoint(host=server.url), clock.patience(60.0, first_s=0.001))
     server.fail("GET", "/experiments", status=429, headers={"Retry-After": "7"})
     order.placed(api, ordered(api.place, tmp_path), print)
     assert clock.waits == [7.0]
@@ -298,7 +302,7 @@ def test_an_answer_that_is_none_of_the_api_is_no_empty_list(server: Api, submit:
 def test_each_namespace_has_its_own_pipeline_of_a_name(server: Api, tmp_path: Path) -> None:
     server.store.multi_user = True
     for team in ("a", "b"):
-        api = connection.connect(Place(host=server.url, namespace=f"team-{team}"), QUICK)
+        api = connection.connect(Endpoint(host=server.url, namespace=f"team-{team}"), QUICK)
         order.placed(api, ordered(api.place, tmp_path), print)
         assert not order.placed(api, ordered(api.place, tmp_path), print).fresh
     assert {one.namespace for one in server.store.pipelines} == {"team-a", "team-b"}

@@ -7,14 +7,14 @@ import pytest
 from tests.authoring.api.asking import QUICK, Clock, command
 from tests.authoring.api.server import Api, serving
 from trainwright.authoring.submission import connection, runs
-from trainwright.authoring.submission.connection import Connection, Place
+from trainwright.authoring.submission.connection import Connection, Endpoint
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 
 def test_the_token_is_read_again_at_every_call_and_never_shown(server: Api, tmp_path: Path) -> None:
     file, tokens = tmp_path / "token", ["first-PLANTED", "second-PLANTED"]
     file.write_text(tokens[0] + "\n")
-    api = connection.connect(Place(host=server.url, token_file=file), QUICK)
+    api = connection.connect(Endpoint(host=server.url, token_file=file), QUICK)
     for token in tokens:
         file.write_text(token)
         server.token = token
@@ -28,10 +28,10 @@ def test_the_token_is_read_again_at_every_call_and_never_shown(server: Api, tmp_
 def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("PLANTED")
     with pytest.raises(InputError, match="the token would travel unencrypted"):
-        connection.connect(Place(host="http://kubeflow.example", token_file=tmp_path / "token"))
-    connection.connect(Place(host="http://ml-pipeline.kubeflow.svc:8888", token_file=tmp_path / "token"))
+        connection.connect(Endpoint(host="http://kubeflow.example", token_file=tmp_path / "token"))
+    connection.connect(Endpoint(host="http://ml-pipeline.kubeflow.svc:8888", token_file=tmp_path / "token"))
     with pytest.raises(InputError, match="there is no token"):
-        connection.connect(Place(host="https://kubeflow.example", token_file=tmp_path / "none"))
+        connection.connect(Endpoint(host="https://kubeflow.example", token_file=tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
 )
 def test_an_address_that_is_none_is_refused_without_repeating_it(host: str) -> None:
     with pytest.raises(InputError, match="--host is no address of an API") as refused:
-        connection.connect(Place(host=host))
+        connection.connect(Endpoint(host=host))
     assert "secret" not in str(refused.value)
 
 
@@ -58,21 +58,21 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(server: Api
     for text in ("PLANTED\nPLANTED", "PLANTED\u20ac", ""):
         (tmp_path / "token").write_text(text)
         with pytest.raises(InputError, match="there is no token in this file") as refused:
-            connection.connect(Place(host=server.url, token_file=tmp_path / "token"))
+            connection.connect(Endpoint(host=server.url, token_file=tmp_path / "token"))
         assert "PLANTED" not in f"{refused.value!r}{refused.value}"
 
 
 def test_a_token_file_that_is_just_being_written_anew_ends_nothing(server: Api, tmp_path: Path) -> None:
     server.token = str(tmp_path)
     (tmp_path / "token").write_text(server.token)
-    api = connection.connect(Place(host=server.url, token_file=tmp_path / "token"), QUICK)
+    api = connection.connect(Endpoint(host=server.url, token_file=tmp_path / "token"), QUICK)
     (tmp_path / "token").write_text("")
     runs.experiment(api, "nightly")
 
 
 def test_a_token_is_not_sent_to_where_an_answer_points(server: Api, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("PLANTED")
-    api = connection.connect(Place(host=server.url, token_file=tmp_path / "token"), QUICK)
+    api = connection.connect(Endpoint(host=server.url, token_file=tmp_path / "token"), QUICK)
     with serving() as other:
         for method, path in (("GET", "/healthz"), ("POST", "/experiments")):
             for status in (301, 302, 307, 308):
@@ -120,14 +120,14 @@ def test_an_outage_is_said_in_plain_words(server: Api) -> None:
     server.fail("GET", "/healthz", drop=True)
     for host, words in cases.items():
         with pytest.raises(DependencyError) as refused:
-            connection.connect(Place(host=host), Clock().patience(0.0)).check()
+            connection.connect(Endpoint(host=host), Clock().patience(0.0)).check()
         assert words in refused.value.what
         assert "Error" not in refused.value.what
 
 
 def test_a_namespace_without_profiles_is_said_to_have_no_effect(server: Api, tmp_path: Path) -> None:
-    assert connection.connect(Place(host=server.url), QUICK).check() == ()
-    (note,) = connection.connect(Place(host=server.url, namespace="nope"), QUICK).check()
+    assert connection.connect(Endpoint(host=server.url), QUICK).check() == ()
+    (note,) = connection.connect(Endpoint(host=server.url, namespace="nope"), QUICK).check()
     assert "no profiles: --namespace nope has no effect" in note
     words = ("schedules", "plan", "schedules.yaml", "--host", server.url, "--namespace", "nope")
     (tmp_path / "schedules.yaml").write_text('{"schema_version": 1, "owner": "a", "schedules": {}}')
@@ -135,7 +135,7 @@ def test_a_namespace_without_profiles_is_said_to_have_no_effect(server: Api, tmp
     assert "note: this installation has no profiles" in said.communicate()[1]
     assert said.returncode == 0
     server.store.multi_user = True
-    assert connection.connect(Place(host=server.url, namespace="team-a"), QUICK).check() == ()
+    assert connection.connect(Endpoint(host=server.url, namespace="team-a"), QUICK).check() == ()
 
 
 def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Connection) -> None:
@@ -143,5 +143,5 @@ def test_an_installation_with_profiles_needs_a_namespace(server: Api, api: Conne
     server.store.multi_user = True
     with pytest.raises(InputError, match="no namespace is named"):
         api.check()
-    runs.experiment(connection.connect(Place(host=server.url, namespace="team-a"), QUICK), "nightly")
+    runs.experiment(connection.connect(Endpoint(host=server.url, namespace="team-a"), QUICK), "nightly")
     assert server.store.experiments[0].namespace == "team-a"

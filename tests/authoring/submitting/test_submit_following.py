@@ -13,11 +13,11 @@ from tests.authoring.api.asking import QUICK, Clock
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.submission import following, runs, states
-from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.following import Ending, Pace
+from trainwright.authoring.submission import follow as following
+from trainwright.authoring.submission import progress, runs
+from trainwright.authoring.submission.connection import Connection, RetryPolicy
+from trainwright.authoring.submission.follow import Ending, Polling
 from trainwright.authoring.submission.screen import Lines, Screen
-from trainwright.authoring.submission.troubles import Patience
 from trainwright.errors import (
     DependencyError,
     InputError,
@@ -53,7 +53,7 @@ Follow = Callable[..., tuple[Ending, Seen]]
 
 @pytest.fixture
 def follow(server: Api, api: Connection, gated: Path) -> Follow:
-    def call(*frames: Frame, pace: Pace | None = None, known: bool = True) -> tuple[Ending, Seen]:
+    def call(*frames: Frame, pace: Polling | None = None, known: bool = True) -> tuple[Ending, Seen]:
         server.store.script = list(frames)
         run = started(server)
         pipeline = pipeline_spec.read(gated) if known else None
@@ -65,8 +65,8 @@ def follow(server: Api, api: Connection, gated: Path) -> Follow:
     return call
 
 
-def paced(outage: Patience = QUICK) -> Pace:
-    return Pace(every_s=0.0, outage=outage, sleep=lambda _: None)
+def paced(outage: RetryPolicy = QUICK) -> Polling:
+    return Polling(every_s=0.0, outage=outage, sleep=lambda _: None)
 
 
 def started(server: Api) -> str:
@@ -242,7 +242,7 @@ def test_who_follows_looks_away_when_the_time_is_up(
     run = started(server)
     if away:
         server.fail("GET", "/runs/", drop=True, times=10_000, skip=2)
-    pace = Pace(every_s=40.0, rarest_s=40.0, outage=clock.patience(900.0), sleep=clock.waits.append)
+    pace = Polling(every_s=40.0, rarest_s=40.0, outage=clock.patience(900.0), sleep=clock.waits.append)
     with pytest.raises(following.TimeUp):
         following.follow(api, run, pipeline_spec.read(gated), Seen(None), pace, within_s=100.0)
     assert (clock.now == 100.0) if not away else (100.0 <= clock.now <= 130.0)
@@ -359,8 +359,8 @@ def test_every_state_of_the_description_is_known() -> None:
     import kfp_server_api
 
     described = {value for key, value in vars(kfp_server_api.V2beta1RuntimeState).items() if key.isupper()}
-    assert described | {"ERROR"} == states.KNOWN == states.WORDS.keys()
-    assert states.CODES.keys() == states.ENDED
+    assert described | {"ERROR"} == progress.KNOWN == progress.WORDS.keys()
+    assert progress.CODES.keys() == progress.ENDED
 
 
 @pytest.mark.parametrize(

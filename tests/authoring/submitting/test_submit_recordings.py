@@ -10,9 +10,9 @@ import pytest
 from tests.authoring.api.asking import QUICK, ROOT
 from tests.authoring.api.server import Api
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.submission import following, progress, screen, workflow
+from trainwright.authoring.submission import follow, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.following import Pace, Told
+from trainwright.authoring.submission.follow import Observer, Polling
 
 AGAIN = {"resolve", "locate", "register", "summarize"}
 ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
@@ -46,7 +46,7 @@ def test_a_recorded_run_ends_as_it_did(
     server: Api, api: Connection, name: str, state: str, code: int
 ) -> None:
     run = server.store.recorded(name)
-    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code) == (state, code)
 
 
@@ -55,7 +55,7 @@ def test_the_log_of_a_recorded_failed_step_is_asked_for_by_its_node(server: Api,
     line = {"error": "PermissionRefused", "code": 50, "what": "no key", "where": "", "hint": ""}
     server.archive["another-team-rbfnd-2358880174"] = f"trainwright-error {json.dumps(line)}"
     run = server.store.recorded("another-team-fails")
-    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.failed_step, ending.exit_code) == ("resolve", 50)
 
 
@@ -65,7 +65,7 @@ def test_the_tasks_of_a_run_whose_nodes_argo_compressed_come_from_its_workflow(
     """The API lists ``train`` as running for ever, and neither ``evaluate`` nor ``register``."""
     pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
-    ending = following.follow(api, run.run_id, pipeline, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, pipeline, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code, ending.held_by) == ("done", 0, "")
     assert ending.steps["train"] == ending.steps["register"] == "SUCCEEDED"
 
@@ -76,7 +76,7 @@ def test_a_run_whose_tasks_are_out_of_date_is_not_known_to_have_been_held(
     pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
     server.store.first.clear()
-    ending = following.follow(api, run.run_id, pipeline, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, pipeline, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code, ending.held_by) == ("unknown", 21, "")
     assert "does not list how its steps ended" in ending.error["what"]
 
@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
 ) -> None:
     told: list[tuple[str, str, str]] = []
 
-    class Seen(Told):
+    class Seen(Observer):
         def step(self, step: progress.StepNow) -> None:
             told.append((step.name, step.state, str(run.state)))
 
@@ -98,12 +98,12 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
     looks: list[int] = []
     run = server.store.recorded("success-compressed")
     run.state = "RUNNING"
-    following.follow(api, run.run_id, None, Seen(), Pace(outage=QUICK, sleep=sleep))
+    follow.follow(api, run.run_id, None, Seen(), Polling(outage=QUICK, sleep=sleep))
     assert ("train", "RUNNING", "RUNNING") in told
     assert ("register", "SUCCEEDED", "RUNNING") in told
 
 
-class Blocked(Told):
+class Blocked(Observer):
     """Notes what cannot start."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def test_pods_that_cannot_start_are_reported_once_each_while_the_run_goes_on(
             run.state = "SUCCEEDED"
 
     run = server.store.recorded("cannot-start")
-    following.follow(api, run.run_id, None, told, Pace(outage=QUICK, sleep=sleep))
+    follow.follow(api, run.run_id, None, told, Polling(outage=QUICK, sleep=sleep))
     assert {step: message.split(":")[0] for step, message in told.messages} == {
         "wait": "ImagePullBackOff",
         "wait-2": "Unschedulable",
@@ -138,9 +138,9 @@ def test_pods_that_cannot_start_are_reported_once_each_while_the_run_goes_on(
 def test_the_screen_says_why_a_pod_cannot_start_and_what_to_do(server: Api, api: Connection) -> None:
     run, lines = server.store.recorded("cannot-start"), io.StringIO()
     shown = screen.Screen(lines, lines, None)
-    with pytest.raises(following.TimeUp):
-        following.follow(
-            api, run.run_id, None, shown, Pace(outage=QUICK, sleep=lambda _: time.sleep(0.05)), within_s=2
+    with pytest.raises(follow.TimeUp):
+        follow.follow(
+            api, run.run_id, None, shown, Polling(outage=QUICK, sleep=lambda _: time.sleep(0.05)), within_s=2
         )
     text = lines.getvalue()
     assert (
@@ -168,7 +168,7 @@ def test_a_pod_that_never_started_fails_for_that_reason_and_not_for_its_time_lim
             first["workflow_manifest"] = json.dumps(body)
 
     looks: list[int] = []
-    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=sleep))
+    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=sleep))
     assert (ending.failed_step, ending.exit_code) == ("wait", 21)
     assert ending.error["what"].startswith("the image cannot be pulled: ImagePullBackOff: ")
 
@@ -178,7 +178,7 @@ def test_a_pod_deleted_with_its_grace_period_that_argo_saw_end_is_a_run_stopped_
 ) -> None:
     """Argo says ``main: Error (exit code 143)``: the step failed, and ``OnError`` does not retry it."""
     run = server.store.recorded("pod-deleted-gracefully")
-    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.failed_step, ending.exit_code) == ("sample", 41)
     assert ending.error["what"].startswith("the pod was stopped from outside")
     assert ending.error["retryable"] is True
@@ -213,6 +213,6 @@ def test_an_error_around_the_step_has_the_code_that_argos_message_stands_for(
         for node in body["status"]["nodes"].values():
             node["message"] = message if node["type"] == "Pod" else ""
         first["workflow_manifest"] = json.dumps(body)
-    ending = following.follow(api, run.run_id, None, Told(), Pace(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
     assert ending.exit_code == code
     assert says in ending.error["what"]

@@ -10,8 +10,7 @@ import yaml
 
 from trainwright.authoring.finding import Finding
 from trainwright.authoring.installation.reading import Answer, Cluster, Object
-from trainwright.authoring.submission.answers import document
-from trainwright.authoring.submission.connection import Connection
+from trainwright.authoring.submission.connection import Connection, document
 
 OLDEST = (2, 17)
 SYSTEM = "kubeflow"

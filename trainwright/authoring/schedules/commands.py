@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainwright.authoring.submission.options import Json, connected, on_cluster
+from trainwright.authoring.submission.commands import Json, connected, on_cluster
 
 if TYPE_CHECKING:
     from trainwright.authoring.schedules.declared import Wanted
     from trainwright.authoring.schedules.reconciling import Action
-    from trainwright.authoring.submission.connection import Place
+    from trainwright.authoring.submission.connection import Endpoint
 
 app = typer.Typer(no_args_is_help=True, help="Recurring runs on a cluster, as a file declares them.")
 File = Annotated[Path, typer.Argument(help="The file of schedules.")]
@@ -20,7 +20,7 @@ File = Annotated[Path, typer.Argument(help="The file of schedules.")]
 
 @app.command()
 @on_cluster("Nothing was changed.")
-def plan(place: "Place", file: File, as_json: Json = False) -> None:
+def plan(place: "Endpoint", file: File, as_json: Json = False) -> None:
     """Say what apply would do, and when each fires next. Nothing is changed."""
     _reconciled(place, file, change=False, as_json=as_json)
 
@@ -28,7 +28,7 @@ def plan(place: "Place", file: File, as_json: Json = False) -> None:
 @app.command()
 @on_cluster("What is said above was done; the next apply goes on from there.")
 def apply(
-    place: "Place",
+    place: "Endpoint",
     file: File,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="As plan: change nothing.")] = False,
     as_json: Json = False,
@@ -37,7 +37,7 @@ def apply(
     _reconciled(place, file, change=not dry_run, as_json=as_json)
 
 
-def _reconciled(place: "Place", file: Path, *, change: bool, as_json: bool) -> None:
+def _reconciled(place: "Endpoint", file: Path, *, change: bool, as_json: bool) -> None:
     from trainwright.authoring.schedules import declared, reconciling
 
     owner, wanted = declared.wanted(file)

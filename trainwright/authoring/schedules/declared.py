@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog, credentials, parameters, pipeline_spec
 from trainwright.authoring.schedules import timing
-from trainwright.authoring.submission import alone, order, provenance, upload
+from trainwright.authoring.submission import order, provenance, runs, upload
 from trainwright.authoring.submission.upload import Package
 from trainwright.errors import InputError
 from trainwright.experiment import Section
@@ -109,7 +109,7 @@ class Wanted:
         """Digits that change with anything the cluster would do otherwise."""
         content = {
             "package": self.package.digest,
-            "arguments": {key: value for key, value in self.arguments.items() if key not in alone.RECORDED},
+            "arguments": {key: value for key, value in self.arguments.items() if key not in runs.RECORDED},
             "cron": self.cron,
             "interval_s": self.schedule.interval_s,
             "settings": [

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from trainwright.authoring.schedules.declared import Wanted
-from trainwright.authoring.submission import alone, naming, provenance, runs, upload
+from trainwright.authoring.submission import naming, provenance, runs, upload
 from trainwright.authoring.submission.connection import Connection
 from trainwright.errors import DependencyError, TransientError
 
@@ -207,8 +207,8 @@ def _require_alone(api: Connection, action: Action, there: Sequence[Existing], n
     own = action.existing.id if action.existing else ""
     others = {one.id for one in there if one.name == action.name and one.id != own}
     first = wanted.next_after(now, 1)[0]
-    date = alone.date_of(wanted.arguments, first)
-    for run in alone.of_schedules(api, others, date) if others else ():
+    date = runs.date_of(wanted.arguments, first)
+    for run in runs.active_of_schedules(api, others, date) if others else ():
         raise TransientError(
             f"run {run.run_id} of {action.name} goes on for {date}, and as it is declared now it would fire "
             f"for the same date, at {first:%H:%M:%S %Z}",

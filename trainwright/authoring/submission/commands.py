@@ -1,21 +1,117 @@
-"""The commands for a cluster: ``submit``, ``status``, ``terminate``, ``retry``."""
+"""The commands for a cluster (``submit``, ``status``, ``terminate``, ``retry``) and the options that they share."""
 
 import contextlib
+import functools
+import inspect
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainwright.authoring.submission.options import Json, connected, on_cluster, reach
+from trainwright.authoring.terminal import reported
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
+    from trainwright.authoring.submission.connection import Connection, Endpoint
+
+Host = Annotated[str, typer.Option(help="Address of the API: https://HOST/PATH.")]
+Namespace = Annotated[str, typer.Option(help="Your profile's; without profiles, leave it out.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File of the token, read at every call; in a pod, Kubeflow's own is found by itself."),
+]
+CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, besides the public ones.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
+]
+
+REACH: Mapping[str, tuple[Any, Any]] = {
+    "host": (Host, inspect.Parameter.empty),
+    "namespace": (Namespace, ""),
+    "token_file": (TokenFile, None),
+    "ca_file": (CaFile, None),
+}
+"""The fields of a place that are options: their types and defaults."""
+
+
+def on_cluster(stopped: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that takes a place, and ``as_json``, the options that name a place.
+
+    Args:
+        stopped: What is said if it is stopped from outside while it changes something.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command)
+        mine = [entry for name, entry in own.parameters.items() if name != "place"]
+        asked = [entry for entry in mine if entry.default is inspect.Parameter.empty]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            with reported(given["as_json"], stopped=stopped), stopped_like_ctrl_c():
+                from trainwright.authoring.submission.connection import Endpoint
+
+                command(Endpoint(**{name: given.pop(name) for name in REACH}), **given)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        reach = [
+            inspect.Parameter(name, keyword, annotation=kind, default=default)
+            for name, (kind, default) in REACH.items()
+        ]
+        rest = [entry for entry in mine if entry not in asked]
+        entries = [*asked, *reach, *rest]
+        parameters = [entry.replace(kind=keyword) for entry in entries]
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {entry.name: entry.annotation for entry in entries}
+        del called.__wrapped__  # its signature is another one
+        return called
+
+    return decorated
+
+
+def connected(place: "Endpoint") -> "Connection":
+    """Connect to an API, after a look that it is one and takes us.
+
+    Raises:
+        TrainwrightError: It is none, it is away, or it does not take us.
+    """
+    from trainwright.authoring.submission import connection
+
+    api = connection.connect(place)
+    for text in api.check():
+        typer.echo(f"  note: {text}", err=True)
+    return api
+
+
+def reach(place: "Endpoint") -> list[str]:
+    """Return the options that reach the same API again."""
+    given = {f"--{name.replace('_', '-')}": getattr(place, name) for name in REACH}
+    return [word for name, value in given.items() if value for word in (name, os.fspath(value))]
+
+
+@contextlib.contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """Treat a job of CI that is cancelled like somebody who presses Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if TYPE_CHECKING:
     from trainwright.authoring.pipeline_spec import Pipeline
-    from trainwright.authoring.submission.connection import Connection, Place
-    from trainwright.authoring.submission.screen import Begun, Screen
+    from trainwright.authoring.submission.connection import Connection, Endpoint
+    from trainwright.authoring.submission.screen import Screen, SubmittedRun
 
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run, as submit and the UI name it.")]
 Wait = Annotated[
@@ -31,7 +127,7 @@ Timeout = Annotated[
 
 @on_cluster("The run may be there already: the same command finds it, and makes no second one.")
 def submit(  # noqa: PLR0913, PLR0917 - one argument an option
-    place: "Place",
+    place: "Endpoint",
     pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
     config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
@@ -75,12 +171,12 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
 
 @on_cluster("Nothing was changed.")
 def status(
-    place: "Place", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
+    place: "Endpoint", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Say where a run on a cluster stands. With --wait, follow it to its end."""
     from datetime import UTC
 
-    from trainwright.authoring.submission import order, progress, runs, states
+    from trainwright.authoring.submission import order, progress, runs
 
     _require_following(wait, timeout)
     api = connected(place)
@@ -88,7 +184,7 @@ def status(
     pipeline = order.pipeline_of(api, run)
     screen = _screen(api, pipeline, as_json)
     seen = order.seen(api, run, pipeline)
-    if wait or run.state in states.ENDED:
+    if wait or run.state in progress.ENDED:
         raise typer.Exit(_followed(api, seen, pipeline, screen, timeout))
     screen.begun(seen)
     for step in progress.steps(run, pipeline, datetime.now(UTC)):
@@ -97,21 +193,21 @@ def status(
 
 
 @on_cluster("Whether the run is being stopped, its page says; the same command may be repeated.")
-def terminate(place: "Place", run_id: RunId, as_json: Json = False) -> None:
+def terminate(place: "Endpoint", run_id: RunId, as_json: Json = False) -> None:
     """Stop a run on a cluster. One that has ended stays as it is."""
-    from trainwright.authoring.submission import runs, states
+    from trainwright.authoring.submission import progress, runs
 
     api = connected(place)
     run = runs.terminate(api, run_id)
     if as_json:
         _screen(api, None, as_json).state(run.state)
     else:
-        typer.echo(f"  run {run_id} is {states.word(run.state)}\n  {api.place.link(run_id)}")
+        typer.echo(f"  run {run_id} is {progress.word(run.state)}\n  {api.place.link(run_id)}")
 
 
 @on_cluster("Whether the run goes on again, its page says; the same command may be repeated.")
 def retry(
-    place: "Place", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
+    place: "Endpoint", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Do again the steps of a run that failed or were stopped. What is done stays done."""
     from trainwright.authoring.submission import order, runs
@@ -143,21 +239,21 @@ def _require_following(wait: bool, timeout: int | None) -> None:
 
 def _followed(
     api: "Connection",
-    begun: "Begun",
+    begun: "SubmittedRun",
     pipeline: "Pipeline | None",
     screen: "Screen",
     timeout: int | None,
     ended_at: datetime | None = None,
 ) -> int:
     """Follow a run to its end and return its exit code; whoever stops this only looks away."""
-    from trainwright.authoring.submission import following
+    from trainwright.authoring.submission import follow
 
     screen.stream = sys.__stdout__ or sys.stdout  # whether anybody reads on matters from now on
     run_id = begun.run_id
     try:
         screen.begun(begun)
-        with contextlib.suppress(KeyboardInterrupt, following.TimeUp):
-            ending = following.follow(api, run_id, pipeline, screen, within_s=timeout, ended_at=ended_at)
+        with contextlib.suppress(KeyboardInterrupt, follow.TimeUp):
+            ending = follow.follow(api, run_id, pipeline, screen, within_s=timeout, ended_at=ended_at)
             screen.ended(ending, api.place.link(run_id))
             return ending.exit_code
         screen.left(run_id)

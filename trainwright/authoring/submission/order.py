@@ -15,8 +15,8 @@ from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog, credentials, parameters, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import naming, provenance, runs, upload
-from trainwright.authoring.submission.connection import Connection, Place
-from trainwright.authoring.submission.screen import Begun
+from trainwright.authoring.submission.connection import Connection, Endpoint
+from trainwright.authoring.submission.screen import SubmittedRun
 from trainwright.authoring.submission.upload import Package
 from trainwright.errors import InputError, TrainwrightError
 
@@ -69,7 +69,7 @@ def prepared(  # noqa: PLR0913 - one argument an option
     data_version: str,
     experiment: str,
     service_account: str,
-    place: Place,
+    place: Endpoint,
     beside: bool = False,
     name: str = "",
 ) -> Order:
@@ -161,7 +161,7 @@ def require_complete(pipeline: Pipeline, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> Begun:
+def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> SubmittedRun:
     """Upload the package, submit the run, and say what is there now.
 
     Raises:
@@ -182,7 +182,7 @@ def placed(api: Connection, order: Order, warn: Callable[[str], None]) -> Begun:
         beside=order.beside,
     )
     run, fresh = runs.submitted(api, experiment_id, submission)
-    return Begun(
+    return SubmittedRun(
         pipeline=order.package.name,
         run_id=run.run_id,
         link=api.place.link(run.run_id),
@@ -226,10 +226,10 @@ def pipeline_of(api: Connection, run: Any) -> Pipeline | None:
         return None
 
 
-def seen(api: Connection, run: Any, pipeline: Pipeline | None, found: str = "") -> Begun:
+def seen(api: Connection, run: Any, pipeline: Pipeline | None, found: str = "") -> SubmittedRun:
     """Describe a run that is there, and why it was not started just now; empty if it was."""
     labels = provenance.read(run.description)
-    return Begun(
+    return SubmittedRun(
         pipeline=pipeline.name if pipeline else str(run.display_name),
         run_id=run.run_id,
         link=api.place.link(run.run_id),

@@ -1,4 +1,4 @@
-"""Where the steps of a run stand: what the API says of tasks, read with the compiled pipeline at hand.
+"""The states of a run and of its steps, read from the API's list with the compiled pipeline at hand.
 
 The API lists the nodes of an Argo workflow: a step goes by the name of its task, and beside it stand drivers,
 executors and groups. A group that a condition left out is SKIPPED, and nothing inside it is listed.
@@ -17,15 +17,78 @@ from typing import Any
 
 from trainwright.authoring import catalog
 from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, Step, channels
-from trainwright.authoring.submission.states import GOING_ON, SUCCEEDED, TRIABLE, UNTOLD
-from trainwright.errors import DataRefused, ModelRefused
+from trainwright.errors import DataRefused, InternalError, ModelRefused, PreemptedUnsaved
+
+UNSPECIFIED = "RUNTIME_STATE_UNSPECIFIED"
+"""The first value of the enumeration: the server leaves it out of its answers, as it does every default."""
+
+WAITING = frozenset({UNSPECIFIED, "PENDING", "PAUSED"})
+RUNNING = frozenset({"RUNNING"})
+STOPPING = frozenset({"CANCELING"})
+SUCCEEDED = frozenset({"SUCCEEDED", "SKIPPED"})
+CANCELED = "CANCELED"
+RETRYABLE = frozenset({"FAILED", "ERROR", CANCELED})
+ENDED = SUCCEEDED | RETRYABLE
+KNOWN = ENDED | WAITING | RUNNING | STOPPING
+"""Those of the description of the API, and ``ERROR``, which older servers have."""
+
+WORDS = {
+    UNSPECIFIED: "waiting",
+    "PENDING": "waiting",
+    "PAUSED": "paused",
+    "RUNNING": "running",
+    "CANCELING": "stopping",
+    "SUCCEEDED": "done",
+    "SKIPPED": "not run",
+    "FAILED": "failed",
+    "ERROR": "failed",
+    "CANCELED": "stopped",
+}
+"""What a state is called on the screen, as ``trainwright run`` has it."""
+
+CODES = {
+    "SUCCEEDED": 0,
+    "SKIPPED": 0,
+    "FAILED": InternalError.code,
+    "ERROR": InternalError.code,
+    "CANCELED": PreemptedUnsaved.code,
+}
+"""Exit code of an end of which nothing else is known.
+
+A failed step says its own code in its log. Where the log is gone, the failure is not one that is known to
+pass: CI must not try it again by itself. Whoever stopped a run did not see to it that its state was saved.
+"""
+
+
+def word(state: str | None) -> str:
+    """Return what a state is called; one that is new to us keeps its name."""
+    return WORDS.get(state or UNSPECIFIED, str(state).lower())
+
+
+def outcome(run: Any, before: str = "") -> str:
+    """Return the state that a run ended in, and ``CANCELED`` for a run that somebody terminated.
+
+    The API server of KFP 2.17 sets CANCELING when a run is terminated and FAILED when its workflow has ended;
+    nothing in it ever sets CANCELED. A retried run keeps its history, so only the entry before the last one
+    counts. CANCELING enters the history with the first report of the persistence agent after it, so a run
+    that ends before that report has it only in its state. An entry may lack its state: the server leaves out
+    the first value of the enumeration.
+
+    Args:
+        run: As the API has it.
+        before: The state at the look before this one; empty for none.
+    """
+    history = [entry.state for entry in run.state_history or () if entry.state]
+    terminated = history[-2:] == ["CANCELING", "FAILED"] or before in STOPPING
+    return CANCELED if run.state == "FAILED" and terminated else str(run.state)
+
 
 _INNER = re.compile(
     r"root|.*-driver|executor(\(\d+\))?|(condition|condition-branches|for-loop|exit-handler)(-\d+)*|.*\(\d+\)"
 )
 """Names of nodes that are no steps."""
 
-FAILURES = TRIABLE - {"CANCELED"}
+FAILURES = RETRYABLE - {"CANCELED"}
 _DECISION = "decision"
 EXECUTOR = "executor"
 FIRST_YEAR = 2000
@@ -115,7 +178,7 @@ def _step(
     return StepNow(
         name=name,
         environment=step.toolchain if step else "",
-        state=_together([detail.state or UNTOLD for detail in details]),
+        state=_together([detail.state or UNSPECIFIED for detail in details]),
         seconds=max((max(ends) - min(starts)).total_seconds(), 0.0) if starts else 0.0,
         limit_s=step.timeout_s if step else 0.0,
         cached=all(detail.task_id in cached for detail in details),
@@ -124,7 +187,7 @@ def _step(
 
 def _together(states: Sequence[str]) -> str:
     """Return the state of a step that a loop does several times: a failure first, then what goes on."""
-    for kind in (TRIABLE, GOING_ON):
+    for kind in (RETRYABLE, RUNNING):
         if found := next((state for state in states if state in kind), ""):
             return found
     return next((state for state in states if state not in SUCCEEDED), states[-1])

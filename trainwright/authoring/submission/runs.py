@@ -1,16 +1,120 @@
-"""A run in the API: submitted once for its key, found again, stopped, tried again."""
+"""Runs of the API: submitted once for a key and one at a time for a date, terminated, retried.
+
+The key of a submission finds its own run. A run of another key may do the same work: a schedule's, which has
+no key, or one that another job of CI submitted. Both would write to the same places. The same work is the
+same pipeline, whatever its version, with the same arguments but those that are only a record. The same date
+is the parameter ``date``; without it, the day in UTC for which a run was scheduled, or on which it was made.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from trainwright.authoring.submission import alone, provenance
+from trainwright.authoring.submission import progress, provenance
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.states import ENDED, STOPPING, SUCCEEDED, TRIABLE
+from trainwright.authoring.submission.progress import ENDED, RETRYABLE, STOPPING, SUCCEEDED
 from trainwright.authoring.submission.upload import Version
 from trainwright.errors import InputError, TransientError
+
+DATE = "date"
+FIRST_YEAR = 2000
+RECORDED = frozenset({"commit"})
+"""Arguments that are only a record: they change nothing of what a run does."""
+
+ACTIVE = sorted(progress.WAITING | progress.RUNNING | progress.STOPPING)
+
+
+def date_of(arguments: Mapping[str, Any], moment: datetime) -> str:
+    """Return the date that a run is for.
+
+    Args:
+        arguments: Of the run.
+        moment: For which it is scheduled, or at which it is made; with its zone.
+    """
+    given = str(arguments.get(DATE) or "")
+    try:
+        read = datetime.fromisoformat(given) if given else moment
+    except ValueError:
+        return given
+    return (read if read.tzinfo is None else read.astimezone(UTC)).date().isoformat()
+
+
+def active_runs(api: Connection, pipeline_id: str, arguments: Mapping[str, Any], now: datetime) -> list[Any]:
+    """Return the runs that do the same work for the same date at this moment, the oldest first.
+
+    Raises:
+        TrainwrightError: It was refused, or the API did not answer in time.
+    """
+    work, date = _work(arguments), date_of(arguments, now)
+    found = _listed(api, date)
+    same = [run for run in found if _pipeline(run) == pipeline_id and _work(_given(run)) == work]
+    return sorted(same, key=lambda run: (run.created_at, run.run_id))
+
+
+def active_of_schedules(api: Connection, ids: Collection[str], date: str) -> list[Any]:
+    """Return the runs of recurring runs that go on for a date.
+
+    Raises:
+        TrainwrightError: It was refused, or the API did not answer in time.
+    """
+    return [run for run in _listed(api, date) if run.recurring_run_id in ids]
+
+
+def _listed(api: Connection, date: str) -> list[Any]:
+    """Return the runs of the namespace that go on for a date."""
+    listed = {"operation": "IN", "key": "state", "string_values": {"values": ACTIVE}}
+    found = api.pages(
+        "looking for runs that go on",
+        api.runs.run_service_list_runs,
+        "runs",
+        filter=json.dumps({"predicates": [listed]}),
+        **({"namespace": api.place.namespace} if api.place.namespace else {}),
+    )
+    return [run for run in found if date_of(_given(run), _moment(run)) == date]
+
+
+def already_running(api: Connection, run: Any, arguments: Mapping[str, Any], now: datetime) -> TransientError:
+    """Return the error that says which run is in the way."""
+    origin = "a schedule started it" if run.recurring_run_id else "somebody submitted it with another key"
+    return TransientError(
+        f"run {run.run_id} does the same for {date_of(arguments, now)} and goes on: {origin}",
+        where=api.place.link(run.run_id),
+        hint=f"Follow it (trainwright status {run.run_id} --wait), stop it (trainwright terminate "
+        f"{run.run_id}), or submit this one --beside it.",
+    )
+
+
+def has_key(run: Any, key: str) -> bool:
+    """Say whether a run is that of a key."""
+    return provenance.read(run.description).get("key") == key
+
+
+def _given(run: Any) -> Mapping[str, Any]:
+    found = run.runtime_config.parameters if run.runtime_config else None
+    return found or {}
+
+
+def _moment(run: Any) -> datetime:
+    """Return for when a run was scheduled; the API writes 1970 for a time that it does not know."""
+    known = run.scheduled_at and run.scheduled_at.year >= FIRST_YEAR
+    found: datetime = run.scheduled_at if known else run.created_at
+    return found
+
+
+def _pipeline(run: Any) -> str:
+    reference = run.pipeline_version_reference
+    return str(reference.pipeline_id) if reference else ""
+
+
+def _work(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as a text that is the same for the same work; an empty one is none."""
+    kept = {name: value for name, value in arguments.items() if name not in RECORDED | {DATE}}
+    return json.dumps(
+        {name: value for name, value in kept.items() if value not in ("", None)}, sort_keys=True
+    )
+
 
 Run: TypeAlias = Any
 """A ``kfp_server_api.V2beta1Run``; the generated models have no types."""
@@ -77,7 +181,7 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
         TransientError: A run of another key does the same for the same date, and goes on.
         TrainwrightError: It was refused, or the API did not answer in time.
     """
-    rival = _Rival(api, submission)
+    rival = _ConcurrentRuns(api, submission)
     body = {
         "display_name": submission.name,
         "description": provenance.description(submission.key, submission.labels, submission.description),
@@ -107,7 +211,7 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
     return kept, not others
 
 
-class _Rival:
+class _ConcurrentRuns:
     """Whether a run of another key does the same for the same date at this moment."""
 
     def __init__(self, api: Connection, submission: Submission) -> None:
@@ -116,21 +220,21 @@ class _Rival:
     def refuse(self) -> None:
         """Refuse to submit beside one."""
         for run in self._others():
-            raise alone.refused(self._api, run, self._wanted.arguments, self._now)
+            raise already_running(self._api, run, self._wanted.arguments, self._now)
 
     def refuse_older(self, own: Run) -> None:
         """Stop the own run if an older one appeared at the same moment: each side does, so one is left."""
         for run in self._others():
             if (run.created_at, run.run_id) < (own.created_at, own.run_id):
                 terminate(self._api, own.run_id)
-                raise alone.refused(self._api, run, self._wanted.arguments, self._now)
+                raise already_running(self._api, run, self._wanted.arguments, self._now)
 
     def _others(self) -> list[Run]:
         if self._wanted.beside:
             return []
         pipeline_id = self._wanted.version.pipeline_id
-        found = alone.going_on(self._api, pipeline_id, self._wanted.arguments, self._now)
-        return [run for run in found if not alone.ours(run, self._wanted.key)]
+        found = active_runs(self._api, pipeline_id, self._wanted.arguments, self._now)
+        return [run for run in found if not has_key(run, self._wanted.key)]
 
 
 def of_key(api: Connection, experiment_id: str, key: str) -> list[Run]:
@@ -193,12 +297,12 @@ def retry(api: Connection, run_id: str) -> tuple[Run, datetime | None]:
     if before.state in SUCCEEDED:
         text = f"run {run_id} has ended with {before.state}: there is nothing to try again"
         raise InputError(text, where=api.place.host)
-    if before.state not in TRIABLE:
+    if before.state not in RETRYABLE:
         return before, None
 
     def look() -> Run | None:
         run = get(api, run_id)
-        return None if run.state in TRIABLE and run.finished_at == before.finished_at else run
+        return None if run.state in RETRYABLE and run.finished_at == before.finished_at else run
 
     run, _ = api.made("trying the run again", look, api.runs.run_service_retry_run, run_id)
     return run, before.finished_at

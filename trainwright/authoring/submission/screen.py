@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from trainwright.authoring.pipeline_spec import Pipeline
-from trainwright.authoring.submission import pod_errors
-from trainwright.authoring.submission.following import Ending, Told
-from trainwright.authoring.submission.progress import StepNow
-from trainwright.authoring.submission.states import GOING_ON, TRIABLE, WAITING, word
+from trainwright.authoring.submission import failures
+from trainwright.authoring.submission.follow import Ending, Observer
+from trainwright.authoring.submission.progress import RETRYABLE, RUNNING, WAITING, StepNow, word
 from trainwright.authoring.terminal import duration, message
 
 COMMAND = "trainwright"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class SubmittedRun:
     """A run that is there now.
 
     Attributes:
@@ -42,7 +41,7 @@ class Begun:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Screen(Told):
+class Screen(Observer):
     """Writes lines for a person: no banner, no colour, nothing that a log of CI cannot show.
 
     Args:
@@ -61,7 +60,7 @@ class Screen(Told):
         self._names = max((len(step.name) for step in steps), default=12)
         self._environments = max((len(step.toolchain) for step in steps), default=0)
 
-    def begun(self, run: Begun) -> None:
+    def begun(self, run: SubmittedRun) -> None:
         """Write the headline of the run, and where its page is."""
         count = f"   {self._count} steps" if self._count else ""
         found = f"   {run.found}" if run.found else ""
@@ -72,20 +71,20 @@ class Screen(Told):
         """Write the line of a step that has changed."""
         if step.state in WAITING:
             return
-        limit = f", at most {duration(step.limit_s)}" if step.limit_s and step.state in GOING_ON else ""
-        when = "-" if step.state in GOING_ON or step.cached else duration(step.seconds)
+        limit = f", at most {duration(step.limit_s)}" if step.limit_s and step.state in RUNNING else ""
+        when = "-" if step.state in RUNNING or step.cached else duration(step.seconds)
         columns = f"  {step.name:<{self._names}}  {step.environment:<{self._environments}}  {when:>9}"
         self._line(f"{columns}   {'cached' if step.cached else word(step.state)}{limit}".rstrip())
 
     def blocked(self, step: str, message: str) -> None:
         """Write why the pod of a step cannot start, and what to do about it."""
         self._line(f"  {step:<{self._names}}  cannot start: {message}")
-        if cause := pod_errors.explained(message):
+        if cause := failures.explained(message):
             self._line(f"    next  {cause.hint}")
 
     def state(self, state: str) -> None:
         """Write that the run waits, or is being stopped; that it runs is seen of its steps."""
-        if state not in GOING_ON:
+        if state not in RUNNING:
             self._line(f"  the run is {word(state)}")
 
     def warned(self, text: str) -> None:
@@ -96,7 +95,7 @@ class Screen(Told):
         """Write what came of the run, and what comes next."""
         if ending.error:
             lines = ["", message(ending.error), f"  page  {link}"]
-            again = ending.state in {word(state) for state in TRIABLE}
+            again = ending.state in {word(state) for state in RETRYABLE}
             lines += [f"  again {self._command('retry', ending.run_id, '--wait')}"] if again else []
             print(_plain("\n".join(lines)), file=self._errors, flush=True)
         elif ending.held_by:
@@ -133,7 +132,7 @@ class Lines(Screen):
         """Write one event."""
         print(json.dumps({"event": name, **fields}, ensure_ascii=False), file=self.stream, flush=True)
 
-    def begun(self, run: Begun) -> None:
+    def begun(self, run: SubmittedRun) -> None:
         """Write what was submitted, or found."""
         self.event("run_submitted", **dataclasses.asdict(run))
 

@@ -17,11 +17,9 @@ from urllib.parse import quote
 
 import kfp_server_api
 
-from trainwright.authoring.submission import pod_errors
-from trainwright.authoring.submission.answers import document
-from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.states import ENDED, GOING_ON, WAITING
-from trainwright.authoring.submission.troubles import FAILURES
+from trainwright.authoring.submission import failures
+from trainwright.authoring.submission.connection import FAILURES, Connection, document
+from trainwright.authoring.submission.progress import ENDED, RUNNING, WAITING
 from trainwright.errors import TrainwrightError
 
 STILL = 2
@@ -42,7 +40,7 @@ _STATES = {
 def is_complete(run: Any) -> bool:
     """Say whether the list of tasks of a run that has ended is that of its end."""
     named = [detail for detail in _details(run) if detail.display_name]
-    return bool(named) and not any(detail.state in GOING_ON | WAITING for detail in named)
+    return bool(named) and not any(detail.state in RUNNING | WAITING for detail in named)
 
 
 @dataclass(kw_only=True)
@@ -71,7 +69,7 @@ class Listing:
             return run
         nodes, packed = _nodes(self.api, run.run_id)
         self._packed = self._packed or packed
-        self.blocked |= pod_errors.blocked(nodes)
+        self.blocked |= failures.blocked(nodes)
         if packed or (nodes and run.state in ENDED):
             self._tasks = list(_tasks(nodes))
         if self._tasks:
@@ -81,7 +79,7 @@ class Listing:
     def failure(self, run: Any) -> tuple[str, TrainwrightError] | None:
         """Return the task of a run that failed for a reason that Argo knows, with the error."""
         nodes, _ = _nodes(self.api, run.run_id)
-        return pod_errors.failure(nodes, self.blocked)
+        return failures.failure(nodes, self.blocked)
 
     def _is_due(self, run: Any) -> bool:
         listed = [(detail.display_name, detail.state) for detail in _details(run)]

@@ -1,4 +1,4 @@
-"""Follows a run to its end: what changes is told once, and an API that is away for a while is waited for."""
+"""Follows a run to its end: reports each change once, and waits while the API is away."""
 
 import dataclasses
 import math
@@ -9,10 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainwright.authoring.pipeline_spec import Pipeline
-from trainwright.authoring.submission import pod_errors, progress, reasons, states, workflow
-from trainwright.authoring.submission.connection import Connection
+from trainwright.authoring.submission import failures, progress, workflow
+from trainwright.authoring.submission.connection import (
+    FAILURES,
+    CallFailure,
+    Connection,
+    RetryPolicy,
+    classify,
+)
 from trainwright.authoring.submission.progress import StepNow
-from trainwright.authoring.submission.troubles import FAILURES, Patience, Trouble, trouble
 from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, TrainwrightError, as_record
 
 OUTAGE_S = 900.0
@@ -51,7 +56,7 @@ class TimeUp(Exception):
     """It is time to look away."""
 
 
-class Told:
+class Observer:
     """Is told what happens to a run; this one keeps it to itself."""
 
     def step(self, step: StepNow) -> None:
@@ -68,7 +73,7 @@ class Told:
 
 
 @dataclass(kw_only=True)
-class Pace:
+class Polling:
     """How often the API is asked, and how long it may be away.
 
     Attributes:
@@ -80,7 +85,7 @@ class Pace:
 
     every_s: float = 5.0
     rarest_s: float = 30.0
-    outage: Patience = field(default_factory=lambda: Patience(budget_s=OUTAGE_S, first_s=2.0))
+    outage: RetryPolicy = field(default_factory=lambda: RetryPolicy(budget_s=OUTAGE_S, first_s=2.0))
     sleep: Callable[[float], None] = time.sleep
 
     def wait(self, since: float, most: float = math.inf) -> None:
@@ -92,8 +97,8 @@ def follow(
     api: Connection,
     run_id: str,
     pipeline: Pipeline | None,
-    told: Told,
-    pace: Pace | None = None,
+    told: Observer,
+    pace: Polling | None = None,
     *,
     within_s: float | None = None,
     ended_at: datetime | None = None,
@@ -115,7 +120,7 @@ def follow(
         TrainwrightError: The run is gone, the identity is refused, or the API stayed away too long; the run
             goes on.
     """
-    return _Follower(api, run_id, pipeline, told, pace or Pace(), within_s).to_the_end(ended_at)
+    return _Follower(api, run_id, pipeline, told, pace or Polling(), within_s).to_the_end(ended_at)
 
 
 class _Follower:
@@ -124,8 +129,8 @@ class _Follower:
         api: Connection,
         run_id: str,
         pipeline: Pipeline | None,
-        told: Told,
-        pace: Pace,
+        told: Observer,
+        pace: Polling,
         within_s: float | None,
     ) -> None:
         self._api, self._run_id, self._pipeline, self._told, self._pace = api, run_id, pipeline, told, pace
@@ -139,15 +144,15 @@ class _Follower:
         late = SETTLING
         while True:
             run = self._listing.completed(self._look())
-            if run.state in states.ENDED and ended_at and run.finished_at == ended_at and late:
+            if run.state in progress.ENDED and ended_at and run.finished_at == ended_at and late:
                 late -= 1
                 self._pause(0.0)
                 continue
             now = progress.steps(run, self._pipeline, datetime.now(UTC))
             before = self._state
             self._tell(run, now)
-            if run.state in states.ENDED:
-                return self._ending(run, now, states.outcome(run, before))
+            if run.state in progress.ENDED:
+                return self._ending(run, now, progress.outcome(run, before))
             self._pause(self._passed_s())
 
     def _passed_s(self) -> float:
@@ -167,7 +172,7 @@ class _Follower:
             try:
                 run = self._api.once(self._api.runs.run_service_get_run, self._run_id)
             except FAILURES as failure:
-                self._wait(trouble(failure, "reading the run", host))
+                self._wait(classify(failure, "reading the run", host))
                 continue
             if outage.failing_s:
                 self._told.warned(f"the API answers again, after {outage.failing_s:.0f} s")
@@ -175,7 +180,7 @@ class _Follower:
             self._answered = True
             return run
 
-    def _wait(self, met: Trouble) -> None:
+    def _wait(self, met: CallFailure) -> None:
         outage = self._pace.outage
         if met.missing:
             deleted = "was deleted while it was followed" if self._answered else "is not there"
@@ -201,18 +206,18 @@ class _Follower:
                 self._steps[step.name] = step.state
                 self._told.step(step)
         self._tell_blocked()
-        state = run.state or states.UNTOLD
+        state = run.state or progress.UNSPECIFIED
         if state != self._state:
             self._state = state
-            if state not in states.KNOWN:
+            if state not in progress.KNOWN:
                 self._told.warned(f"the API says {state!r}, which is new to us; following on")
-            elif state not in states.ENDED:
+            elif state not in progress.ENDED:
                 self._told.state(state)
 
     def _tell_blocked(self) -> None:
         """Report each reason once: ErrImagePull and ImagePullBackOff alternate."""
         for task, message in self._listing.blocked.items():
-            cause = pod_errors.explained(message)
+            cause = failures.explained(message)
             reason = type(cause).__name__ + cause.hint if cause else message
             if self._blocked.get(task) != reason:
                 self._blocked[task] = reason
@@ -226,14 +231,14 @@ class _Follower:
     def _ending(self, run: Any, now: list[StepNow], outcome: str) -> Ending:
         ending = Ending(
             run_id=self._run_id,
-            state=states.word(outcome),
-            exit_code=states.CODES[outcome],
+            state=progress.word(outcome),
+            exit_code=progress.CODES[outcome],
             seconds=_seconds(run),
             steps=dict(self._steps),
         )
-        if run.state in states.SUCCEEDED:
+        if run.state in progress.SUCCEEDED:
             return self._judged(run, ending)
-        if outcome == states.CANCELED:
+        if outcome == progress.CANCELED:
             stopped = PreemptedUnsaved("the run was stopped from outside", where=self._run_id)
             return dataclasses.replace(ending, error=as_record(stopped, "run"))
         step = progress.failed(run, now, self._pipeline)
@@ -242,7 +247,7 @@ class _Follower:
             ending,
             failed_step=name,
             error=error,
-            exit_code=int(error["code"]) or states.CODES["FAILED"],
+            exit_code=int(error["code"]) or progress.CODES["FAILED"],
         )
 
     def _reason(self, run: Any, step: str) -> tuple[str, dict[str, Any]]:
@@ -251,8 +256,8 @@ class _Follower:
         The step's own line tells most. Argo's message comes before what KFP's launcher printed, which of a
         program that was killed knows only the signal.
         """
-        found = reasons.reason(self._api, run)
-        if "error" in found and found.get("component") != reasons.PLATFORM:
+        found = failures.reason(self._api, run)
+        if "error" in found and found.get("component") != failures.PLATFORM:
             return step, found
         if cause := self._listing.failure(run):
             name = self._name(cause[0])
@@ -288,7 +293,7 @@ def _unknown(run: Any, step: str) -> dict[str, Any]:
     where = step or "the run"
     return {
         "error": "Unknown",
-        "code": states.CODES["FAILED"],
+        "code": progress.CODES["FAILED"],
         "component": where,
         "what": f"{where} failed: {said}",
         "where": "",

@@ -1,24 +1,192 @@
-"""Why a step failed on a cluster: the line that it printed itself, or what Kubeflow's launcher printed.
+"""The reason for which a step failed: its own line in the log, Argo's message, or the launcher's last words.
 
 The container of a step ends with 1 whatever code the step ended with, because its main process is Kubeflow's
 launcher. The line that every step of this library ends with is in the log. The API server reads a log from
 the pod while there is one. Afterwards it reads the archive that Argo keeps in the object store
 (``main-logs``, with ``archiveLogs: true``, which is set in KFP's own manifests).
+
+Argo keeps its reason as the message of the pod's node: Kubernetes' own word and sentence while a pod waits
+(``ImagePullBackOff: …``, ``Unschedulable: …``), and the container with its exit code once it has ended.
 """
 
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import urllib3
 
-from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.states import TRIABLE
-from trainwright.authoring.submission.troubles import FAILURES
-from trainwright.errors import MARK, DependencyError, InputError, InternalError, TrainwrightError, as_record
+from trainwright.authoring.submission.connection import FAILURES, Connection
+from trainwright.authoring.submission.progress import RETRYABLE
+from trainwright.errors import (
+    MARK,
+    DependencyError,
+    Hang,
+    InputError,
+    InternalError,
+    PermissionRefused,
+    PreemptedUnsaved,
+    TrainwrightError,
+    TransientError,
+    as_record,
+)
+
+STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
+"""Messages of a pod that starts as every pod does."""
+
+_TASK_NODE = re.compile(r"(?P<task>.+?)(-driver)?(\(\d+\))?")
+_PLAIN = re.compile(r"main: Error \(exit code (?!143\))\d+\)")
+"""What Argo says of every program that failed: the reason is in the step's log. With 143 it was stopped."""
+
+_CAUSES: tuple[tuple[str, type[TrainwrightError], str, str], ...] = (
+    (
+        r"InvalidImageName|ErrImageNeverPull",
+        InputError,
+        "the image has no valid name",
+        "Look at --registry, and at the image in the compiled pipeline.",
+    ),
+    (
+        r"ErrImagePull|ImagePullBackOff|ImageInspectError|RegistryUnavailable",
+        DependencyError,
+        "the image cannot be pulled",
+        "Look at the image's name, at --registry, and at the pull secrets of the namespace.",
+    ),
+    (
+        r"CreateContainerConfigError",
+        InputError,
+        "the container cannot be configured",
+        "Create the Secret or ConfigMap, or take the reference out of the pipeline.",
+    ),
+    (
+        r"persistentvolumeclaim",
+        InputError,
+        "the pod has no volume",
+        "Create the claim (deploy/base/volume.yaml), or name another one: resources.claim.",
+    ),
+    (
+        r"Unschedulable",
+        DependencyError,
+        "no node takes the pod",
+        "Ask for less (steps.STEP.cpu and .memory), add a node, or wait for room.",
+    ),
+    (
+        r"OOMKilled",
+        InputError,
+        "the step ran out of memory",
+        "Give it more: steps.STEP.memory of the experiment file.",
+    ),
+    (
+        r"EmptyDir volume|ephemeral(?: local)? storage",
+        DependencyError,
+        "the pod used more disk than it may",
+        "Raise the limit that the sentence names, or keep less on the disk of the pod.",
+    ),
+    (
+        r"exit code 143",
+        PreemptedUnsaved,
+        "the pod was stopped from outside, as when it is deleted or its node drained",
+        "Run again: trainwright retry. Argo counts this as a failure, which OnError does not retry.",
+    ),
+    (
+        r"exceeded quota",
+        DependencyError,
+        "the namespace's quota is used up",
+        "Ask for less (steps.STEP.cpu and .memory), or wait until other pods end.",
+    ),
+    (
+        r"is forbidden|violates PodSecurity",
+        InputError,
+        "the namespace does not allow the pod",
+        "Change what the sentence names: a LimitRange, Pod Security, or rights of the service account.",
+    ),
+    (
+        r"AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch|403 Forbidden",
+        PermissionRefused,
+        "the store of the pipeline rejects Argo's keys",
+        "Look at Secret mlpipeline-minio-artifact and at the role of the service account: "
+        "trainwright doctor --host.",
+    ),
+    (
+        r"failed to (?:put|get|save|load|upload|download)|wait: Error|init: Error",
+        DependencyError,
+        "Argo could not save or load what belongs to the step",
+        "Look whether the pipeline's store is up: trainwright doctor --host; then trainwright retry.",
+    ),
+    (
+        r"deadline",
+        Hang,
+        "the step exceeded its time limit",
+        "Look into its log for where the time went.",
+    ),
+    (
+        r"pod deleted|low on resource|[Ee]vict|[Pp]reempt|[Ss]hutdown|NodeLost|[Tt]ermination",
+        TransientError,
+        "the pod was lost with its node, and so were its retries",
+        "Run again: trainwright retry.",
+    ),
+)
+"""Patterns of messages, most specific first: the error, in our words, and what to do."""
+
+
+def task_of(node: str) -> str:
+    """Return the task that a node belongs to: ``train`` for ``W(0).root(0).train(0).executor(0)``."""
+    *_, part = (part for part in node.split(".") if not part.startswith("executor"))
+    found = _TASK_NODE.fullmatch(part)
+    return found["task"] if found else part
+
+
+def blocked(nodes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the message of every pod that cannot start, by task."""
+    waiting = (
+        node for node in nodes.values() if node.get("type") == "Pod" and node.get("phase") == "Pending"
+    )
+    return {
+        task_of(str(node.get("name", ""))): message
+        for node in waiting
+        if (message := str(node.get("message") or "")) not in STARTING
+    }
+
+
+def failure(nodes: Mapping[str, Any], before: Mapping[str, str]) -> tuple[str, TrainwrightError] | None:
+    """Return the task that failed first for a reason that Argo knows, with the error.
+
+    Args:
+        nodes: Of the workflow.
+        before: Messages of pods that could not start, by task: when a time limit ends such a pod, Argo keeps
+            the limit only.
+    """
+    for node in sorted(_failed(nodes), key=lambda node: str(node.get("finishedAt") or "9")):
+        task = task_of(str(node.get("name", "")))
+        message = str(node.get("message") or "")
+        if "deadline" in message:
+            message = before.get(task, message)
+        if message and not _PLAIN.fullmatch(message) and (error := explained(message)):
+            return task, error
+    return None
+
+
+def _failed(nodes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the pods that failed, but for attempts after which the retry succeeded."""
+    good = {
+        child
+        for node in nodes.values()
+        if node.get("type") == "Retry" and node.get("phase") == "Succeeded"
+        for child in node.get("children") or ()
+    }
+    for name, node in nodes.items():
+        if node.get("type") == "Pod" and node.get("phase") in {"Failed", "Error"} and name not in good:
+            yield node
+
+
+def explained(message: str) -> TrainwrightError | None:
+    """Return the error that a message of Argo or Kubernetes stands for; None for one that is unknown."""
+    for pattern, kind, text, hint in _CAUSES:
+        if re.search(pattern, message):
+            return kind(f"{text}: {message}", hint=hint)
+    return None
+
 
 MOST_NODES = 8
 TAIL_BYTES = 65_536
@@ -66,7 +234,7 @@ def _logs(api: Connection, run: Any) -> Iterator[str]:
 def _nodes(run: Any) -> Iterator[str]:
     """Yield the workflow nodes that failed: the first failure and the last attempt first."""
     details = (run.run_details.task_details if run.run_details else None) or []
-    ended = sorted((detail for detail in details if detail.state in TRIABLE), key=_end)
+    ended = sorted((detail for detail in details if detail.state in RETRYABLE), key=_end)
     executors = [detail for detail in ended if str(detail.display_name).startswith("executor")]
     for detail in [*executors, *ended]:
         yield from (child.pod_name for child in reversed(detail.child_tasks or []) if child.pod_name)
