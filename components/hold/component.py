@@ -30,7 +30,7 @@ def hold(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.hold.reason import explain
+    from trainwright.hold.hold import explain
 
     with reported("hold"):
         reason = explain(Path(verdict.path), gate, Path(record.path), Path(summary.path))

@@ -25,8 +25,8 @@ def summarize(
     from pathlib import Path
 
     from trainwright.artifacts.facts import describe
-    from trainwright.summarize.page import summarize as write
     from trainwright.summarize.run import Ending, root_of
+    from trainwright.summarize.summarize import summarize as write
     from trainwright.summarize.workflow import in_cluster
 
     job, task = status.pipeline_job_resource_name or "", status.pipeline_task_name or ""

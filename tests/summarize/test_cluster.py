@@ -23,8 +23,8 @@ from tests.summarize.test_page import Cells, chain, record
 from trainwright.artifacts import Record
 from trainwright.errors import MARK
 from trainwright.summarize import workflow
-from trainwright.summarize.page import draw_summary, outcome, summarize
 from trainwright.summarize.run import Ending, Run, read_run
+from trainwright.summarize.summarize import draw_summary, outcome, summarize
 from trainwright.summarize.workflow import Cluster, Task, in_cluster, tasks_of
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -213,8 +213,7 @@ def test_without_the_right_to_read_the_workflow_the_page_says_so_and_shows_this_
     assert any(row[0] == "ingest" for row in Cells(text).rows)
 
 
-def test_an_api_that_fails_in_passing_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "_PAUSE_S", 0.01)
+def test_a_transient_failure_of_the_api_is_retried(tmp_path: Path) -> None:
     document = completed(recorded("held-by-gate"), tmp_path)
     with api([(500, {}), (429, {}), (200, document)]) as (cluster, seen):
         found = workflow.read_tasks(cluster, "x")

@@ -9,8 +9,8 @@ import pytest
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
-from trainwright.summarize.page import draw_page, duration, headline, line_back, outcome, summarize
 from trainwright.summarize.run import Ending, Run, Step, read_run
+from trainwright.summarize.summarize import draw_page, duration, headline, line_back, outcome, summarize
 
 DONE = Ending("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
 

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import ssl
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.retries import GaveUp, retry
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token of a pod's service account."""
@@ -36,7 +36,9 @@ _STATES = {
     "Running": "running",
     "Pending": "running",
 }
-_ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 4, 2.0, 20.0
+DEADLINE_S, _TIMEOUT_S = 15.0, 20.0
+"""For the retries of a call, and for one answer: the page is worth having without the workflow."""
+
 _OK, _SERVER_ERROR, _BUSY = 200, 500, 429
 _FORBIDDEN = frozenset({401, 403})
 
@@ -200,31 +202,40 @@ def _uris(side: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _get(cluster: Cluster, what: str) -> dict[str, Any]:
-    """Read one object of Argo's in the pod's namespace; what may pass is tried again."""
+    """Read one object of Argo's in the pod's namespace."""
     path = f"/apis/argoproj.io/v1alpha1/namespaces/{cluster.namespace}/{what}"
-    where, said = f"{cluster.address}{path}", ""
-    for attempt in range(_ATTEMPTS):
-        time.sleep(_PAUSE_S * attempt)
-        try:
-            status, body = _ask(cluster, path)
-        except (OSError, http.client.HTTPException) as error:
-            said = f"{type(error).__name__}: {error}"
-            continue
-        if status == _OK:
-            return dict(json.loads(body))
-        said = f"HTTP {status}"
-        if status in _FORBIDDEN:
+    where = f"{cluster.address}{path}"
+    try:
+        return dict(json.loads(retry(lambda: _ask(cluster, path), _is_transient, where, DEADLINE_S)))
+    except GaveUp as gave_up:
+        error: Exception = gave_up.error
+    except _Status as status:
+        if status.code in _FORBIDDEN:
             raise PermissionRefused(
-                f"the service account may not read the run's workflow: {said}",
+                f"the service account may not read the run's workflow: {status}",
                 where=where,
                 hint="Allow get on workflows.argoproj.io, as KFP's own role pipeline-runner does.",
-            )
-        if status < _SERVER_ERROR and status != _BUSY:
-            break
+            ) from None
+        error = status
+    said = error if isinstance(error, _Status) else f"{type(error).__name__}: {error}"
     raise DependencyError(f"the run's workflow could not be read: {said}", where=where)
 
 
-def _ask(cluster: Cluster, path: str) -> tuple[int, bytes]:
+class _Status(Exception):
+    """An answer with another status than 200."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"HTTP {code}")
+        self.code = code
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, _Status):
+        return error.code >= _SERVER_ERROR or error.code == _BUSY
+    return isinstance(error, OSError | http.client.HTTPException)
+
+
+def _ask(cluster: Cluster, path: str) -> bytes:
     parts = urlsplit(cluster.address)
     if parts.scheme == "https":
         trusted = ssl.create_default_context(cafile=cluster.authority or None)
@@ -236,6 +247,9 @@ def _ask(cluster: Cluster, path: str) -> tuple[int, bytes]:
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {cluster.token}"})
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        body = answer.read()
+        if answer.status != _OK:
+            raise _Status(answer.status)
+        return body
     finally:
         connection.close()

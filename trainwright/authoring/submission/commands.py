@@ -1,4 +1,4 @@
-"""The commands for a cluster (``submit``, ``status``, ``terminate``, ``retry``) and the options that they share."""
+"""The commands for a cluster (``submit``, ``status``, ``terminate``, ``retry``) and their common options."""
 
 import contextlib
 import functools

@@ -4,7 +4,7 @@ import pytest
 
 from trainwright.artifacts import Record
 from trainwright.errors import InputError
-from trainwright.hold.reason import explain
+from trainwright.hold.hold import explain
 from trainwright.tracking import Stopwatch
 from trainwright.verdicts import NotJudged, Rule, Verdict
 
