@@ -15,7 +15,7 @@ from trainwright.significance.permutation import RunDifference, paired_test, pai
 from trainwright.verdicts import Verdict
 
 VERDICT_FOLDERS = ("", "verdict", "evaluate/verdict")
-"""Where the verdict lies in a folder that is given: it is the verdict's, the step's or the run's."""
+"""Paths of the verdict below the folder of a verdict, a step or a run."""
 
 _SEED = "training.seed"
 _NOT_ASKED = ("launched_by.", _SEED)
@@ -316,19 +316,19 @@ class Contrast:
 
     @property
     def paired(self) -> bool:
-        """Whether runs were compared seed by seed."""
+        """True if runs were compared seed by seed."""
         return bool(self.seeds)
 
     @property
     def worse(self) -> bool:
-        """Whether the second side has the worse mean."""
+        """True if the second side has the worse mean."""
         value = self.difference.value
         return value < 0 if self.better == HIGHER else value > 0 and bool(self.better)
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What a few runs say of their settings.
+    """The comparison of runs, side by side.
 
     Attributes:
         sides: The first is what others are compared with.
@@ -352,11 +352,11 @@ class RunComparison:
         return ((side, run) for side in self.sides for run in side.runs.values())
 
     def shown(self, contrast: Contrast) -> bool:
-        """Whether the difference is more than chance does at the comparison's level."""
+        """Return True if the adjusted p-value is at most the level."""
         return contrast.adjusted_p <= self.level
 
     def powerless(self, contrast: Contrast) -> bool:
-        """Whether this many runs could not have shown any difference, however large."""
+        """Return True if this number of runs cannot show a difference of any size."""
         return contrast.difference.least_p * len(self.contrasts) > self.level
 
     @property

@@ -47,7 +47,7 @@ class BaselinePredictions:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What the step hands on.
+    """The result of an evaluation, as the component returns it.
 
     Attributes:
         decision: PASS, HOLD, FAIL or INCONCLUSIVE.

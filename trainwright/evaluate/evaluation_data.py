@@ -244,17 +244,17 @@ class EvaluationData:
 
     @property
     def exact(self) -> bool:
-        """Whether rows count alike and alone, so that intervals by counts hold."""
+        """True if rows have neither weights nor clusters, so that intervals of counts are valid."""
         return self.clusters is None and self.candidate.predictions.weight is None
 
     @property
     def skewed(self) -> bool:
-        """Whether intervals are corrected for bias and skew: where every row, or cluster, is drawn itself."""
+        """True if bootstrap intervals are BCa: each row or cluster is a unit of its own."""
         return self.sampler.units == self.units
 
     @cached_property
     def same(self) -> bool:
-        """Whether both models say the same of every row: their gain is 0 then, and that is certain."""
+        """True if both models have the same scores: their gain is exactly 0."""
         if self.baseline is None:
             return False
         return bool(np.array_equal(self.candidate.predictions.scores, self.baseline.predictions.scores))

@@ -61,7 +61,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class PlotData:
-    """What is drawn of one model; a part that its kind does not have is None.
+    """Plot data of one model; a plot that its kind does not have is None or empty.
 
     Attributes:
         roc: By class (one for two classes): true over false positive rate.
@@ -91,7 +91,7 @@ class GroupRates:
 
 @dataclass(frozen=True)
 class Disparity:
-    """How unequally groups are treated, by one measure.
+    """The disparity between groups, by one fairness measure.
 
     Attributes:
         measure: Such as ``equal_opportunity``.
@@ -175,7 +175,7 @@ _DETAIL = re.compile(r"(slice|fairness)/.*|.*_(low|high)")
 """Names of figures that are not of the whole split, or that are ends of an interval."""
 
 Kind = Literal["binary", "multiclass", "regression", "language_model"]
-"""What was predicted."""
+"""Kind of prediction."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What one rule of the section says.
+    """The decision of one rule of the section ``evaluation``.
 
     Attributes:
         name: What is judged, such as ``auc`` or ``recall by origin``.
@@ -377,7 +377,7 @@ class Findings:
 
     @property
     def headline(self) -> str:
-        """What was decided and why, in one line."""
+        """The decision and its reason, in one line."""
         decisive = [ruling.fact for ruling in self.rulings if ruling.decision == self.decision]
         if self.decision == "PASS":
             return ", ".join(decisive[:2])

@@ -48,7 +48,7 @@ _RATES = {"selection_rate": "selection rate", "recall": "true positive rate",
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What is known beside the rows that are judged.
+    """Context of an evaluation beside the evaluated rows.
 
     Attributes:
         fitted: Predictions on the split that the model was fitted on; None where it was not scored.
@@ -65,11 +65,6 @@ def measure(
     pairs: PredictionPair, evaluation: Evaluation, beside: EvaluationContext | None = None
 ) -> Findings:
     """Measure predictions overall and slice by slice, and apply every rule.
-
-    Args:
-        pairs: The candidate's predictions, and the baseline's of the same rows.
-        evaluation: What is asked.
-        beside: What is known beside.
 
     Raises:
         InputError: A rule is not for this kind of label, or a column cannot be cut into slices.

@@ -36,7 +36,7 @@ _CLOSE = 1e-12
 
 
 def is_fraction(name: str) -> bool:
-    """Whether a metric lies in [0, 1]."""
+    """Return True if a metric lies in [0, 1]."""
     metric = METRICS.get(name) or known(name)
     return metric is not None and metric.fraction
 
@@ -48,14 +48,14 @@ def snap_to_bounds(share: Floats) -> Floats:
 
 
 def widen_gain(gain: Estimate | None, better: Estimate | None, worse: Estimate | None) -> Estimate | None:
-    """Where a model's share is all or nothing, its gain is no surer than that share itself."""
+    """Widen the gain's interval where one of the two shares is exactly 0 or 1."""
     if gain is None or better is None or worse is None or not {better.value, worse.value} & {0.0, 1.0}:
         return gain
     return apart(gain, better, worse)
 
 
 def with_wilson_width(entry: Estimate | None, units: float, confidence: float) -> Estimate | None:
-    """Where every draw gives the same share, all or nothing, take Wilson's interval of as many units."""
+    """Replace an interval without width at 0 or 1 by Wilson's, of as many units."""
     if entry is None or entry.low < entry.high or 0 < entry.value < 1:
         return entry
     return wilson(entry.value * units, units, confidence)

@@ -207,7 +207,7 @@ DRAWN_OF_ONE = 24
 """Rows of one figure."""
 
 TABLE_BYTES = 1_100_000
-"""What all tables of slices may take: the page stays below its limit whatever their number."""
+"""Bytes of all slice tables together, so that the page stays below its limit."""
 
 _FIGURES, _COLUMNS = 2, 3
 _DEFAULTS = {
@@ -221,7 +221,7 @@ _BELOW_ALL = float("inf")
 
 @dataclass(frozen=True)
 class SliceBudget:
-    """What is left for the slices of one cut: rows to draw, and bytes of its table."""
+    """Budget of one slicing: rows to draw, and bytes of its table."""
 
     rows: int
     bytes: int

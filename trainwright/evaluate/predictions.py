@@ -65,7 +65,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class _Roles:
-    """Which columns hold what."""
+    """Columns of the predictions by role."""
 
     kind: Kind
     scores: tuple[str, ...]
@@ -84,13 +84,6 @@ def read_predictions(
     folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str], where: str = "predictions"
 ) -> Predictions:
     """Read the predictions of one split.
-
-    Args:
-        folder: Folder of the predictions.
-        snapshot: Its manifest; roles say what its columns are.
-        split: Split to judge.
-        columns: Further columns: what slices, groups and clusters are made of.
-        where: What errors call these predictions.
 
     Raises:
         InputError: A column or the split is missing, no row has a label, all have the same class, a key
@@ -401,10 +394,6 @@ def require_held_out(folder: Path, evaluation: Evaluation) -> None:
     and Talbot, Journal of Machine Learning Research 11, 2010). The record beside the predictions names both.
     Where there is none, a split of the name that a training learns from by default is refused.
 
-    Args:
-        folder: Folder of the predictions.
-        evaluation: Names the split.
-
     Raises:
         InputError: It had.
     """
@@ -454,12 +443,6 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, taken: Sequ
 
     A number ranks as it is, upwards or downwards; a name by how often the label is 1 with it, in the half of
     the rows that it is not measured on. It warns, and decides nothing: such a column may be right.
-
-    Args:
-        folder: Folder of the predictions.
-        snapshot: Its manifest; predictions of two classes.
-        split: Split that is judged.
-        taken: Columns that are no inputs: scores, label, key, weight.
     """
     label_name = snapshot.roles.get("label", "label")
     left = [column.name for column in snapshot.columns if column.name not in taken]

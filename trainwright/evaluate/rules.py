@@ -79,7 +79,7 @@ _SHORT = {"auc": "AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R2", "f1": "F1"}
 
 @dataclass(frozen=True)
 class RuleTerms:
-    """How a number is judged.
+    """Terms by which an estimate is judged.
 
     Attributes:
         limit: What it is held against.
@@ -210,14 +210,7 @@ def not_judged_ruling(name: str, reason: str, *, kind: str = "absolute", scope: 
 def slice_ruling(
     name: str, judged: Sequence[tuple[Rule, tuple[NotJudged, ...]]], more: Sequence[NotJudged], kind: str
 ) -> Ruling:
-    """Put the rules on many slices into one ruling, the worst first.
-
-    Args:
-        name: What is judged.
-        judged: The rule on each slice, and what it leaves undecided.
-        more: What could not be judged at all.
-        kind: As in :class:`trainwright.evaluate.findings.Ruling`.
-    """
+    """Put the rules on many slices into one ruling, the worst first."""
     rules = sorted((rule for rule, _ in judged), key=_gravest)
     left = (*(entry for _, entries in judged for entry in entries), *more)
     said = [entry.decision for entry in left if entry.decision]
@@ -238,7 +231,7 @@ def _gravest(rule: Rule) -> tuple[int, float, str]:
 
 @dataclass(frozen=True)
 class MeasuredEvaluation:
-    """What rules are held against; as in :class:`trainwright.evaluate.findings.Findings`."""
+    """Measured values that rules apply to; fields as in :class:`trainwright.evaluate.findings.Findings`."""
 
     evaluation: Evaluation
     kind: Kind

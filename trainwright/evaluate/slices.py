@@ -29,7 +29,7 @@ MISSING = "(no value)"
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which slice each row belongs to.
+    """The slice of each row.
 
     Attributes:
         columns: One name, or two.
@@ -83,13 +83,7 @@ _WHERE = "evaluation.slices"
 
 
 def cross(first: Grouping, second: Grouping, *, most: int = 50) -> Grouping:
-    """Put each row into the slice of both: those that occur, the rarest together.
-
-    Args:
-        first: A grouping of one column.
-        second: Of another.
-        most: Most slices; the rarest pairs share one that is listed, not judged.
-    """
+    """Put each row into the slice of both: those that occur, the rarest together."""
     code, place = np.unique(first.place * len(second.names) + second.place, return_inverse=True)
     names = [
         f"{first.names[index // len(second.names)]}, {second.names[index % len(second.names)]}"

@@ -1,4 +1,4 @@
-"""Summaries of an evaluation: Markdown for the run, `measured.json` and `markdown.md` for the model card."""
+"""Summaries of an evaluation: Markdown for the run, `measured.json` and `card.md` for the model card."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,13 +122,7 @@ _CARD_LISTED = 10
 
 
 def write_model_card_inputs(folder: Path, findings: Findings, verdict: Verdict) -> None:
-    """Write ``measured.json`` and ``markdown.md`` beside a verdict.
-
-    Args:
-        folder: The verdict's folder; it exists.
-        findings: What was found.
-        verdict: What was decided.
-    """
+    """Write ``measured.json`` and ``card.md`` beside a verdict."""
     measured_metrics(findings, verdict).write(folder)
     (folder / markdown.CARD_FILE).write_text(draw_card(findings, verdict))
 

@@ -1,1 +1,1 @@
-"""What register and promote share: names, MLflow's versions, the audit, one change at a time."""
+"""The model registry: register a model, promote and roll back versions, and audit every change."""

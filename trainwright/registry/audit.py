@@ -21,10 +21,10 @@ from trainwright.registry.names import PRODUCTION, folder_of
 from trainwright.storage import AlreadyExists, create, join, list_files, read_bytes
 
 INTENT, COMMIT, ABORT = "intent", "commit", "abort"
-"""What an entry is: what is about to be done, that it was done, that it could not be done."""
+"""Kinds of entries: a change is intended, committed, or aborted."""
 
 PROMOTE, ROLLBACK, RESTORE = "promote", "rollback", "restore"
-"""What an intent does: moves a version on, brings the one before back, or sets aliases as they should be."""
+"""Actions of an intent: promote a version, roll back, or restore aliases."""
 
 _START = "0" * 64
 
@@ -97,12 +97,6 @@ def next_link(entries: Sequence[AuditEntry]) -> str:
 def verify_chain(entries: Sequence[AuditEntry], model: str, where: str = "", *, known: int = 0) -> None:
     """Check that every entry follows from the one before it.
 
-    Args:
-        entries: All of them.
-        model: Whose they must be.
-        where: Their folder, for the error.
-        known: How many of the first were looked at before.
-
     Raises:
         Broken: One does not; names it, and what is wrong with it.
     """
@@ -154,7 +148,7 @@ class AuditEvent:
 
 @dataclass(frozen=True)
 class AuditState:
-    """What an audit says.
+    """The state of a model's versions according to the audit.
 
     Attributes:
         entries: All of it.
@@ -209,7 +203,7 @@ def _cut_succession(version: str, line: list[str]) -> list[str]:
 
 
 _PARALLEL_READS = 16
-"""How many entries are read at a time: of a bucket, each is a request."""
+"""Entries read in parallel; each is one request to a bucket."""
 
 
 class AuditLog:
@@ -307,7 +301,7 @@ NOTES_FOLDER = "registered"
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrationNote(Document):
-    """What was registered. It is written once and never changed; it names no time and no version.
+    """A note of one registration. It is created once; it names neither a time nor a version.
 
     Attributes:
         model: Name of the registered model.
@@ -338,10 +332,6 @@ def registration_key(model: str, model_digest: str, model_verdict: str, data_ver
 
 def write_note(audit: str, note: RegistrationNote) -> None:
     """Note a registration, unless it is noted: the first note stands.
-
-    Args:
-        audit: Folder or URI of the audit of all models.
-        note: What was registered.
 
     Raises:
         DependencyError, TransientError, PermissionRefused: The store cannot be written.

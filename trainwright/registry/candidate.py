@@ -179,12 +179,6 @@ def _require_about_model(verdict: Verdict, model: Model, known: Sequence[Record]
 
     What the predictions' manifest says of their model is no part of their digest. The records are: the one of
     the training, or of the step that scored the rows with this model, names the digest of what it made.
-
-    Args:
-        verdict: About the model.
-        model: The model.
-        known: Records of the training, and of the steps that the verdict came through.
-        where: Folder of the verdict.
     """
     rows = verdict.judged.get("predictions.training_set")
     if rows not in (None, model.training_data):

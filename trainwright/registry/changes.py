@@ -78,11 +78,6 @@ def after_promotion(aliases: Mapping[str, str], version: str, to: str) -> AliasT
 def after_rollback(aliases: Mapping[str, str], state: AuditState, gone: Collection[str] = ()) -> AliasTargets:
     """Bring back what was in production before; the one before that is then the next to fall back on.
 
-    Args:
-        aliases: Version by alias.
-        state: What the audit says.
-        gone: Versions that were deleted in MLflow: they are passed over.
-
     Raises:
         InputError: Nothing was in production before.
     """
@@ -113,12 +108,12 @@ _T = TypeVar("_T")
 _RESUME_HINT = "Look at the server. When it answers, run the same promotion again: it continues from there."
 
 _POINT_ATTEMPTS = 3
-"""How often aliases that another writer moves are set again before it is told."""
+"""Attempts to set aliases that another writer moves."""
 
 
 @dataclass(frozen=True)
 class RegistryConnection:
-    """Where a model's versions are kept.
+    """Connection to MLflow and to the audit of one model.
 
     Attributes:
         client: MLflow's client.
@@ -139,7 +134,7 @@ class RegistryConnection:
 
 @dataclass(frozen=True, kw_only=True)
 class AliasChange:
-    """What is to become of a model's versions; the fields are those of :class:`AuditEntry`."""
+    """A change to the aliases and stages of a model; fields as in :class:`AuditEntry`."""
 
     action: str
     version: str
@@ -156,7 +151,7 @@ class AliasChange:
 
 
 class RegistryState:
-    """How things are while nobody else may change them.
+    """The state of a model's versions while the lease is held.
 
     Attributes:
         state: What the audit says.

@@ -30,7 +30,7 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """What a model reads and gives."""
+    """Inputs and outputs of a model."""
 
     inputs: frozenset[Column]
     outputs: frozenset[Column]
@@ -47,7 +47,7 @@ class ModelSignature:
 
 @dataclass(frozen=True)
 class ProductionModel:
-    """What a candidate is held against: what the version in production reads and gives, and its model."""
+    """Signature and digest of the model in production."""
 
     signature: ModelSignature
     model_digest: str
@@ -55,7 +55,7 @@ class ProductionModel:
 
 @dataclass(frozen=True)
 class VersionEvidence:
-    """What is known of one version.
+    """The evidence of one version.
 
     Attributes:
         version: Its number.
@@ -92,12 +92,6 @@ def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -
     Tags and files are MLflow's, and whoever may write there can set both. So digests are taken of the files
     as they are now, and the note, which lies with the audit, has to have the same: a version that was made by
     hand has none.
-
-    Args:
-        client: MLflow's client.
-        audit: Folder or URI of the audit.
-        name: The registered model.
-        version: Number of the version.
 
     Raises:
         InputError: There is no such version, or a file is gone, or is not the one that was registered, or

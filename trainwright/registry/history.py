@@ -38,10 +38,6 @@ class AuditHistory:
 def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
     """Read a model's audit, check it, and compare MLflow's aliases with it.
 
-    Args:
-        registry: Where they are.
-        compare: Whether to ask MLflow; one that does not answer is told of, and no error.
-
     Raises:
         Broken: The entries do not follow from each other, or the last ones are missing.
         InputError: There is no audit there.
@@ -121,10 +117,6 @@ def production_at(
     history: AuditHistory, moment: datetime
 ) -> tuple[str, AuditEvent | None, AuditEvent | None]:
     """Say which version was in production at a time.
-
-    Args:
-        history: The audit.
-        moment: With its zone.
 
     Returns:
         The version, empty for none; the change that brought it there, None if it was there before the audit

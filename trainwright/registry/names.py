@@ -12,7 +12,7 @@ CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED = "candidate", "staging", "cana
 PREVIOUS = "previous-production"
 
 STAGES = (CANDIDATE, STAGING, CANARY, PRODUCTION, ARCHIVED)
-"""Where a version can stand; it stands in one of them."""
+"""Stages of a version; a version has exactly one."""
 
 AUDITED = (STAGING, CANARY, PRODUCTION, PREVIOUS)
 """Aliases that only a promotion or a rollback moves, and each move is in the audit."""

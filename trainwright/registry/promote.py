@@ -37,7 +37,7 @@ from trainwright.verdicts import NotJudged, Rule, Verdict, worst
 
 @dataclass(frozen=True, kw_only=True)
 class PromotionResult(Document):
-    """What came of a request.
+    """The result of a promotion request.
 
     Attributes:
         model: Name of the registered model.
@@ -67,7 +67,7 @@ class PromotionResult(Document):
 
 @dataclass
 class _Outcome:
-    """What was found while nobody else could change anything."""
+    """Findings collected while the lease is held."""
 
     verdict: Verdict | None = None
     event: AuditEvent | None = None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LONGEST_PARAM = 6000
 _LONGEST_DESCRIPTION = 5000
-"""What PostgreSQL keeps of a version's description for MLflow."""
+"""Maximum length of a version's description in MLflow on PostgreSQL."""
 
 
 def description(candidate: Candidate) -> str:
@@ -219,7 +219,7 @@ _RETRY_HINT = "The model is kept in this run: start the server, then run the reg
 
 @dataclass(frozen=True, kw_only=True)
 class Registration(Document):
-    """What was registered, and where it came from.
+    """A registered version and its lineage.
 
     Attributes:
         model: Name of the registered model.

@@ -12,7 +12,7 @@ from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PR
 from trainwright.verdicts import NotJudged, Rule, Verdict
 
 EVALUATED = "evaluated"
-"""What stands for the version that the evaluation compared with."""
+"""Placeholder for the version that the evaluation compared with."""
 
 _MOST_SAID = 3
 
@@ -45,7 +45,7 @@ class PromotionCase:
 
     @property
     def stage(self) -> str:
-        """Where the version stands: as the audit says, or for one it has not met, as MLflow says."""
+        """The stage of the version: from the audit, or from MLflow for a version without an entry."""
         return self.present.state.stage(self.evidence.version) or self.evidence.stage
 
 
@@ -149,7 +149,7 @@ def _tried(case: PromotionCase) -> Rule:
 
 
 def _fits(case: PromotionCase, production: ModelSignature) -> Rule:
-    """Whoever asks production today must be able to ask this model, and find the same outputs."""
+    """Require that callers of the production model can call this one."""
     new = sorted(case.evidence.signature.inputs - production.inputs)
     gone = sorted(production.outputs - case.evidence.signature.outputs)
     said = [f"asks for {name} ({kind})" for name, kind in new] + [

@@ -67,7 +67,7 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
 
 
 def _is_asked_for(done: AuditEntry, out: str) -> bool:
-    """Whether what another had begun is this very request: a rollback of the version that is to go."""
+    """Return True if the completed change is this request: a rollback of the same version."""
     return done.action == ROLLBACK and out in ("", done.expected)
 
 

@@ -133,12 +133,7 @@ def _interval(row: Interval, x: AxisScale, y: float, left: float, right: float) 
 
 
 def limits(rows: Sequence[LimitRow], *, axis: str) -> Markup:
-    """Draw numbers as bars against their own limit, which lies at the same place for all.
-
-    Args:
-        rows: The numbers with their limits, from top to bottom; one above its limit is drawn as flagged.
-        axis: What the numbers measure; the axis shows them as shares of their limit.
-    """
+    """Draw numbers as bars against their own limit, which lies at the same place for all."""
     notes = [f"{number(round(row.value, 4))} of {number(row.limit)}" for row in rows]
     left, right = margins([row.label for row in rows], notes)
     ratios = [_share_of_limit(row) for row in rows]

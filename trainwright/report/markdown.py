@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SPECIAL = re.compile(r"([\\`*_{}|#~]|\](?=[(\[:])|^>|^[+-](?= )|(?<=^\d)[.)](?= ))")
-"""What would become markup: a character anywhere, the end of a link's text, the start of a list or quote."""
+"""Characters with a meaning in Markdown: anywhere, at the end of a link's text, at the start of a line."""
 
 
 def escape(text: object) -> str:

@@ -24,7 +24,7 @@ _MEANINGS = (
 )
 
 MEANING = dict(zip(DECISIONS, _MEANINGS, strict=True))
-"""What each decision means, in the words of the page."""
+"""Meaning of each decision, as shown on the page."""
 
 _HERE = Path(__file__).parent
 
@@ -153,11 +153,6 @@ def draw_page(page: ReportPage) -> str:
 
 def write_page(page: ReportPage, path: Path, most: int = MAX_BYTES) -> Path:
     """Write a page as one file that needs nothing else.
-
-    Args:
-        page: What it shows.
-        path: The file.
-        most: Bytes that it stays below.
 
     Raises:
         InternalError: It has as many or more: show fewer figures, or fewer rows.

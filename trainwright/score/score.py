@@ -50,7 +50,7 @@ def _download(source: str, uri: str, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class ProductionModelReference:
-    """Which model is to score.
+    """Reference to the registered model that scores the rows.
 
     Attributes:
         model: Digest of its manifest; empty for none.
@@ -65,7 +65,7 @@ class ProductionModelReference:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """What the step hands on.
+    """The result of the step.
 
     Attributes:
         predictions_version: Digest of the predictions' manifest; empty where there are none.
@@ -147,14 +147,6 @@ def write_model_predictions(
     predictions: Path,
 ) -> Snapshot:
     """Write what a model predicts for some splits, in the form in which its training would have.
-
-    Args:
-        folder: The model's folder, checked.
-        model: Its manifest.
-        training_set: Folder of the snapshot that is scored.
-        snapshot: Its manifest.
-        splits: Names of the splits.
-        predictions: Folder for the new snapshot.
 
     Raises:
         InputError: The model does not read these rows.

@@ -1,4 +1,4 @@
-"""What a model gives, by the kind of its target: columns of the predictions, and the signature's outputs.
+"""Outputs of a model by the kind of its target: columns of the predictions, and the signature.
 
 Needs nothing but the standard library.
 """
@@ -17,7 +17,7 @@ ESTIMATE = "estimate"
 
 @dataclass(frozen=True)
 class Threshold:
-    """Where a score counts as label 1.
+    """The decision threshold of a binary model.
 
     Attributes:
         value: A score of at least this does.
@@ -34,7 +34,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gives for each row.
+    """The outputs of a model for each row.
 
     Attributes:
         kind: ``binary``, ``multiclass`` or ``regression``.
@@ -55,7 +55,7 @@ class Outputs:
 
     @property
     def roles(self) -> dict[str, str]:
-        """What the columns are in a snapshot of predictions."""
+        """Roles of the columns in a snapshot of predictions."""
         if self._many:
             return {name: name for name in self.columns}
         return {ESTIMATE if self.kind == "regression" else SCORE: SCORE}

@@ -114,14 +114,6 @@ def write_losses(
     A row is cut into pieces of at most ``context`` tokens; each is scored by itself, and the first
     token of a row is given, not judged.
 
-    Args:
-        folder: Folder of the new snapshot.
-        training_set: Folder of the snapshot that holds the splits.
-        snapshot: Its manifest.
-        splits: Names of the splits to score.
-        network: The model's context, and the column of tokens.
-        predictor: The model, loaded from its folder.
-
     Raises:
         DataRefused: No row of a split has two tokens.
         Diverged: A loss is not finite.
@@ -163,14 +155,7 @@ def _loss_batches(
 def _sums(
     predictor: TokenPredictor, network: LanguageModel, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the loss of each row, added up over its tokens; pieces of one length are scored together.
-
-    Args:
-        predictor: The model.
-        network: Its context and vocabulary.
-        tokens: Those of all rows, one row after the other.
-        lengths: Tokens of each row, shape (rows,).
-    """
+    """Return the loss of each row, added up over its tokens; pieces of one length are scored together."""
     starts = np.cumsum(lengths) - lengths
     pieces: dict[int, list[tuple[int, int]]] = {}
     for row in np.flatnonzero(lengths > 1):

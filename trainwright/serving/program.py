@@ -114,7 +114,7 @@ _EXAMPLE_ROWS = 4
 
 
 class RowScorer(nn.Module):
-    """What is exported for rows: raw columns to scores.
+    """The exported module for rows: raw columns to scores.
 
     Args:
         transforms: What was fitted.
@@ -135,7 +135,7 @@ class RowScorer(nn.Module):
 
 
 class TokenScorer(nn.Module):
-    """What is exported for tokens: sequences to log-probabilities.
+    """The exported module for tokens: sequences to log-probabilities.
 
     Args:
         network: The trained module, on the CPU.

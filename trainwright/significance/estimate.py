@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-"""How often an interval holds the true value, unless asked otherwise."""
+"""Default confidence of intervals."""
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def normal_quantile(confidence: float) -> float:
 
 
 POWER = 0.8
-"""How often the rows that are asked for would tell, if the number were the true one."""
+"""Default power of a sample size."""
 
 _MAX_ROWS = 1e15
 
@@ -65,11 +65,6 @@ def beyond(estimate: Estimate, limit: float, confidence: float = CONFIDENCE) -> 
 
     Normal, with the spread that the interval has on the side of the limit; so it is below
     ``(1 - confidence) / 2`` exactly where the limit lies outside the interval. 0 where there is no spread.
-
-    Args:
-        estimate: The number with its interval.
-        limit: What it is held against.
-        confidence: Of the interval.
     """
     distance = abs(estimate.value - limit)
     spread = _standard_error(estimate, limit, confidence)

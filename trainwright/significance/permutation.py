@@ -18,7 +18,7 @@ MAX_EXACT = 1 << 16
 
 @dataclass(frozen=True)
 class RunDifference:
-    """How far one side lies above the other.
+    """The difference of two sides, with its test and interval.
 
     Attributes:
         value: Difference of the means.
@@ -97,7 +97,7 @@ def unpaired_test(first: Sequence[float], second: Sequence[float], level: float 
 
 
 def _exchanges(a: Floats, b: Floats) -> Floats:
-    """By how much the exchanged runs of the first side lie above those of the second, for every exchange."""
+    """Return the mean difference of the exchanged runs, for every exchange."""
     found = [
         np.mean(mine) - np.mean(yours)
         for size in range(1, min(len(a), len(b)) + 1)

@@ -12,7 +12,7 @@ from trainwright.errors import InternalError
 from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, normal_quantile
 
 _ROUNDING = 1e-9
-"""What sums of weights, added up in another order, may differ by."""
+"""Tolerance for sums of weights added up in another order."""
 
 
 def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
@@ -117,13 +117,14 @@ def mcnemar(first: int, second: int) -> float:
         first: Rows in which only the first is right.
         second: Rows in which only the second is right.
     """
+    from scipy.special import bdtr  # type: ignore[import-untyped]
+
     trials, fewer = first + second, min(first, second)
     if first == second:
         return 1.0
-    steps = np.arange(1, fewer + 1, dtype=np.float64)
-    logs = np.concatenate([[0.0], np.cumsum(np.log((trials - steps + 1) / steps))]) - trials * math.log(2)
-    chances = np.exp(logs)
-    return float(min(1.0, 2 * (chances.sum() - chances[-1] / 2)))
+    # 2 P(X < k) + P(X = k) = P(X <= k) + P(X <= k - 1)
+    below = bdtr(fewer - 1, trials, 0.5) if fewer else 0.0
+    return float(min(1.0, bdtr(fewer, trials, 0.5) + below))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -221,7 +222,7 @@ def _ratio_ends(share: Floats, low: Floats, high: Floats) -> tuple[Floats, Float
 
 @dataclass(frozen=True)
 class Rest:
-    """What is outside of each of several groups, and how much of the whole each is.
+    """The complement of each group, and each group's share of the whole.
 
     Attributes:
         successes: Outside of each group.

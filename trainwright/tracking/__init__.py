@@ -1,4 +1,4 @@
-"""What a step leaves about itself: its record, and the curves of a training on their way to MLflow."""
+"""The record of a step, the history of a training, and its upload to MLflow."""
 
 from trainwright.tracking.record import Stopwatch, environment, library_digest
 

@@ -106,7 +106,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class TrainingHistory:
-    """What a history holds.
+    """The points and events of a training history.
 
     Attributes:
         points: In the order in which they were written. After a resume, steps come again.
@@ -183,7 +183,7 @@ HISTORY_KEY = "trainwright.history"
 
 @dataclass(frozen=True, kw_only=True)
 class UploadState(Document):
-    """How far a history was sent.
+    """Upload state of a history.
 
     Attributes:
         uri: The server.
@@ -199,7 +199,7 @@ class UploadState(Document):
 
 @dataclass(frozen=True)
 class TrackingDestination:
-    """Where a history goes.
+    """MLflow server and run that a history is uploaded to.
 
     Attributes:
         uri: Address of the tracking server.
@@ -222,11 +222,6 @@ def kfp_destination() -> TrackingDestination | None:
 
 def upload(history: Path, destination: TrackingDestination, client: "MlflowClient") -> int:
     """Send what is new of a history.
-
-    Args:
-        history: The file.
-        destination: Where to.
-        client: MLflow's client for that address.
 
     Returns:
         Number of points that were sent.

@@ -22,9 +22,11 @@ _SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
 }
-"""What MLflow takes from variables alone, set before it is imported: no usage reports, which begin with the
-import, and no retries of single requests. A create whose answer was lost would be sent again as it is, and
-make two; :func:`persist` repeats the whole, which looks first, and knows the end."""
+"""Settings that MLflow reads from the environment alone, set before it is imported.
+
+No usage reports, which begin with the import, and no retries of single requests: MLflow would send a create
+whose answer was lost once more and make two. :func:`persist` repeats the whole action, which looks first.
+"""
 
 AGAIN = "Look at the address and at the server. When it answers, run this step again: nothing was changed."
 
@@ -69,11 +71,7 @@ def _require_known(tracking_uri: str) -> None:
 
 
 def _require_database(path: Path) -> None:
-    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong.
-
-    Raises:
-        TimeoutError: Another process keeps it locked, which passes: :func:`persist` tries again.
-    """
+    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=5)) as connection:
