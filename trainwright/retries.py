@@ -3,11 +3,19 @@
 A failure that may pass is retried inside the step, because the platform cannot be relied on for it: the
 manifests of Kubeflow Pipelines 2.17 give Argo ``retryPolicy: OnError``, and then a step that fails has one
 attempt, whatever its exit code (kubeflow/pipelines#13485).
+
+:func:`retry` retries one call. :class:`Backoff` paces a loop that never ends by itself, such as a watch of
+Kubernetes objects, and can be interrupted; it needs no other library.
 """
 
 import logging
+import math
+import secrets
+import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -22,6 +30,10 @@ FIRST_S, LONGEST_S = 0.25, 32.0
 LOUD_S = 5.0
 """A pause of so many seconds is announced in the log; shorter ones are counted at the end."""
 
+QUIET_S = 30.0
+"""Seconds between two lines of a :class:`Backoff` about the same outage."""
+
+_RANDOM = secrets.SystemRandom()
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -143,3 +155,61 @@ def _failure(state: "tenacity.RetryCallState") -> Exception:
 def _line(error: Exception) -> str:
     """Return what an error says: two lines, since of a database's error the second has the reason."""
     return " ".join(str(error).splitlines()[:2])[:300] or type(error).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How long, and with which pauses, a :class:`Backoff` waits through an outage.
+
+    Attributes:
+        outage_s: Longest outage to wait for, in seconds.
+        first_s: The first pause.
+        longest_s: The longest pause.
+    """
+
+    outage_s: float = 900.0
+    first_s: float = 0.5
+    longest_s: float = 20.0
+
+
+class Backoff:
+    """The jittered, growing pauses of one outage.
+
+    Args:
+        policy: How long the outage may last.
+        stopped: Ends a pause when it is set.
+    """
+
+    def __init__(self, policy: RetryPolicy, stopped: threading.Event | None = None) -> None:
+        self._policy, self._stopped = policy, stopped or threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        """End the outage, after a success."""
+        self._since: float | None = None
+        self._logged_s, self._pause_s = 0.0, self._policy.first_s
+
+    def wait(self, error: Exception, least_s: float = 0.0) -> None:
+        """Wait before the next attempt, at least as long as the server asked for.
+
+        Raises:
+            Exception: ``error``, if the outage has lasted too long or ``stopped`` is set.
+        """
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        lasted = now - self._since
+        pause = max(self._pause_s * _RANDOM.uniform(0.5, 1.0), least_s)
+        if lasted + pause > self._policy.outage_s:
+            raise error
+        if lasted - self._logged_s >= QUIET_S:
+            self._logged_s = lasted
+            rest = self._policy.outage_s - lasted
+            until = "until it answers" if math.isinf(rest) else f"for {rest:.0f} s more"
+            sys.stderr.write(f"{_summary(error)}; for {lasted:.0f} s now, retrying {until}\n")
+        if self._stopped.wait(pause):
+            raise error
+        self._pause_s = min(2 * self._pause_s, self._policy.longest_s)
+
+
+def _summary(error: Exception) -> str:
+    return str(getattr(error, "what", error))

@@ -15,11 +15,11 @@ from trainwright.launch.cluster import ClusterLauncher, Settings
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.following import Pace
 from trainwright.launch.cluster.kind import KINDS
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.job import Budget, Job
 from trainwright.launch.manifests.annotations import RUN_ID
 from trainwright.launch.placement import Placement
+from trainwright.retries import RetryPolicy
 
 PROGRAM = Path(__file__).with_name("training.py")
 TEAM = "trainwright-tests"
@@ -74,7 +74,7 @@ class Place:
     @property
     def api(self) -> Api:
         """The jobs of this place."""
-        return Api(self.client, self.namespace, KINDS[self.kind], Patience(outage_s=30.0, first_s=0.1))
+        return Api(self.client, self.namespace, KINDS[self.kind], RetryPolicy(outage_s=30.0, first_s=0.1))
 
     def launcher(self) -> ClusterLauncher:
         """Return a launcher for this place."""

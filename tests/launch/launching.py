@@ -17,9 +17,9 @@ from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.clock import Clock
 from trainwright.launch.cluster.following import Pace
 from trainwright.launch.cluster.kind import PYTORCHJOB, Kind
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.manifests.annotations import FOLDER
+from trainwright.retries import RetryPolicy
 
 Object = dict[str, Any]
 
@@ -33,8 +33,8 @@ def api(
     clock: Clock | None = None,
 ) -> Api:
     """Return the access of a launcher that is patient for a moment only."""
-    patience = Patience(outage_s=outage_s, first_s=0.01, longest_s=0.1)
-    return Api(cluster.api_client(token), "team", kind, patience, clock)
+    policy = RetryPolicy(outage_s=outage_s, first_s=0.01, longest_s=0.1)
+    return Api(cluster.api_client(token), "team", kind, policy, clock)
 
 
 def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:

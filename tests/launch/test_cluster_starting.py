@@ -15,9 +15,9 @@ from tests.launch.test_cluster_logs import COUNT, lines, pod
 from trainwright.errors import PermissionRefused, TransientError
 from trainwright.launch.cluster.answers import Passing
 from trainwright.launch.cluster.logs import LogFollower
-from trainwright.launch.cluster.patience import Outage, Patience
 from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.job import JobReference
+from trainwright.retries import Backoff, RetryPolicy
 
 FORBIDDEN = Refused(403, "Forbidden", 'pytorchjobs.kubeflow.org is forbidden: User "runner" cannot create')
 
@@ -113,11 +113,11 @@ def test_a_log_that_was_refused_once_is_shown_as_soon_as_it_is_allowed(
 def test_an_outage_without_an_end_names_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwright.launch.cluster.patience._QUIET_S", 0.0)
+    monkeypatch.setattr("trainwright.retries.QUIET_S", 0.0)
     for limit_s, told in (
-        (float("inf"), "asking again until it answers"),
-        (9.0, r"asking again for \d s more"),
+        (float("inf"), "retrying until it answers"),
+        (9.0, r"retrying for \d s more"),
     ):
-        outage = Outage(Patience(outage_s=limit_s, first_s=0.01))
-        outage.sit_out(Passing(TransientError("no answer")))
+        backoff = Backoff(RetryPolicy(outage_s=limit_s, first_s=0.01))
+        backoff.wait(TransientError("no answer"))
         assert re.fullmatch(rf"no answer; for 0 s now, {told}\n", capsys.readouterr().err)

@@ -19,10 +19,10 @@ from trainwright.launch.cluster.answers import Passing
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.clock import Clock
 from trainwright.launch.cluster.kind import PYTORCHJOB
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.janitor.jobs import Rules, judge
 from trainwright.launch.manifests.annotations import LEASE_UNTIL
+from trainwright.retries import RetryPolicy
 
 PAGES = [b"<!doctype html>\n<title>Sign in</title>", b"", b"[]", b"{}", b'{"metadata": 1}', b'"Sign in"']
 NO_LIST = b'{"metadata": {}, "items": []}'
@@ -105,7 +105,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Api]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings = k8s.Configuration()
         settings.host, settings.retries = f"http://127.0.0.1:{server.server_port}", False
-        yield Api(k8s.ApiClient(settings), "team", PYTORCHJOB, Patience(outage_s=0.2, first_s=0.05))
+        yield Api(k8s.ApiClient(settings), "team", PYTORCHJOB, RetryPolicy(outage_s=0.2, first_s=0.05))
         server.shutdown()
 
 

@@ -63,4 +63,4 @@ def test_the_limits_of_the_section_resources_are_those_of_the_launcher(tmp_path:
     made = submit._launcher(submit._Plan(request, unused, unused, resources, name))
     assert isinstance(made, ClusterLauncher)
     assert (made.name, made._workflow, made._api.namespace) == (name, "run-1", "team")
-    assert (made._api.patience.outage_s, made._settings.pending_s) == (77, 88)
+    assert (made._api.policy.outage_s, made._settings.pending_s) == (77, 88)

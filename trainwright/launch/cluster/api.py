@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
@@ -23,11 +23,12 @@ from trainwright.launch.cluster.answers import (
 )
 from trainwright.launch.cluster.clock import Clock
 from trainwright.launch.cluster.kind import Kind
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.cluster.selection import Selection
 from trainwright.launch.owner import Owner
+from trainwright.retries import Backoff, RetryPolicy
 
 Object = dict[str, Any]
+_T = TypeVar("_T")
 _ARGO, _KUEUE = "argoproj.io", "kueue.x-k8s.io"
 
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
@@ -53,7 +54,7 @@ class Api:
         client: A configured client that makes each call once (``retries = False``).
         namespace: The namespace.
         kind: The kind of jobs.
-        patience: How outages are sat out.
+        policy: How outages are retried.
         clock: The time, put right by every answer.
     """
 
@@ -62,16 +63,29 @@ class Api:
         client: k8s.ApiClient,
         namespace: str,
         kind: Kind,
-        patience: Patience | None = None,
+        policy: RetryPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.client, self.namespace, self.kind = client, namespace, kind
-        self.patience, self.clock = patience or Patience(), clock or Clock()
+        self.policy, self.clock = policy or RetryPolicy(), clock or Clock()
         self._refused_s: dict[tuple[str, str], float] = {}
         place = f"namespaces/{namespace}"
         self._jobs = f"/apis/{kind.group}/{kind.version}/{place}/{kind.plural}"
         self._pods, self._events = f"/api/v1/{place}/pods", f"/api/v1/{place}/events"
         self._workloads = f"/apis/{_KUEUE}/v1beta2/{place}/workloads"  # since Kueue 0.15; 0.20 knows no older
+
+    def retry(self, call: Callable[[], _T]) -> _T:
+        """Make a call until it succeeds or fails for good.
+
+        Raises:
+            TransientError: The outage lasts too long.
+        """
+        backoff = Backoff(self.policy)
+        while True:
+            try:
+                return call()
+            except Passing as passing:
+                backoff.wait(passing.error, passing.pause_s)
 
     def create(self, body: Object) -> Object:
         """Create a job. It may exist although no reply came.
@@ -100,13 +114,13 @@ class Api:
 
     def _create(self, body: Object, options: Mapping[str, str]) -> Object:
         query = {"fieldValidation": "Strict", **options}
-        return self.patience(lambda: self._ask("POST", self._job_call("create"), self._jobs, query, body))
+        return self.retry(lambda: self._ask("POST", self._job_call("create"), self._jobs, query, body))
 
     def job(self, name: str) -> Object | None:
         """Return a job, or nothing if there is none of that name."""
         call = self._job_call("get", name)
         with contextlib.suppress(Absent):
-            return self.patience(lambda: self._ask("GET", call, f"{self._jobs}/{name}"))
+            return self.retry(lambda: self._ask("GET", call, f"{self._jobs}/{name}"))
         return None
 
     def delete(self, name: str, uid: str = "", version: str = "", *, answer_s: float = _ANSWER_S) -> None:
@@ -130,7 +144,7 @@ class Api:
             options["preconditions"] = same
         call = self._job_call("delete", name)
         with contextlib.suppress(*((Absent,) if version else (Absent, Conflict))):
-            self.patience(
+            self.retry(
                 lambda: self._ask("DELETE", call, f"{self._jobs}/{name}", body=options, answer_s=answer_s)
             )
 
@@ -222,7 +236,7 @@ class Api:
         call = Call(verb="get", resource="workflows", group=_ARGO, namespace=self.namespace, name=name)
         path = f"/apis/{_ARGO}/v1alpha1/namespaces/{self.namespace}/workflows/{name}"
         with contextlib.suppress(Absent):
-            found = self.patience(lambda: self._ask("GET", call, path))
+            found = self.retry(lambda: self._ask("GET", call, path))
             uid = found["metadata"]["uid"]
             return Owner(api_version=f"{_ARGO}/v1alpha1", kind="Workflow", name=name, uid=uid)
         return None

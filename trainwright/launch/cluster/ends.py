@@ -77,7 +77,7 @@ def own_workflow(api: Api) -> str:
     """Return the name of the workflow that this pod belongs to; empty, with a line that says why, if none."""
 
     def read(name: str) -> Object | None:
-        pods, _ = api.patience(lambda: api.select(Selection(kind="pods", fields=f"metadata.name={name}")))
+        pods, _ = api.retry(lambda: api.select(Selection(kind="pods", fields=f"metadata.name={name}")))
         return pods[0] if pods else None
 
     owner, why = find_owner(read)

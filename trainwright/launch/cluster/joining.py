@@ -130,7 +130,7 @@ def _taken(api: Api, found: Object, holder: str) -> Held | None:
         return api.annotate(name, uid, said, unless_changed={})
 
     try:
-        body = api.patience(take)
+        body = api.retry(take)
     except (Absent, Conflict, Invalid, Passing):
         return None
     return None if body["metadata"].get("deletionTimestamp") else _held(body, found=True)

@@ -20,12 +20,12 @@ from trainwright.launch.cluster.joining import Held
 from trainwright.launch.cluster.kind import Kind
 from trainwright.launch.cluster.lease import Outdone, delete_mine, holder_of, new_holder, require_mine
 from trainwright.launch.cluster.limits import Limits
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.diagnosis import Observed, Success, refused, spent_by_attempt
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.manifests.pods import grace_s
 from trainwright.launch.owner import Owner
+from trainwright.retries import RetryPolicy
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _STOP_S, _STOP_ANSWER_S = 20.0, 5.0
@@ -102,7 +102,7 @@ class ClusterLauncher:
                 hint="Outside of a cluster use launcher: local, or auto.",
             ) from None
         settings.retries = False
-        api = Api(k8s.ApiClient(settings), namespace, kind, Patience(outage_s=outage_s))
+        api = Api(k8s.ApiClient(settings), namespace, kind, RetryPolicy(outage_s=outage_s))
         return cls(api, workflow=workflow or ends.own_workflow(api), settings=Settings(pending_s=pending_s))
 
     def run(self, job: Job) -> Result:
@@ -276,7 +276,7 @@ class ClusterLauncher:
 
     def _stop(self) -> None:
         """Delete the job, before anything else; see that none is left whose creation was not confirmed."""
-        patient = Api(self._api.client, self._api.namespace, self._api.kind, Patience(outage_s=_STOP_S))
+        patient = Api(self._api.client, self._api.namespace, self._api.kind, RetryPolicy(outage_s=_STOP_S))
         held, follower = self._held, self._follower
         with contextlib.suppress(TrainwrightError, Conflict, Outdone):
             if held:

@@ -17,8 +17,8 @@ from typing import Any, Self
 from trainwright.errors import TrainwrightError, TransientError
 from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
-from trainwright.launch.cluster.patience import Outage, Patience
 from trainwright.launch.manifests.annotations import LEASE_UNTIL, OUTAGE_S
+from trainwright.retries import Backoff, RetryPolicy
 
 HOLDER = "trainwright/holder"
 """Annotation: the launcher that looks after the job."""
@@ -45,7 +45,7 @@ def annotations(holder: str, api: Api) -> dict[str, str]:
     """
     until = datetime.fromtimestamp(api.clock.now() + LEASE_S, UTC)
     said = until.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{api.patience.outage_s:.0f}"}
+    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{api.policy.outage_s:.0f}"}
 
 
 def holder_of(job: Mapping[str, Any]) -> str:
@@ -137,13 +137,13 @@ class Lease:
 
     def _run(self) -> None:
         # The watch of the job decides how long an outage may last.
-        patience = Patience(outage_s=float("inf"), longest_s=min(self._every_s, 20.0))
-        outage, due = Outage(patience, self._stopped), time.monotonic() + self._every_s
+        policy = RetryPolicy(outage_s=float("inf"), longest_s=min(self._every_s, 20.0))
+        backoff, due = Backoff(policy, self._stopped), time.monotonic() + self._every_s
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             due = time.monotonic() + self._every_s
             try:
                 while not self._renewed():
-                    outage.sit_out(Passing(_LATE))
+                    backoff.wait(_LATE)
             except Outdone as outdone:
                 self._tell(outdone)
                 return
@@ -151,7 +151,7 @@ class Lease:
                 if not self._stopped.is_set():
                     told = error.what if isinstance(error, TrainwrightError) else type(error).__name__
                     sys.stderr.write(f"the lease of {self._name} could not be renewed: {told}\n")
-            outage.over()
+            backoff.reset()
 
     def _renewed(self) -> bool:
         """Renew once; tell whether that is done with.

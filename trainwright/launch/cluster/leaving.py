@@ -99,7 +99,7 @@ def wait_until_free(api: Api, name: str, gone_s: float) -> None:
 
 def live_pods(api: Api, name: str, attempt: str = "") -> list[Object]:
     """Return the pods of a job that have not ended; of one attempt, if it is named."""
-    pods, _ = api.patience(lambda: api.select(Selection(kind="pods", labels=f"{api.kind.pods}={name}")))
+    pods, _ = api.retry(lambda: api.select(Selection(kind="pods", labels=f"{api.kind.pods}={name}")))
     return [
         pod for pod in pods if (pod.get("status") or {}).get("phase") not in _OVER and is_of(pod, attempt)
     ]

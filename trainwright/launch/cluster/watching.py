@@ -16,8 +16,8 @@ import urllib3
 from trainwright.errors import DependencyError, PermissionRefused, TransientError
 from trainwright.launch.cluster.answers import Absent, Expired, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
-from trainwright.launch.cluster.patience import Outage
 from trainwright.launch.cluster.selection import Selection
+from trainwright.retries import Backoff
 
 LISTED = "LISTED"
 """What a list is called among the changes of a watch."""
@@ -57,7 +57,7 @@ class Watcher:
     def __init__(self, api: Api, selection: Selection, tell: Callable[[News | Exception], None]) -> None:
         self._api, self._selection, self._tell = api, selection, tell
         self._stopped = threading.Event()
-        self._outage = Outage(api.patience, self._stopped)
+        self._backoff = Backoff(api.policy, self._stopped)
         self._version, self._listed_s, self._known = "", 0.0, False
         self._empty = 0
         self._open: urllib3.BaseHTTPResponse | None = None
@@ -104,13 +104,13 @@ class Watcher:
         if not self._version or time.monotonic() - self._listed_s > _RELIST_S:
             items, self._version = self._api.select(self._selection)
             self._listed_s, self._known = time.monotonic(), True
-            self._outage.over()
+            self._backoff.reset()
             self._say(News(kind=self._selection.kind, change=LISTED, bodies=tuple(items)))
         began_s, seen = time.monotonic(), False
         try:
             with self._api.watch(self._selection, self._version, _WATCH_S) as (response, changes):
                 self._open = response
-                self._outage.over()
+                self._backoff.reset()
                 for change in changes:
                     if self._stopped.is_set():
                         return
@@ -123,7 +123,7 @@ class Watcher:
         if not seen and time.monotonic() - began_s < _SHORT_S:
             # Proxies cut streams off, and an API that starts calls every version too old: no storm of calls.
             self._empty += 1
-            self._stopped.wait(min(self._api.patience.first_s * 2 ** min(self._empty, 10), _SHORT_S))
+            self._stopped.wait(min(self._api.policy.first_s * 2 ** min(self._empty, 10), _SHORT_S))
         else:
             self._empty = 0
 
@@ -136,7 +136,7 @@ class Watcher:
     def _sat_out(self, passing: Passing) -> bool:
         """Wait a while; tell the error instead if that has lasted too long."""
         try:
-            self._outage.sit_out(passing)
+            self._backoff.wait(passing.error, passing.pause_s)
         except TransientError as error:
             self._say(error)
             return False

@@ -15,9 +15,9 @@ from kubernetes import config
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError, reported
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.kind import KINDS
-from trainwright.launch.cluster.patience import Patience
 from trainwright.launch.janitor import homes, jobs
 from trainwright.launch.janitor.jobs import Rules
+from trainwright.retries import RetryPolicy
 
 
 def main(arguments: list[str]) -> int:
@@ -46,7 +46,7 @@ def sweep(
     used: list[str] = []
     wrong: list[TrainwrightError] = []
     for kind in KINDS.values():
-        api = Api(client, options.namespace, kind, Patience(outage_s=outage_s))
+        api = Api(client, options.namespace, kind, RetryPolicy(outage_s=outage_s))
         for judged in jobs.judge_all(api, rules, wrong):
             done = ""
             if judged.left:

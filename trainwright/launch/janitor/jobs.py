@@ -72,7 +72,7 @@ def judge_all(api: Api, rules: Rules, wrong: list[TrainwrightError]) -> Iterator
         wrong: Gets why a job could not be judged; such a one is kept, and the others are judged all the same.
     """
     try:
-        found, _ = api.patience(lambda: api.select(Selection(kind="job", labels=_OURS)))
+        found, _ = api.retry(lambda: api.select(Selection(kind="job", labels=_OURS)))
     except DependencyError:
         return
     for body in found:

@@ -21,7 +21,7 @@ def phase(api: Api, name: str, uid: str) -> str | None:
         TransientError: The API is out of reach.
     """
     try:
-        found = api.patience(lambda: _read(api, name))
+        found = api.retry(lambda: _read(api, name))
     except Absent:
         return None
     if found["metadata"]["uid"] != uid:
