@@ -16,7 +16,9 @@ IMAGES = Path(__file__).resolve().parent
 CONSTRAINED = ("--rm", "--read-only", "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges")
 """How a container is started here: as strictly as a namespace with the profile ``restricted`` would."""
 
-JOB = {"torch": ("trainwright.launch.agent", "trainwright.train.__main__", "trainwright.train.submit")}
+JOB = {
+    "torch": ("trainwright.launch.agent.__main__", "trainwright.train.__main__", "trainwright.train.submit")
+}
 """What runs in an image though no component names it: the pods of a training job."""
 
 LOOK = """

@@ -10,13 +10,11 @@ from typing import Any
 from kubernetes import client as k8s
 from kubernetes import config
 
-from trainwright.launch.attempt import next_attempt
-from trainwright.launch.cluster import ClusterLauncher, Settings
-from trainwright.launch.cluster.api import Api
-from trainwright.launch.cluster.following import Pace
-from trainwright.launch.cluster.kind import KINDS
-from trainwright.launch.cluster.selection import Selection
+from trainwright.launch.cluster.api import JOB_KINDS, Api, Selection
+from trainwright.launch.cluster.launcher import ClusterLauncher, ClusterSettings
+from trainwright.launch.cluster.monitor import PollingIntervals
 from trainwright.launch.job import Budget, Job
+from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.manifests.annotations import RUN_ID
 from trainwright.launch.placement import Placement
 from trainwright.retries import RetryPolicy
@@ -74,12 +72,12 @@ class Place:
     @property
     def api(self) -> Api:
         """The jobs of this place."""
-        return Api(self.client, self.namespace, KINDS[self.kind], RetryPolicy(outage_s=30.0, first_s=0.1))
+        return Api(self.client, self.namespace, JOB_KINDS[self.kind], RetryPolicy(outage_s=30.0, first_s=0.1))
 
     def launcher(self) -> ClusterLauncher:
         """Return a launcher for this place."""
-        pace = Pace(tick_s=self.tick_s, settle_s=min(30.0, 20 * self.tick_s), renew_s=10.0)
-        return ClusterLauncher(self.api, settings=Settings(pending_s=self.wait_s, pace=pace))
+        pace = PollingIntervals(tick_s=self.tick_s, settle_s=min(30.0, 20 * self.tick_s), renew_s=10.0)
+        return ClusterLauncher(self.api, settings=ClusterSettings(pending_s=self.wait_s, pace=pace))
 
     def job(self, name: str, how: str, *, nodes: int = 2, steps: int = 6, **changes: Any) -> Job:
         """Describe a job; asked for again under the same name, it is the same job, at its next attempt."""
@@ -92,7 +90,7 @@ class Place:
             "task": f"test-{name}",
             "image": self.image,
             "program": (str(program), "{folder}", words, str(steps), f"{self.pause_s:g}"),
-            "folder": next_attempt(root / "home"),
+            "folder": create_attempt(root / "home"),
             "nodes": nodes,
             "cpu": 0.5,
             "memory_gib": self.memory_gib,
@@ -135,7 +133,7 @@ class Place:
 
     def pods(self, job: str) -> list[str]:
         """Return the names of a job's pods that run."""
-        label = f"{KINDS[self.kind].pods}={job}"
+        label = f"{JOB_KINDS[self.kind].pods}={job}"
         found = k8s.CoreV1Api(self.client).list_namespaced_pod(self.namespace, label_selector=label).items
         return sorted(pod.metadata.name for pod in found if pod.status.phase == "Running")
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.cluster.places import Place
 from trainwright.errors import InputError, Preempted, PreemptedUnsaved, TrainwrightError
-from trainwright.launch.cluster.losses import Losses
-from trainwright.launch.diagnosis.interruption import spent
+from trainwright.launch.cluster.history import AttemptLosses
+from trainwright.launch.diagnosis.incidents import count_interruptions
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Job
 
@@ -96,7 +96,7 @@ def goes_on_within_an_elastic_attempt(place: Place) -> None:
         ended = result.result(place.wait_s)
     assert ended.folder == job.folder
     assert (int(ended.completion.outputs["begun"]) >= 3, ended.completion.outputs["world"]) == (True, "2")
-    assert spent(Losses.of(job.folder).lost) == {"preemption": 1}
+    assert count_interruptions(AttemptLosses.of(job.folder).lost) == {"preemption": 1}
     until(place, lambda: nothing_runs(place, job), "the pods end")
 
 

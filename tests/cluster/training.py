@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion
-from trainwright.launch.ranks import reported_rank
 
 _FAILS_AT = 3
 _MIB = 2**20

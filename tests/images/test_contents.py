@@ -14,7 +14,7 @@ from trainwright.authoring.toolchains import TOOLCHAINS
 
 ROOT = Path(__file__).resolve().parents[2]
 WRAPPERS = sorted((ROOT / "components").glob("*/component.py"))
-POD = ("trainwright.launch.agent", "trainwright.train.__main__")
+POD = ("trainwright.launch.agent.__main__", "trainwright.train.__main__")
 """What the pods of a training job run, in the image that no component names."""
 
 MODULES = {

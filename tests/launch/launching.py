@@ -11,13 +11,11 @@ from typing import Any
 from tests.launch.programs import job as program
 from tests.launch.standin import Cluster
 from tests.launch.standin.clusters import ADMIN
-from trainwright.launch.attempt import next_attempt
-from trainwright.launch.cluster import ClusterLauncher, Settings
-from trainwright.launch.cluster.api import Api
-from trainwright.launch.cluster.clock import Clock
-from trainwright.launch.cluster.following import Pace
-from trainwright.launch.cluster.kind import PYTORCHJOB, Kind
+from trainwright.launch.cluster.api import PYTORCHJOB, Api, JobKind, ServerClock
+from trainwright.launch.cluster.launcher import ClusterLauncher, ClusterSettings
+from trainwright.launch.cluster.monitor import PollingIntervals
 from trainwright.launch.job import Completion, Job, Result
+from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.manifests.annotations import FOLDER
 from trainwright.retries import RetryPolicy
 
@@ -28,9 +26,9 @@ def api(
     cluster: Cluster,
     *,
     outage_s: float = 10.0,
-    kind: Kind = PYTORCHJOB,
+    kind: JobKind = PYTORCHJOB,
     token: str = ADMIN,
-    clock: Clock | None = None,
+    clock: ServerClock | None = None,
 ) -> Api:
     """Return the access of a launcher that is patient for a moment only."""
     policy = RetryPolicy(outage_s=outage_s, first_s=0.01, longest_s=0.1)
@@ -42,7 +40,7 @@ def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:
     access = {name: changes.pop(name) for name in ("outage_s", "kind", "token", "clock") if name in changes}
     pace = {name: changes.pop(name) for name in ("tick_s", "settle_s", "renew_s", "now") if name in changes}
     workflow = changes.pop("workflow", "")
-    settings = Settings(pace=Pace(**{"tick_s": 0.05, "settle_s": 60.0, **pace}), **changes)
+    settings = ClusterSettings(pace=PollingIntervals(**{"tick_s": 0.05, "settle_s": 60.0, **pace}), **changes)
     return ClusterLauncher(api(cluster, **access), workflow=workflow, settings=settings)
 
 
@@ -54,7 +52,7 @@ def cluster_job(root: Path, body: str = "", **changes: Any) -> Job:
         "mount": str(root),
         "nodes": 2,
         "processes": 1,
-        "folder": next_attempt(home),
+        "folder": create_attempt(home),
     }
     return program(root, body, **settings | changes)
 

@@ -20,7 +20,7 @@ from tests.launch.programs import ROOT
 from tests.launch.standin import Cluster, cluster
 from tests.launch.standin.clusters import ADMIN
 from trainwright.launch import local
-from trainwright.launch.cluster.following import Pace
+from trainwright.launch.cluster.monitor import PollingIntervals
 from trainwright.launch.job import Job
 
 _TRAINING = ROOT / "tests" / "cluster" / "training.py"
@@ -48,7 +48,7 @@ def start(folder: Path) -> dict[str, float]:
         job, begun = cluster_job(folder), time.monotonic()
         with contextlib.redirect_stderr(said):
             thread = threading.Thread(
-                target=lambda: launcher(there, tick_s=Pace.tick_s).run(job), daemon=True
+                target=lambda: launcher(there, tick_s=PollingIntervals.tick_s).run(job), daemon=True
             )
             thread.start()
             there.wait(lambda: _running(there) == job.nodes)
@@ -106,7 +106,9 @@ def kill(folder: Path) -> dict[str, float]:
     with cluster(folder, python=local.sibling_python("torch"), env={"PYTHONPATH": str(ROOT)}) as there:
         program = (str(_TRAINING), "{folder}", "talks", "1000000", "0.05")
         job = cluster_job(folder, program=program, timeout_s=600, grace_s=5)
-        thread = threading.Thread(target=lambda: launcher(there, tick_s=Pace.tick_s).run(job), daemon=True)
+        thread = threading.Thread(
+            target=lambda: launcher(there, tick_s=PollingIntervals.tick_s).run(job), daemon=True
+        )
         thread.start()
         there.wait(lambda: _step(state) > 5, 120)
         there.nodes.kill(f"{job.name}-worker-0")
@@ -138,7 +140,7 @@ def stop(folder: Path) -> dict[str, float]:
 
 def follow(url: str, root: Path) -> None:
     """Be the process of a launcher."""
-    launcher(Elsewhere(url), tick_s=Pace.tick_s, renew_s=60.0).run(cluster_job(root))  # type: ignore[arg-type]
+    launcher(Elsewhere(url), tick_s=PollingIntervals.tick_s, renew_s=60.0).run(cluster_job(root))  # type: ignore[arg-type]
 
 
 def followed(url: str, root: Path, count: int) -> None:
@@ -155,7 +157,7 @@ def polled(url: str, root: Path, count: int) -> None:
     where = ("kubeflow.org", "v1", "team", "pytorchjobs")
 
     def poll(job: Job) -> None:
-        jobs.create_namespaced_custom_object(*where, manifests.make(job, "pytorchjob", None))
+        jobs.create_namespaced_custom_object(*where, manifests.make_manifest(job, "pytorchjob", None))
         while True:
             found = jobs.get_namespaced_custom_object(*where, job.name)
             told = (found.get("status") or {}).get("conditions") or []

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainwright.launch.diagnosis import Observed
+from trainwright.launch.diagnosis.observed_job import ObservedJob
 
 Object = dict[str, Any]
 JOB, UID = "tw", "job-1"
@@ -83,17 +83,17 @@ def event(
     }
 
 
-def seen(*bodies: Object, log: str = "", gone: bool = False) -> Observed:
+def seen(*bodies: Object, log: str = "", gone: bool = False) -> ObservedJob:
     """Observe objects in this order; ``log`` is that of tw-worker-0."""
-    observed = Observed(JOB)
+    observed = ObservedJob(JOB)
     for body in bodies:
         if "involvedObject" in body:
-            observed.see_event(body)
+            observed.add_event(body)
         elif "containers" in body["spec"]:
-            observed.see_pod(body)
+            observed.update_pod(body)
         else:
-            observed.see_job(body)
-    observed.see_log("uid-tw-worker-0", log)
+            observed.update_job(body)
+    observed.add_log("uid-tw-worker-0", log)
     if gone:
-        observed.see_gone()
+        observed.mark_job_removed()
     return observed

@@ -19,7 +19,7 @@ import json, os, sys, time
 from pathlib import Path
 from trainwright import errors
 from trainwright.launch.job import Completion
-from trainwright.launch.ranks import reported_rank
+from trainwright.launch.agent.rank_errors import reported_rank
 folder, notes, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK"])
 number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 (notes / f"pid-{rank}-{os.getpid()}").touch()
@@ -119,7 +119,7 @@ def children(pid: int) -> list[int]:
 if __name__ == "__main__":
     # Run as a launcher of its own, for tests that kill it: programs.py ROOT
     from trainwright.errors import reported
-    from trainwright.launch.local import Local
+    from trainwright.launch.local import LocalLauncher
 
     with reported("train"):
-        Local().run(job(Path(sys.argv[1]), SLEEP))
+        LocalLauncher().run(job(Path(sys.argv[1]), SLEEP))

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import DataRefused, DependencyError, Diverged, Hang, InputError, TransientError
-from trainwright.launch.causes import understood
-from trainwright.launch.failure import CLASSES
-from trainwright.launch.ranks import RankError, begin_round, first_error, rounds
+from trainwright.launch.agent.rank_errors import RankError, begin_round, classify, first_error, rounds
+from trainwright.launch.failure import FAILURE_KINDS
 
 GLOO_LATE = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation"
 GLOO_LOST = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:30163"
@@ -38,10 +37,10 @@ class OutOfMemoryError(RuntimeError):
     ],
 )
 def test_every_error_has_a_class_and_a_code(error: Exception, kind: str, code: int, *, follows: bool) -> None:
-    cause, entry = understood(error), RankError.of(error, 0)
+    cause, entry = classify(error), RankError.of(error, 0)
     assert (cause.kind, cause.follows) == (kind, follows)
     assert (entry.kind, entry.code, entry.follows) == (kind, code, follows)
-    assert entry.kind in CLASSES
+    assert entry.kind in FAILURE_KINDS
 
 
 @pytest.mark.parametrize(

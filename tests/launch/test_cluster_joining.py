@@ -12,10 +12,10 @@ from tests.launch.launching import api, cluster_job, complete, folder_of, jobs, 
 from tests.launch.standin import Cluster, Refused, cluster
 from trainwright.errors import DependencyError, InputError, PermissionRefused, Preempted, TransientError
 from trainwright.launch import manifests
-from trainwright.launch.attempt import next_attempt
-from trainwright.launch.cluster.joining import create_or_attach
+from trainwright.launch.cluster.adoption import create_or_adopt
 from trainwright.launch.cluster.lease import HOLDER, holder_of
 from trainwright.launch.job import Job
+from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.manifests.annotations import LEASE_UNTIL, SPEC_SHA256
 
 TRIES = 100
@@ -29,7 +29,7 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 
 def again(job: Job, root: Path) -> Job:
     """Return the same job for another attempt, as a step that is retried makes it."""
-    return dataclasses.replace(job, folder=next_attempt(root / "home"))
+    return dataclasses.replace(job, folder=create_attempt(root / "home"))
 
 
 def finish(there: Cluster, name: str) -> None:
@@ -45,7 +45,7 @@ def test_of_a_hundred_creations_with_lost_replies_each_makes_one_job(there: Clus
     uids = set()
     for number in range(TRIES):
         job = dataclasses.replace(first, run=str(number))
-        held = create_or_attach(access, job, manifests.make(job, "pytorchjob", None), "me", 5)
+        held = create_or_adopt(access, job, manifests.make_manifest(job, "pytorchjob", None), "me", 5)
         assert (held.name, held.found) == (job.name, False)
         uids.add(held.uid)
     created = sum(call.verb == "create" for call in there.calls)
@@ -93,7 +93,7 @@ def test_a_lease_that_cannot_be_renewed_is_no_reason_to_stop(there: Cluster, tmp
 
 def test_a_job_of_that_name_with_another_specification_is_left_alone(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
-    body = manifests.make(job, "pytorchjob", None)
+    body = manifests.make_manifest(job, "pytorchjob", None)
     body["metadata"]["annotations"][SPEC_SHA256] = "f" * 64
     there.put(body)
     with pytest.raises(InputError, match="is not ours: trainwright/spec-sha256 is ffff"):
@@ -103,7 +103,7 @@ def test_a_job_of_that_name_with_another_specification_is_left_alone(there: Clus
 
 def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
-    body = manifests.make(job, "pytorchjob", None)
+    body = manifests.make_manifest(job, "pytorchjob", None)
     body["metadata"]["finalizers"] = ["kueue.x-k8s.io/in-use"]
     old = there.put(body)["metadata"]["uid"]
     api(there).delete(job.name)
@@ -121,7 +121,7 @@ def test_what_has_succeeded_is_harvested_from_its_folder_without_a_call(
     there: Cluster, tmp_path: Path
 ) -> None:
     job = cluster_job(tmp_path)
-    complete(manifests.make(job, "pytorchjob", None))
+    complete(manifests.make_manifest(job, "pytorchjob", None))
     result = launcher(there).run(again(job, tmp_path))
     assert (result.folder, there.calls) == (job.folder, [])
 
@@ -272,7 +272,9 @@ def test_two_launchers_that_begin_at_once_make_one_job(there: Cluster, tmp_path:
 
     def begin(mine: Job, name: str) -> None:
         gate.wait()
-        held.append(create_or_attach(api(there), mine, manifests.make(mine, "pytorchjob", None), name, 5))
+        held.append(
+            create_or_adopt(api(there), mine, manifests.make_manifest(mine, "pytorchjob", None), name, 5)
+        )
 
     threads = [threading.Thread(target=begin, args=(mine, str(n))) for n, mine in enumerate(others)]
     for thread in threads:

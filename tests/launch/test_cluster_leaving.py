@@ -11,7 +11,7 @@ from tests.launch.standin import Cluster, cluster
 from tests.launch.test_role import rules
 from trainwright.errors import DependencyError
 from trainwright.launch import manifests
-from trainwright.launch.cluster.leaving import delete_and_wait
+from trainwright.launch.cluster.deletion import delete_and_wait
 from trainwright.launch.manifests import annotations as names
 
 
@@ -24,7 +24,7 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 
 def leave(there: Cluster, root: Path, *, ours: bool = True) -> tuple[str, str]:
     """Make a job with a pod that runs and has a second to end; return the job's name and identity."""
-    made = there.put(manifests.make(cluster_job(root), "pytorchjob"))
+    made = there.put(manifests.make_manifest(cluster_job(root), "pytorchjob"))
     name, uid = made["metadata"]["name"], made["metadata"]["uid"]
     labels = {"training.kubeflow.org/job-name": name} | ({names.MANAGED_BY: names.OURS} if ours else {})
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": name, "uid": uid}

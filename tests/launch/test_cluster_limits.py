@@ -8,20 +8,22 @@ import pytest
 
 from tests.launch.objects import at, ended, job, pod, seen
 from trainwright.artifacts import Progress
-from trainwright.launch.cluster.limits import Limits, Reached, Watchdog, worked_s
-from trainwright.launch.diagnosis import Observed, clock, standing
+from trainwright.launch.cluster.monitor import JobLimits, LimitExceeded, Watchdog, active_s
+from trainwright.launch.diagnosis import state
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.status import job_status
 
-START = clock.seconds(at(0)) or 0.0
+START = state.parse_time(at(0)) or 0.0
 WAITS = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
 IDLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
 
 
-def looks(dog: Watchdog, observed: Observed, *times: float) -> list[Reached | None]:
-    return [dog.look(observed, standing(observed), START + second) for second in times]
+def looks(dog: Watchdog, observed: ObservedJob, *times: float) -> list[LimitExceeded | None]:
+    return [dog.look(observed, job_status(observed), START + second) for second in times]
 
 
-def limits(**changes: Any) -> Limits:
-    return dataclasses.replace(Limits(timeout_s=3600), **changes)
+def limits(**changes: Any) -> JobLimits:
+    return dataclasses.replace(JobLimits(timeout_s=3600), **changes)
 
 
 def suspended(*spans: tuple[str, int]) -> dict[str, Any]:
@@ -47,8 +49,8 @@ def test_the_deadline_counts_the_time_of_earlier_attempts_too(tmp_path: Path) ->
 def test_time_in_a_queue_counts_for_no_limit(tmp_path: Path) -> None:
     queued = seen(suspended(("True", 0)))
     assert looks(Watchdog(limits(timeout_s=100, pending_s=50), tmp_path), queued, 10_000) == [None]
-    queued.see_job(suspended(("False", 3000)))
-    assert worked_s(queued.job, START + 3040) == 40
+    queued.update_job(suspended(("False", 3000)))
+    assert active_s(queued.job, START + 3040) == 40
     late = looks(Watchdog(limits(timeout_s=100, pending_s=50), tmp_path), queued, 3049, 3051)
     assert late[0] is None
     assert late[1] is not None
@@ -56,7 +58,7 @@ def test_time_in_a_queue_counts_for_no_limit(tmp_path: Path) -> None:
 
 def test_a_job_that_was_resumed_before_anybody_looked_has_its_time_before_it(tmp_path: Path) -> None:
     found = seen(suspended(("False", 3000)))
-    assert worked_s(found.job, START + 3040) == 40
+    assert active_s(found.job, START + 3040) == 40
     dog = Watchdog(limits(timeout_s=10_000, pending_s=50), tmp_path)
     assert [bool(reached) for reached in looks(dog, found, 3049, 3051)] == [False, True]
 
@@ -64,7 +66,7 @@ def test_a_job_that_was_resumed_before_anybody_looked_has_its_time_before_it(tmp
 def test_a_job_that_comes_out_of_the_queue_again_waits_for_its_pods_anew(tmp_path: Path) -> None:
     found = seen(suspended(("True", 0)))
     for status, second in (("False", 10), ("True", 2000), ("False", 3000)):
-        found.see_job(suspended((status, second)))
+        found.update_job(suspended((status, second)))
     dog = Watchdog(limits(timeout_s=10_000, pending_s=50), tmp_path)
     assert [bool(reached) for reached in looks(dog, found, 3049, 3051)] == [False, True]
 
@@ -72,7 +74,7 @@ def test_a_job_that_comes_out_of_the_queue_again_waits_for_its_pods_anew(tmp_pat
 def test_the_time_after_the_end_of_a_job_is_not_time_that_it_took() -> None:
     body = suspended()
     body["status"]["conditions"] = [{"type": "Failed", "status": "True", "lastTransitionTime": at(600)}]
-    assert worked_s(seen(body).job, START + 72_000) == 600
+    assert active_s(seen(body).job, START + 72_000) == 600
 
 
 def test_an_image_that_does_not_come_is_waited_for_two_minutes(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_an_image_that_does_not_come_is_waited_for_two_minutes(tmp_path: Path) -
 def test_an_image_that_comes_in_time_after_all_is_no_failure(tmp_path: Path) -> None:
     dog, observed = Watchdog(limits(), tmp_path), seen(job(), pod("tw-master-0"), pod(state=WAITS))
     assert looks(dog, observed, 5, 100) == [None, None]
-    observed.see_pod(pod())
+    observed.update_pod(pod())
     assert looks(dog, observed, 126) == [None]
 
 
@@ -152,8 +154,8 @@ def test_pods_that_do_not_come_back_are_waited_for_as_long_as_at_first(tmp_path:
     observed = seen(job("Running"), pod("tw-master-0"), pod())
     dog = Watchdog(limits(timeout_s=1e6, pending_s=600), tmp_path)
     assert looks(dog, observed, 1000) == [None]
-    observed.see_pod(lost(1100), gone=True)
-    assert standing(observed).phase == "restarting"
+    observed.update_pod(lost(1100), gone=True)
+    assert job_status(observed).phase == "restarting"
     reached = looks(dog, observed, 1100, 1699, 1701)
     assert reached[:2] == [None, None]
     assert reached[2] is not None
@@ -164,11 +166,11 @@ def test_pods_that_do_not_come_back_are_waited_for_as_long_as_at_first(tmp_path:
 def test_pods_that_come_back_in_time_are_waited_for_anew_the_next_time(tmp_path: Path) -> None:
     observed = seen(job("Running"), pod("tw-master-0"), pod())
     dog = Watchdog(limits(timeout_s=1e6, pending_s=600), tmp_path)
-    observed.see_pod(lost(100), gone=True)
+    observed.update_pod(lost(100), gone=True)
     assert looks(dog, observed, 100, 650) == [None, None]
-    observed.see_pod(pod(metadata={"uid": "another"}))
+    observed.update_pod(pod(metadata={"uid": "another"}))
     assert looks(dog, observed, 660) == [None]
-    observed.see_pod(pod(metadata={"uid": "another"}, state=ended(143)))
+    observed.update_pod(pod(metadata={"uid": "another"}, state=ended(143)))
     assert looks(dog, observed, 700, 1290) == [None, None]
 
 
@@ -185,5 +187,5 @@ def test_an_elastic_job_whose_first_pods_have_ended_well_is_not_ended_for_a_pod_
 ) -> None:
     done = pod("tw-master-0", state=ended(0, "Completed"))
     observed = seen(job(elasticPolicy={"minReplicas": 1}), done, pod(state=WAITS))
-    assert standing(observed).phase == "ending"
+    assert job_status(observed).phase == "ending"
     assert looks(Watchdog(limits(), tmp_path), observed, 60, 300) == [None, None]

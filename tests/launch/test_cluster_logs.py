@@ -8,9 +8,9 @@ import pytest
 from tests.launch.launching import api, cluster_job, complete, folder_of, jobs, launcher, running
 from tests.launch.standin import Cluster, cluster
 from trainwright.artifacts import Progress
-from trainwright.launch import attempt
-from trainwright.launch.attempt import next_attempt
-from trainwright.launch.cluster.logs import LogFollower
+from trainwright.launch import job_directory
+from trainwright.launch.cluster.log_follower import LogFollower
+from trainwright.launch.job_directory import create_attempt
 
 COUNT = "import time\nfor number in range({first}, {last}):\n    print('line', number, flush=True)\n"
 
@@ -110,10 +110,10 @@ def test_without_a_log_the_progress_is_told_from_its_file(
 
 
 def test_a_prepared_document_names_the_attempt_it_is_for(tmp_path: Path) -> None:
-    first = next_attempt(tmp_path)
+    first = create_attempt(tmp_path)
     (first / "spec.json").write_text('{"attempt": "0001", "n": 1.5}')
     (first / "notes.txt").write_text("0001")
-    fresh = attempt.again(first, attempt.documents(first))
+    fresh = job_directory.copy_attempt(first, job_directory.read_inputs(first))
     assert fresh.name == "0002"
     assert (fresh / "notes.txt").read_text() == "0001"
     assert '"attempt": "0002"' in (fresh / "spec.json").read_text()

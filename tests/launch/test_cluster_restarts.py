@@ -9,12 +9,11 @@ from tests.launch.launching import cluster_job, complete, jobs, launcher, runnin
 from tests.launch.standin import Cluster, cluster
 from trainwright.errors import InputError, InternalError, Preempted, PreemptedUnsaved
 from trainwright.launch import manifests
-from trainwright.launch.attempt import next_attempt
-from trainwright.launch.cluster.ledger import Ended, Ledger
-from trainwright.launch.cluster.losses import Losses
-from trainwright.launch.diagnosis import spent
+from trainwright.launch.cluster.history import AttemptHistory, AttemptLosses, FailedAttempt
+from trainwright.launch.diagnosis.incidents import count_interruptions
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget, Job
+from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.placement import Placement
 
 
@@ -77,7 +76,7 @@ def test_a_budget_that_is_used_up_ends_it_and_says_how_often_it_was_tried(
         coming.result(0)
     failure = Failure.read(tmp_path / "home")
     assert any(entry.startswith("attempt 0001: PREEMPTED") for entry in failure.evidence)
-    ends = [Ended.read(tmp_path / "home" / "attempts" / name) for name in ("0001", "0002")]
+    ends = [FailedAttempt.read(tmp_path / "home" / "attempts" / name) for name in ("0001", "0002")]
     assert [entry.final for entry in ends] == [False, True]
 
 
@@ -120,7 +119,7 @@ def test_a_job_that_ran_out_of_memory_is_refused_when_the_step_is_run_again_unch
 
 def test_a_launcher_that_takes_over_counts_the_attempts_before_it(there: Cluster, tmp_path: Path) -> None:
     home, job = tmp_path / "home", cluster_job(tmp_path, budget=Budget(preemption=1))
-    lost = Ended(
+    lost = FailedAttempt(
         job=job.digest,
         kind="PREEMPTED",
         what="gone",
@@ -139,9 +138,9 @@ def test_a_launcher_that_takes_over_counts_the_attempts_before_it(there: Cluster
 
 
 def test_what_was_given_up_does_not_count_against_the_next_launch(tmp_path: Path) -> None:
-    folders = [next_attempt(tmp_path) for _ in range(3)]
+    folders = [create_attempt(tmp_path) for _ in range(3)]
     for folder, final in zip(folders[:2], (True, False), strict=True):
-        Ended(
+        FailedAttempt(
             job="x",
             kind="HANG",
             what="",
@@ -150,7 +149,7 @@ def test_what_was_given_up_does_not_count_against_the_next_launch(tmp_path: Path
             lost_gpu_s=0,
             final=final,
         ).write(folder)
-    assert Ledger.before(folders[2]).spent == {"infrastructure": 1}
+    assert AttemptHistory.before(folders[2]).spent == {"infrastructure": 1}
 
 
 def test_an_elastic_job_that_loses_pods_more_often_than_its_budget_is_ended(
@@ -175,11 +174,11 @@ def test_a_launcher_that_takes_over_counts_the_pods_that_an_elastic_attempt_lost
     def lose(count: int) -> None:
         there.wait(lambda: _all_run(there) and watches(there))
         there.nodes.evict(f"{job.name}-worker-1")
-        there.wait(lambda: spent(Losses.of(job.folder).lost) == {"preemption": count})
+        there.wait(lambda: count_interruptions(AttemptLosses.of(job.folder).lost) == {"preemption": count})
 
     with running(lambda: launcher(there).run(job)) as first:
         lose(1)
-        there.wait(lambda: _all_run(there) and Losses.of(job.folder).held)
+        there.wait(lambda: _all_run(there) and AttemptLosses.of(job.folder).held)
         before = len(there.calls)
         with running(lambda: launcher(there).run(job)) as second:
             there.wait(
@@ -190,7 +189,7 @@ def test_a_launcher_that_takes_over_counts_the_pods_that_an_elastic_attempt_lost
         first.result(0)
     with pytest.raises(PreemptedUnsaved, match="its preemption budget is used up"):
         second.result(0)
-    held = Losses.of(job.folder).held
+    held = AttemptLosses.of(job.folder).held
     assert {hold.gpus for hold in held} == {2}
 
 
@@ -208,7 +207,7 @@ def test_the_log_of_a_container_that_was_started_again_is_that_of_the_one_that_f
     there: Cluster, tmp_path: Path
 ) -> None:
     job = cluster_job(tmp_path, placement=Placement(min_nodes=1))
-    there.put(manifests.make(job, "pytorchjob"))
+    there.put(manifests.make_manifest(job, "pytorchjob"))
     there.wait(lambda: _all_run(there))
     worker = f"{job.name}-worker-1"
     there.nodes.end(worker, 1, log="Traceback (most recent call last):\nValueError: row 7 has no label\n")

@@ -72,7 +72,7 @@ def test_what_a_scenario_that_failed_has_left_is_cleared_and_nothing_else(place:
     mine = place.job("mine", "counts", nodes=1)
     other = dataclasses.replace(mine, run="somebody else's", task="other")
     for job in (mine, other):
-        place.api.create(manifests.make(job, "pytorchjob"))
+        place.api.create(manifests.make_manifest(job, "pytorchjob"))
     place.clear()
     place.there.wait(lambda: place.api.job(mine.name) is None)
     assert place.api.job(other.name)

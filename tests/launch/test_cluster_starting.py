@@ -13,9 +13,9 @@ from tests.launch.standin import Cluster, cluster
 from tests.launch.standin.answers import Refused
 from tests.launch.test_cluster_logs import COUNT, lines, pod
 from trainwright.errors import PermissionRefused, TransientError
-from trainwright.launch.cluster.answers import Passing
-from trainwright.launch.cluster.logs import LogFollower
-from trainwright.launch.cluster.selection import Selection
+from trainwright.launch.cluster.api import Selection
+from trainwright.launch.cluster.log_follower import LogFollower
+from trainwright.launch.cluster.responses import ApiUnavailable
 from trainwright.launch.job import JobReference
 from trainwright.retries import Backoff, RetryPolicy
 
@@ -64,7 +64,7 @@ def test_a_missing_right_is_reported_within_the_bound_although_other_calls_succe
     def list_jobs_until_refused() -> None:
         while time.monotonic() - began_s < 5:
             access.select(pods)
-            with contextlib.suppress(Passing):
+            with contextlib.suppress(ApiUnavailable):
                 access.select(jobs_)
 
     with pytest.raises(PermissionRefused):
@@ -73,7 +73,7 @@ def test_a_missing_right_is_reported_within_the_bound_although_other_calls_succe
     there.faults.clear()
     access.select(jobs_)
     there.faults.refuse(FORBIDDEN, times=2)
-    with pytest.raises(Passing):  # the next start of the server has its own minute
+    with pytest.raises(ApiUnavailable):  # the next start of the server has its own minute
         access.select(jobs_)
 
 

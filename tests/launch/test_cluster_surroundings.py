@@ -15,12 +15,9 @@ from tests.launch.launching import api, cluster_job, complete, jobs, launcher, r
 from tests.launch.standin import Cluster, cluster
 from trainwright.errors import TransientError
 from trainwright.launch import manifests
-from trainwright.launch.cluster.answers import Passing
-from trainwright.launch.cluster.api import Api
-from trainwright.launch.cluster.clock import Clock
-from trainwright.launch.cluster.kind import PYTORCHJOB
-from trainwright.launch.cluster.selection import Selection
-from trainwright.launch.janitor.jobs import Rules, judge
+from trainwright.launch.cluster.api import PYTORCHJOB, Api, Selection, ServerClock
+from trainwright.launch.cluster.responses import ApiUnavailable
+from trainwright.launch.janitor import SweepRules, judge_job
 from trainwright.launch.manifests.annotations import LEASE_UNTIL
 from trainwright.retries import RetryPolicy
 
@@ -52,7 +49,7 @@ def test_a_launcher_whose_clock_is_wrong_goes_by_the_clock_of_the_api(
     there: Cluster, tmp_path: Path, apart_s: float
 ) -> None:
     """By its own, the job would be pending for hours at its first look, or its lease over when written."""
-    clock = Clock(lambda: time.time() + apart_s)
+    clock = ServerClock(lambda: time.time() + apart_s)
     start = launcher(there, clock=clock, pending_s=1800, renew_s=0.05)
     with running(lambda: start.run(cluster_job(tmp_path, timeout_s=3600))) as coming:
         there.wait(lambda: runs(there) == 2 and watches(there))
@@ -66,21 +63,21 @@ def test_a_launcher_whose_clock_is_wrong_goes_by_the_clock_of_the_api(
 def test_a_janitor_whose_clock_is_wrong_keeps_a_job_that_is_looked_after(
     there: Cluster, tmp_path: Path
 ) -> None:
-    made = manifests.make(cluster_job(tmp_path), "pytorchjob")
+    made = manifests.make_manifest(cluster_job(tmp_path), "pytorchjob")
     until = datetime.now(UTC) + timedelta(seconds=180)
     made["metadata"]["annotations"][LEASE_UNTIL] = until.isoformat(timespec="seconds")
     there.put(made)
     (body,) = jobs(there)
-    wrong = Clock(lambda: time.time() + HOURS_S)
-    access, rules = api(there, clock=wrong), Rules(now=datetime.now(UTC) + timedelta(seconds=HOURS_S))
-    assert judge(body, access, rules).left, "it has not heard the API yet"
+    wrong = ServerClock(lambda: time.time() + HOURS_S)
+    access, rules = api(there, clock=wrong), SweepRules(now=datetime.now(UTC) + timedelta(seconds=HOURS_S))
+    assert judge_job(body, access, rules).left, "it has not heard the API yet"
     found = access.job(body["metadata"]["name"])
     assert found
-    assert not judge(found, access, rules).left
+    assert not judge_job(found, access, rules).left
 
 
 def test_clocks_that_tell_about_the_same_are_one() -> None:
-    clock = Clock(lambda: 1_790_000_000.0)
+    clock = ServerClock(lambda: 1_790_000_000.0)
     for said in ("Mon, 21 Sep 2026 14:13:25 GMT", "no time", "", None):
         clock.hear(said)
         assert clock.now() == 1_790_000_000.0, said
@@ -117,7 +114,7 @@ def test_a_page_to_log_in_is_an_outage_and_is_shown(stranger: Api) -> None:
 
 @pytest.mark.parametrize("stranger", [*PAGES, NO_LIST], indirect=True, ids=repr)
 def test_an_answer_that_is_no_list_says_of_no_object_that_it_is_gone(stranger: Api) -> None:
-    with pytest.raises(Passing, match="not the Kubernetes API"):
+    with pytest.raises(ApiUnavailable, match="not the Kubernetes API"):
         stranger.select(Selection(kind="job"))
 
 
@@ -125,6 +122,6 @@ def test_an_answer_that_is_no_list_says_of_no_object_that_it_is_gone(stranger: A
 def test_what_is_no_change_breaks_a_watch_and_not_the_launcher(stranger: Api) -> None:
     with (
         stranger.watch(Selection(kind="pods"), "1", 5) as (_, changes),
-        pytest.raises(Passing, match="not the Kubernetes API"),
+        pytest.raises(ApiUnavailable, match="not the Kubernetes API"),
     ):
         list(changes)

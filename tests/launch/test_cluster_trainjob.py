@@ -14,8 +14,8 @@ from tests.launch.standin.resources import Resource
 from tests.launch.test_role import rules
 from trainwright.errors import DependencyError, Hang, InputError
 from trainwright.launch import manifests
-from trainwright.launch.cluster.kind import TRAINJOB
-from trainwright.launch.cluster.leaving import wait_until_free, wait_until_gone
+from trainwright.launch.cluster.api import TRAINJOB
+from trainwright.launch.cluster.deletion import wait_until_gone, wait_until_name_is_free
 from trainwright.launch.failure import Failure
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.placement import Placement
@@ -191,24 +191,24 @@ def test_a_job_is_not_made_anew_beside_the_pods_of_one_that_was_deleted(
     there: Cluster, tmp_path: Path
 ) -> None:
     there.nodes.plan(process=False)  # they take their whole grace
-    name = there.put(manifests.make(cluster_job(tmp_path), "trainjob"))["metadata"]["name"]
+    name = there.put(manifests.make_manifest(cluster_job(tmp_path), "trainjob"))["metadata"]["name"]
     there.wait(lambda: [pod["status"].get("phase") for pod in pods(there)] == ["Running", "Running"])
     access = api(there, kind=TRAINJOB)
     access.delete(name)
     there.wait(lambda: all("deletionTimestamp" in pod["metadata"] for pod in pods(there)))
     assert (len(pods(there)), access.job(name)) == (2, None)
     with pytest.raises(DependencyError, match=f"job {name} does not go away"):
-        wait_until_free(access, name, 0.5)
+        wait_until_name_is_free(access, name, 0.5)
     for pod in pods(there):
         access.remove_pod(pod["metadata"]["name"], pod["metadata"]["uid"])
-    wait_until_free(access, name, 5)
+    wait_until_name_is_free(access, name, 5)
 
 
 def test_waiting_for_the_pods_of_a_deleted_job_ends_when_another_launcher_creates_the_next_one(
     there: Cluster, tmp_path: Path
 ) -> None:
     """Its pods keep the name busy for as long as they run: who waits attaches to that job instead."""
-    body = manifests.make(cluster_job(tmp_path), "trainjob")
+    body = manifests.make_manifest(cluster_job(tmp_path), "trainjob")
     name = there.put(body)["metadata"]["name"]
     there.wait(lambda: [pod["status"].get("phase") for pod in pods(there)] == ["Running", "Running"])
     wait_until_gone(api(there, kind=TRAINJOB), name, "", 1)

@@ -13,10 +13,10 @@ from tests.launch.standin import Cluster, Refused, cluster
 from trainwright.errors import PermissionRefused, Preempted
 from trainwright.launch import manifests
 from trainwright.launch.cluster import lease
-from trainwright.launch.cluster.joining import create_or_attach
-from trainwright.launch.cluster.selection import Selection
-from trainwright.launch.cluster.streams import stamped
-from trainwright.launch.cluster.watching import LISTED, News, Watcher
+from trainwright.launch.cluster.adoption import create_or_adopt
+from trainwright.launch.cluster.api import Selection
+from trainwright.launch.cluster.observer import LISTED, Watcher, WatchEvent
+from trainwright.launch.cluster.responses import split_timestamp
 
 HOUR_S = 3600.0
 THEIRS = {lease.HOLDER: "theirs"}
@@ -56,14 +56,14 @@ def test_a_job_that_has_left_its_marker_has_succeeded_at_its_deadline_too(
 
 def test_whoever_was_outdone_deletes_nothing(there: Cluster, tmp_path: Path) -> None:
     job, access = cluster_job(tmp_path), api(there)
-    manifest = manifests.make(job, "pytorchjob", None)
-    mine = create_or_attach(access, job, manifest, "mine", 5)
-    theirs = create_or_attach(access, job, manifest, "theirs", 5)
+    manifest = manifests.make_manifest(job, "pytorchjob", None)
+    mine = create_or_adopt(access, job, manifest, "mine", 5)
+    theirs = create_or_adopt(access, job, manifest, "theirs", 5)
     assert (mine.uid, theirs.found) == (theirs.uid, True)
-    with pytest.raises(lease.Outdone, match="theirs"):
-        lease.delete_mine(access, mine.name, mine.uid, "mine", mine.version)
+    with pytest.raises(lease.LeaseLost, match="theirs"):
+        lease.delete_if_held(access, mine.name, mine.uid, "mine", mine.version)
     assert len(jobs(there)) == 1
-    lease.delete_mine(access, mine.name, mine.uid, "theirs", mine.version)
+    lease.delete_if_held(access, mine.name, mine.uid, "theirs", mine.version)
     there.wait(lambda: not jobs(there))
 
 
@@ -94,7 +94,7 @@ def test_whoever_was_outdone_and_finds_the_job_failed_leaves_it_to_the_other(
 
 def test_a_watch_that_ends_at_once_is_not_opened_in_a_storm(there: Cluster) -> None:
     access = api(there)
-    told: list[News | Exception] = []
+    told: list[WatchEvent | Exception] = []
     opened = len(there.calls)
     answer = Refused(410, "Expired", "too old resource version")
     there.faults.refuse(answer, verbs=("watch",), times=None)
@@ -102,11 +102,11 @@ def test_a_watch_that_ends_at_once_is_not_opened_in_a_storm(there: Cluster) -> N
         there.wait(lambda: len(there.calls) - opened >= 4)
         threading.Event().wait(0.3)
     assert len(there.calls) - opened < 40
-    assert all(isinstance(news, News) and news.change == LISTED for news in told)
+    assert all(isinstance(news, WatchEvent) and news.change == LISTED for news in told)
 
 
 def test_what_a_node_says_between_the_lines_of_a_log_is_no_line_of_the_program() -> None:
     noise = "failed to create fsnotify watcher: too many open files"
     stamp = "2026-11-20T08:44:27.123Z"
-    assert stamped(noise) == ("", noise)
-    assert stamped(f"{stamp} failed to learn") == (stamp, "failed to learn")
+    assert split_timestamp(noise) == ("", noise)
+    assert split_timestamp(f"{stamp} failed to learn") == (stamp, "failed to learn")

@@ -20,10 +20,10 @@ from tests.launch.launching import (
 )
 from tests.launch.standin import Cluster, cluster
 from trainwright.errors import DependencyError, Diverged, Hang, InputError, PreemptedUnsaved, TrainwrightError
+from trainwright.launch.agent.rank_errors import RankError
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Budget, Job, Result
 from trainwright.launch.placement import Placement
-from trainwright.launch.ranks import RankError
 
 ONCE = Budget(preemption=0, infrastructure=0)
 ELASTIC = Placement(min_nodes=1)

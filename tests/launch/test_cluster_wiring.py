@@ -8,9 +8,9 @@ import pytest
 from kubernetes.config import incluster_config
 
 from trainwright.experiment import Resources
-from trainwright.launch.cluster import ClusterLauncher
 from trainwright.launch.cluster import launcher as module
-from trainwright.launch.cluster.kind import KINDS
+from trainwright.launch.cluster.api import JOB_KINDS
+from trainwright.launch.cluster.launcher import ClusterLauncher
 from trainwright.train import submit
 
 
@@ -38,7 +38,7 @@ def test_a_token_that_kubernetes_renews_is_read_again(
         def now(cls, tz: datetime.tzinfo | None = None) -> Self:
             return super().now(tz) + datetime.timedelta(minutes=2)
 
-    sent = ClusterLauncher.in_cluster(KINDS["pytorchjob"], workflow="run-1")._api.client.configuration
+    sent = ClusterLauncher.in_cluster(JOB_KINDS["pytorchjob"], workflow="run-1")._api.client.configuration
     assert sent.auth_settings()["BearerToken"]["value"] == "bearer secret"
     (tmp_path / "token").write_text("renewed")
     monkeypatch.setattr(incluster_config.datetime, "datetime", Later)
@@ -46,7 +46,7 @@ def test_a_token_that_kubernetes_renews_is_read_again(
 
 
 @pytest.mark.usefixtures("in_a_pod")
-@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.parametrize("name", list(JOB_KINDS))
 def test_the_limits_of_the_section_resources_are_those_of_the_launcher(tmp_path: Path, name: str) -> None:
     resources = Resources.model_validate_json(f'{{"launcher": "{name}", "outage_s": 77, "pending_s": 88}}')
     request = submit.Request(

@@ -13,7 +13,7 @@ import yaml
 
 from tests.launch.kustomized import resolved
 from tests.launch.test_manifests import asked
-from trainwright.launch import manifests, words
+from trainwright.launch import kubernetes_names, manifests
 from trainwright.launch.placement import Placement
 
 Object = dict[str, Any]
@@ -38,7 +38,7 @@ def janitor(overlay: str) -> Object:
 def training(kind: str) -> Iterator[Object]:
     """The pods of a job as its operator makes them: a TrainJob's are the runtime's, patched by the job."""
     job = asked(placement=Placement(service_account="trainwright-job"))
-    body = manifests.make(job, kind)
+    body = manifests.make_manifest(job, kind)
     if kind == "pytorchjob":
         for replica in body["spec"]["pytorchReplicaSpecs"].values():
             ends = {**body["spec"]["runPolicy"], "restarts": replica["restartPolicy"]}
@@ -93,7 +93,7 @@ def bounded(found: Object) -> Iterator[str]:
         resources = container.get("resources", {})
         for part in ("requests", "limits"):
             given = resources.get(part, {})
-            if not all(words.is_quantity(str(given.get(kind, ""))) for kind in ("cpu", "memory")):
+            if not all(kubernetes_names.is_quantity(str(given.get(kind, ""))) for kind in ("cpu", "memory")):
                 yield f"{container['name']}: {part} {given}"
 
 

@@ -8,18 +8,17 @@ import pytest
 
 from tests.launch.objects import Object, at, ended, event, job, pod, seen
 from trainwright.errors import InputError, TransientError
-from trainwright.launch.diagnosis import (
-    Observed,
-    Report,
-    diagnose,
-    gave_up,
-    gpu_s,
-    left_in,
-    of_error_file,
-    of_rank,
+from trainwright.launch.agent.rank_errors import RankError, begin_round, round_folder
+from trainwright.launch.diagnosis.diagnosis import diagnose, limit_failure
+from trainwright.launch.diagnosis.incidents import gpu_seconds
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.reports import (
+    ProcessReport,
+    read_report,
+    report_of_error_file,
+    report_of_rank,
 )
-from trainwright.launch.failure import CLASSES, KINDS, Failure
-from trainwright.launch.ranks import RankError, begin_round, round_folder
+from trainwright.launch.failure import FAILURE_CLASSES, FAILURE_KINDS, Failure
 
 # What PyTorch, NCCL, CUDA and the kernel write; taken from reports in their issue trackers.
 CUDA_OOM = """\
@@ -173,7 +172,9 @@ THROWN: dict[str, tuple[str, str, str, bool]] = {
 SHM = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "scratch", "emptyDir": {}}]
 
 
-def failure(*bodies: Object, log: str = "", report: Report | None = None, gone: bool = False) -> Failure:
+def failure(
+    *bodies: Object, log: str = "", report: ProcessReport | None = None, gone: bool = False
+) -> Failure:
     outcome = diagnose(seen(*bodies, log=log, gone=gone), report=report)
     assert isinstance(outcome, Failure)
     return outcome
@@ -244,7 +245,7 @@ def test_the_pod_that_failed_first_is_the_cause_and_the_one_that_lost_it_is_not(
     lost = pod("tw-master-0", state=ended(1, second=40), phase="Failed")
     cause = pod(state=ended(1, second=41), phase="Failed")
     observed = seen(lost, cause, job("Failed:it failed"), log=CUDA_OOM)
-    observed.see_log("uid-tw-master-0", PEER)
+    observed.add_log("uid-tw-master-0", PEER)
     found = diagnose(observed)
     assert isinstance(found, Failure)
     assert (found.kind, found.pod, found.rank) == ("CUDA_OOM", "tw-worker-0", 3)
@@ -257,7 +258,7 @@ def test_a_job_that_says_both_had_ended_with_the_first_of_them() -> None:
     body["status"]["conditions"][1]["lastTransitionTime"] = at(70)
     observed = seen(pod(gpus=1), body)
     assert observed.job is not None
-    assert (observed.job.said, gpu_s(observed)) == ("Succeeded and Failed", 60 - 5)
+    assert (observed.job.said, gpu_seconds(observed)) == ("Succeeded and Failed", 60 - 5)
 
 
 def test_a_node_whose_clock_is_ahead_changes_nothing() -> None:
@@ -269,9 +270,9 @@ def test_a_node_whose_clock_is_ahead_changes_nothing() -> None:
 
 def test_a_list_that_shows_the_cause_and_the_cleaning_at_once_is_told_apart_by_time() -> None:
     cleaned = pod("tw-master-0", metadata={"deletionTimestamp": at(51)})
-    observed = Observed("tw")
-    observed.see_pods([cleaned, pod(state=ended(1), phase="Failed")])
-    observed.see_job(job("Failed:it failed"))
+    observed = ObservedJob("tw")
+    observed.replace_pods([cleaned, pod(state=ended(1), phase="Failed")])
+    observed.update_job(job("Failed:it failed"))
     found = diagnose(observed)
     assert isinstance(found, Failure)
     assert (found.kind, found.pod) == ("USER_EXCEPTION", "tw-worker-0")
@@ -293,9 +294,9 @@ def test_a_pod_that_was_replaced_long_ago_does_not_explain_the_deletion_of_anoth
 
 
 def test_a_job_that_is_gone_and_was_never_seen_is_deleted() -> None:
-    observed = Observed("tw")
+    observed = ObservedJob("tw")
     assert diagnose(observed) is None
-    observed.see_gone()
+    observed.mark_job_removed()
     found = diagnose(observed)
     assert isinstance(found, Failure)
     assert (found.kind, found.retryable, found.code) == ("DELETED", False, 21)
@@ -366,7 +367,7 @@ REPORTS = {
 
 @pytest.mark.parametrize(("error", "kind", "code"), REPORTS.values(), ids=REPORTS)
 def test_what_a_process_tells_of_itself(error: RankError, kind: str, code: int) -> None:
-    bare = failure(job("Failed:it failed"), report=of_rank(error))
+    bare = failure(job("Failed:it failed"), report=report_of_rank(error))
     assert (bare.kind, bare.code, bare.rank) == (kind, code, 4)
     assert error.what in " ".join(bare.evidence)
 
@@ -374,30 +375,32 @@ def test_what_a_process_tells_of_itself(error: RankError, kind: str, code: int) 
 @pytest.mark.parametrize("name", ["theirs", "hang", "saved", "killed", "transient"])
 def test_what_the_pods_know_for_sure_comes_before_what_the_processes_felt_of_it(name: str) -> None:
     killed = pod("tw-master-0", state=ended(137, "OOMKilled"), phase="Failed")
-    found = failure(killed, job("Failed:it failed"), report=of_rank(REPORTS[name][0]))
+    found = failure(killed, job("Failed:it failed"), report=report_of_rank(REPORTS[name][0]))
     assert (found.kind, found.pod) == ("HOST_OOM", "tw-master-0")
     assert REPORTS[name][0].what in " ".join(found.evidence)
 
 
 @pytest.mark.parametrize("name", ["not finite", "input"])
 def test_what_a_process_names_itself_comes_before_what_its_pods_show(name: str) -> None:
-    found = failure(pod(state=ended(1), phase="Failed"), job("Failed:f"), report=of_rank(REPORTS[name][0]))
+    found = failure(
+        pod(state=ended(1), phase="Failed"), job("Failed:f"), report=report_of_rank(REPORTS[name][0])
+    )
     assert (found.kind, found.pod) == (REPORTS[name][1], "tw-worker-0")
 
 
 def test_processes_that_felt_the_end_of_their_job_do_not_explain_it() -> None:
-    report = of_rank(REPORTS["saved"][0])
+    report = report_of_rank(REPORTS["saved"][0])
     over = "Failed:Job tw has failed because it was active longer than specified deadline"
     assert failure(pod(), job(over), report=report).kind == "DEADLINE"
     assert failure(pod(), job("Running"), report=report, gone=True).kind == "DELETED"
-    named = failure(pod(), job("Running"), report=of_rank(REPORTS["not finite"][0]), gone=True)
+    named = failure(pod(), job("Running"), report=report_of_rank(REPORTS["not finite"][0]), gone=True)
     assert named.kind == "NAN_LOSS"
 
 
 def test_a_rank_that_saved_its_state_makes_a_preemption_end_with_40() -> None:
     entry = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     body = pod(state=ended(0, "Completed"), phase="Succeeded", conditions=[entry])
-    found = failure(body, job("Succeeded:fine"), report=of_rank(REPORTS["saved"][0]))
+    found = failure(body, job("Succeeded:fine"), report=report_of_rank(REPORTS["saved"][0]))
     assert (found.kind, found.code, found.pod) == ("PREEMPTED", 40, "tw-worker-0")
 
 
@@ -424,19 +427,19 @@ def test_a_rank_that_saved_its_state_makes_a_preemption_end_with_40() -> None:
     ],
 )
 def test_a_torchelastic_error_file_tells_the_class(text: str, kind: str) -> None:
-    report = of_error_file(text, 3)
+    report = report_of_error_file(text, 3)
     assert report is not None
     assert (report.failure.kind, report.failure.rank) == (kind, 3)
 
 
 def test_left_in_returns_what_the_last_rounds_agents_wrote_else_its_ranks_error(tmp_path: Path) -> None:
-    assert left_in(tmp_path) is None
+    assert read_report(tmp_path) is None
     RankError.of(InputError("no column x"), 2).save(tmp_path)
-    rank = left_in(tmp_path)
+    rank = read_report(tmp_path)
     assert rank is not None
     assert (rank.failure.kind, rank.failure.rank, rank.named) == ("CONFIG", 2, True)
     Failure.of("CUDA_OOM", "no memory", rank=5).write(round_folder(tmp_path, 0))
-    whole = left_in(tmp_path)
+    whole = read_report(tmp_path)
     assert whole is not None
     assert (whole.failure.kind, whole.failure.rank, whole.named) == ("CUDA_OOM", 5, True)
 
@@ -447,35 +450,35 @@ def test_left_in_ignores_the_failure_of_an_earlier_round(tmp_path: Path) -> None
     stopped.write(round_folder(tmp_path, 0))
     stopped.write(tmp_path)
     begin_round(tmp_path)
-    assert left_in(tmp_path) is None
+    assert read_report(tmp_path) is None
     RankError.of(ValueError("no such carrier"), 1, number=1).save(tmp_path)
-    report = left_in(tmp_path)
+    report = read_report(tmp_path)
     assert report is not None
     assert (report.failure.kind, report.failure.rank) == ("USER_EXCEPTION", 1)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": null}', '{"message": {"message": ""}}'])
 def test_a_broken_torchelastic_error_file_tells_nothing(text: str) -> None:
-    assert of_error_file(text) is None
+    assert report_of_error_file(text) is None
 
 
 @pytest.mark.parametrize("kind", ["DEADLINE", "STUCK"])
 def test_a_job_that_the_launcher_ends_says_which_limit_it_reached(kind: str) -> None:
-    found = gave_up(seen(job(), pod(gpus=2), event("X", "Y", second=50)), kind, "no step within 600 s")
+    found = limit_failure(seen(job(), pod(gpus=2), event("X", "Y", second=50)), kind, "no step within 600 s")
     assert (found.kind, found.what, found.code) == (kind, "no step within 600 s", 31)
     assert found.lost_gpu_s == 2 * (60 - 5) - 2 * (60 - 50)
 
 
 def test_every_class_can_be_told_as_an_error_of_its_code() -> None:
-    assert tuple(KINDS) == CLASSES
-    for kind in CLASSES:
+    assert tuple(FAILURE_CLASSES) == FAILURE_KINDS
+    for kind in FAILURE_KINDS:
         error = Failure.of(kind, "what").to_error()
-        assert error.code == KINDS[kind].code
+        assert error.code == FAILURE_CLASSES[kind].code
         assert error.hint
 
 
 def test_a_fact_of_another_pod_is_beside_what_a_witness_saw() -> None:
-    report = of_rank(RankError.of(TransientError("rank 2 was killed by SIGKILL"), 2, witnessed=True))
+    report = report_of_rank(RankError.of(TransientError("rank 2 was killed by SIGKILL"), 2, witnessed=True))
     found: Any = failure(pod(state=ended(1, "OOMKilled"), phase="Failed"), job("Failed:f"), report=report)
     assert (found.kind, found.pod) == ("HOST_OOM", "tw-worker-0")
     assert any("killed by SIGKILL" in entry for entry in found.evidence)

@@ -4,7 +4,9 @@ import pytest
 
 from tests.launch.objects import Object, at, ended, job, pod, seen
 from tests.launch.recordings import load
-from trainwright.launch.diagnosis import diagnose, incidents, log, losses, spent
+from trainwright.launch import logs
+from trainwright.launch.diagnosis.diagnosis import diagnose
+from trainwright.launch.diagnosis.incidents import count_interruptions, find_incidents, losses_of
 from trainwright.launch.failure import Failure
 
 # What torch 2.13 writes when a rank under @record raises; paths and frames are cut.
@@ -53,7 +55,7 @@ TWO_RANKS = """\
 
 
 def test_the_root_cause_of_torchrun_is_read_with_its_traceback() -> None:
-    root = log.read(RECORDED).root
+    root = logs.parse_log(RECORDED).root
     assert root is not None
     assert (root.rank, root.exit_code, root.host) == (3, 1, "tw-worker-0")
     assert root.said.splitlines()[-1].strip() == "ValueError: bad batch: 7 at https://u:hunter2@host/x"
@@ -67,12 +69,12 @@ def test_a_root_cause_is_told_with_its_rank_and_time_and_without_its_secrets() -
     assert (outcome.kind, outcome.rank, outcome.reason) == ("USER_EXCEPTION", 3, "ValueError")
     assert "bad batch: 7" in outcome.what
     assert "hunter2" not in str(outcome.to_json())
-    (found,) = incidents(observed)
-    assert found.at_s == incidents(seen(pod(state=ended(1, second=40), phase="Failed")))[0].at_s
+    (found,) = find_incidents(observed)
+    assert found.at_s == find_incidents(seen(pod(state=ended(1, second=40), phase="Failed")))[0].at_s
 
 
 def test_the_first_error_that_is_not_a_lost_connection_is_the_clue() -> None:
-    clue = log.read(TWO_RANKS).clue
+    clue = logs.parse_log(TWO_RANKS).clue
     assert clue is not None
     assert (clue.kind, clue.line, clue.rank, clue.weak) == (
         "USER_EXCEPTION",
@@ -85,16 +87,16 @@ def test_the_first_error_that_is_not_a_lost_connection_is_the_clue() -> None:
 @pytest.mark.parametrize("decorate", ["2026-11-20T08:00:40.123456789Z {}", "\x1b[31m{}\x1b[0m"])
 def test_times_and_colours_in_front_of_lines_change_nothing(decorate: str) -> None:
     decorated = "".join(f"{decorate.format(line)}\n" for line in (RECORDED + TWO_RANKS).splitlines())
-    assert log.read(decorated) == log.read(RECORDED + TWO_RANKS)
+    assert logs.parse_log(decorated) == logs.parse_log(RECORDED + TWO_RANKS)
 
 
 def test_the_end_of_a_log_leaves_out_what_torchrun_says_of_it() -> None:
-    assert log.read(RECORDED).tail == ("step 1",)
+    assert logs.parse_log(RECORDED).tail == ("step 1",)
 
 
 def test_an_empty_log_says_nothing() -> None:
-    assert log.read("") == log.LogStory()
-    assert log.read("\n \n") == log.LogStory()
+    assert logs.parse_log("") == logs.LogFindings()
+    assert logs.parse_log("\n \n") == logs.LogFindings()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_an_agent_that_was_told_to_stop_is_no_error_of_the_program(scenario: str
     uid = next(
         event.body["metadata"]["uid"] for event in recording.of("Pod") if name in str(event.body["metadata"])
     )
-    story = log.read(recording.logs[uid])
+    story = logs.parse_log(recording.logs[uid])
     assert story.told_to_stop
     assert story.clue is None
 
@@ -127,13 +129,13 @@ def test_an_agent_that_was_told_to_stop_is_no_error_of_the_program(scenario: str
     ],
 )
 def test_the_message_of_one_error_tells_its_class(text: str, kind: str | None, weak: bool) -> None:
-    clue = log.kind_of(text)
+    clue = logs.find_clue(text)
     assert (clue.kind if clue else None, bool(clue and clue.weak)) == (kind, weak)
 
 
 def test_what_a_log_tells_of_memory_that_was_overcome_is_not_believed_against_an_exit_code_of_ours() -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate; trying a smaller batch\n"
-    found = incidents(seen(pod(state=ended(30), phase="Failed"), log=text))
+    found = find_incidents(seen(pod(state=ended(30), phase="Failed"), log=text))
     assert [entry.finding.kind for entry in found] == ["DIVERGED"]
 
 
@@ -145,45 +147,45 @@ def other_container(name: str, place: str, code: int) -> Object:
 
 
 def test_a_sidecar_that_ends_badly_is_nobodys_failure() -> None:
-    assert incidents(seen(other_container("istio-proxy", "containerStatuses", 1))) == ()
+    assert find_incidents(seen(other_container("istio-proxy", "containerStatuses", 1))) == ()
 
 
 def test_a_container_that_runs_before_the_program_and_fails_is_one() -> None:
-    (found,) = incidents(seen(other_container("init-pytorch", "initContainerStatuses", 1)))
+    (found,) = find_incidents(seen(other_container("init-pytorch", "initContainerStatuses", 1)))
     assert (found.finding.kind, found.recovered) == ("INFRASTRUCTURE", True)
 
 
 def test_a_running_pod_that_is_gone_from_a_list_was_taken_away() -> None:
     observed = seen(job("Running"))
-    observed.see_pods([pod("tw-master-0"), pod()])
-    assert incidents(observed) == ()
-    observed.see_pods([pod("tw-master-0")])
-    (found,) = incidents(observed)
+    observed.replace_pods([pod("tw-master-0"), pod()])
+    assert find_incidents(observed) == ()
+    observed.replace_pods([pod("tw-master-0")])
+    (found,) = find_incidents(observed)
     assert (found.finding.kind, found.finding.reason, found.pod.name) == (
         "PREEMPTED",
         "PodVanished",
         "tw-worker-0",
     )
-    assert spent(losses([found])) == {"preemption": 1}
+    assert count_interruptions(losses_of([found])) == {"preemption": 1}
 
 
 def test_pods_that_are_gone_all_at_once_were_not_taken_away() -> None:
     observed = seen(job("Running"))
-    observed.see_pods([pod("tw-master-0"), pod()])
-    observed.see_pods([])
-    assert incidents(observed) == ()
+    observed.replace_pods([pod("tw-master-0"), pod()])
+    observed.replace_pods([])
+    assert find_incidents(observed) == ()
 
 
 def test_a_pod_of_an_older_job_of_that_name_is_passed_over() -> None:
     old = pod(state=ended(1), phase="Failed", metadata={"uid": "old", "ownerReferences": [{"uid": "job-0"}]})
-    assert len(incidents(seen(old))) == 1
-    assert incidents(seen(old, job("Running"))) == ()
+    assert len(find_incidents(seen(old))) == 1
+    assert find_incidents(seen(old, job("Running"))) == ()
 
 
 def test_a_container_that_was_restarted_in_place_has_recovered() -> None:
     first = pod(state=ended(1, second=20))
     again = pod(state={"running": {"startedAt": at(25)}})
     again["status"]["containerStatuses"][0] |= {"restartCount": 1, "lastState": ended(1, second=20)}
-    assert [entry.recovered for entry in incidents(seen(first))] == [False]
-    assert [entry.recovered for entry in incidents(seen(first, again))] == [True]
-    assert [entry.recovered for entry in incidents(seen(again))] == [True]
+    assert [entry.recovered for entry in find_incidents(seen(first))] == [False]
+    assert [entry.recovered for entry in find_incidents(seen(first, again))] == [True]
+    assert [entry.recovered for entry in find_incidents(seen(again))] == [True]

@@ -9,16 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launch.recordings import DATA, Recording, Seen, load
-from trainwright.launch.diagnosis import (
-    Observed,
-    Success,
-    diagnose,
-    incidents,
-    losses,
-    spent,
-    standing,
-    timeline,
-)
+from trainwright.launch.diagnosis.diagnosis import Success, diagnose
+from trainwright.launch.diagnosis.incidents import count_interruptions, find_incidents, losses_of
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.status import job_status, timeline_of
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
@@ -130,17 +124,17 @@ HELD = {
 }
 
 
-def observe(recording: Recording, events: Sequence[Seen]) -> Observed:
-    observed = Observed(recording.job)
+def observe(recording: Recording, events: Sequence[Seen]) -> ObservedJob:
+    observed = ObservedJob(recording.job)
     for event in events:
-        observed.see(event.kind, event.change, event.body)
+        observed.update(event.kind, event.change, event.body)
     return observed
 
 
-def told(recording: Recording) -> Observed:
+def told(recording: Recording) -> ObservedJob:
     observed = observe(recording, recording.events)
     for uid, text in recording.logs.items():
-        observed.see_log(uid, text)
+        observed.add_log(uid, text)
     return observed
 
 
@@ -199,21 +193,21 @@ def test_what_the_operator_says_is_kept_as_evidence_and_never_believed(
 
 @pytest.mark.parametrize(("key", "line"), HELD.items())
 def test_a_job_that_does_not_get_on_says_what_it_waits_for(key: tuple[str, str], line: str) -> None:
-    assert str(standing(told(load(*key)))) == line
+    assert str(job_status(told(load(*key)))) == line
 
 
 @pytest.mark.parametrize(("scenario", "job"), JOBS)
 def test_a_job_that_has_not_ended_is_neither_a_success_nor_a_failure(scenario: str, job: str) -> None:
     recording = load(scenario, job)
-    observed = Observed(job)
+    observed = ObservedJob(job)
     for uid, text in recording.logs.items():
-        observed.see_log(uid, text)
+        observed.add_log(uid, text)
     for count, event in enumerate(recording.events, 1):
-        observed.see(event.kind, event.change, event.body)
+        observed.update(event.kind, event.change, event.body)
         ended = has_ended(recording.events[:count])
         assert (diagnose(observed) is not None) == ended
         assert (diagnose(observed, MARKER) is not None) == ended
-        assert (standing(observed).phase == "ended") == ended
+        assert (job_status(observed).phase == "ended") == ended
 
 
 @settings(max_examples=150, deadline=None)
@@ -227,17 +221,19 @@ def test_the_answer_does_not_depend_on_the_order_between_the_watches(key: tuple[
     draw = random.Random(seed)  # noqa: S311 - an order, not a secret
     turns = [index for index, row in enumerate(rows) for _ in row]
     draw.shuffle(turns)
-    observed = Observed(recording.job)
+    observed = ObservedJob(recording.job)
     for index in turns:
         entry = rows[index].pop(0)
         if isinstance(entry, Seen):
-            observed.see(entry.kind, entry.change, entry.body)
+            observed.update(entry.kind, entry.change, entry.body)
         else:
-            observed.see_log(*entry)
+            observed.add_log(*entry)
     plain = told(recording)
     assert diagnose(observed) == diagnose(plain)
-    assert standing(observed) == standing(plain)
-    assert [entry.finding for entry in incidents(observed)] == [entry.finding for entry in incidents(plain)]
+    assert job_status(observed) == job_status(plain)
+    assert [entry.finding for entry in find_incidents(observed)] == [
+        entry.finding for entry in find_incidents(plain)
+    ]
 
 
 REQUIRED = {"metadata", "name", "exitCode", "involvedObject", "kind", "type"}
@@ -265,10 +261,10 @@ def test_a_field_that_is_missing_is_no_error(key: tuple[str, str], seed: int, sh
     events = [Seen(event.kind, event.change, without(event.body, draw, share)) for event in recording.events]
     observed = observe(recording, events)
     for uid, text in recording.logs.items():
-        observed.see_log(uid, text)
+        observed.add_log(uid, text)
     outcome = diagnose(observed)
-    assert str(standing(observed))
-    assert timeline(observed).totals is not None
+    assert str(job_status(observed))
+    assert timeline_of(observed).totals is not None
     assert isinstance(outcome, Failure) == (observed.job is not None and observed.job.ended)
 
 
@@ -294,11 +290,11 @@ def test_one_who_misses_the_end_of_a_pod_does_not_take_the_cleaning_for_an_evict
     assert outcome.kind in {"UNKNOWN", "USER_EXCEPTION"}
 
 
-def polled(recording: Recording, every: int) -> Observed:
+def polled(recording: Recording, every: int) -> ObservedJob:
     """Look at the cluster after so many events each, until the job is seen to have ended."""
-    observed, pods = Observed(recording.job), {}
+    observed, pods = ObservedJob(recording.job), {}
     for uid, text in recording.logs.items():
-        observed.see_log(uid, text)
+        observed.add_log(uid, text)
     job, gone = None, False
     for count, event in enumerate(recording.events, 1):
         match event.kind, event.change:
@@ -311,30 +307,30 @@ def polled(recording: Recording, every: int) -> Observed:
         if job is None or (count % every and count < len(recording.events)):
             continue
         if gone:
-            observed.see_gone()
+            observed.mark_job_removed()
         else:
-            observed.see_job(job)
-            observed.see_pods(pods.values())
-        if standing(observed).phase == "ended":
+            observed.update_job(job)
+            observed.replace_pods(pods.values())
+        if job_status(observed).phase == "ended":
             break
     return observed
 
 
 def test_ten_pods_that_ran_out_of_memory_are_ten_incidents_on_the_users_budget() -> None:
-    found = incidents(told(load("oom-killed-exitcode")))
+    found = find_incidents(told(load("oom-killed-exitcode")))
     assert [entry.finding.kind for entry in found] == ["HOST_OOM"] * 9
     assert [entry.recovered for entry in found] == [True] * 8 + [False]
-    assert spent(losses(found)) == {"user": 9}
+    assert count_interruptions(losses_of(found)) == {"user": 9}
 
 
 def test_an_eviction_that_is_recovered_from_counts_on_the_preemption_budget() -> None:
-    found = incidents(told(load("evicted-api-onfailure")))
+    found = find_incidents(told(load("evicted-api-onfailure")))
     assert [(entry.finding.kind, entry.recovered) for entry in found] == [("PREEMPTED", True)]
-    assert spent(losses(found)) == {"preemption": 1}
+    assert count_interruptions(losses_of(found)) == {"preemption": 1}
 
 
 def test_the_processes_that_only_lost_the_others_are_not_charged() -> None:
-    found = incidents(told(load("pod-deleted-elastic")))
+    found = find_incidents(told(load("pod-deleted-elastic")))
     assert found[0].finding.reason == "PodDeleted"
     assert [entry.finding.weak for entry in found[1:]] == [True, True]
-    assert spent(losses(found)) == {"preemption": 1}
+    assert count_interruptions(losses_of(found)) == {"preemption": 1}

@@ -5,29 +5,34 @@ from datetime import datetime
 import pytest
 
 from tests.launch.streams import Change, bodies, load
-from trainwright.launch.diagnosis import Observed, standing, waiting, workload
+from trainwright.launch.diagnosis import workload
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.status import job_status
+from trainwright.launch.diagnosis.waiting import find_waiting
 
 JOBS = ("trainjobs", "pytorchjobs")
 
 
-def observe(name: str, *, until: int | None = None, preemptor: str = "") -> Observed:
+def observe(name: str, *, until: int | None = None, preemptor: str = "") -> ObservedJob:
     """Observe a stream as a launcher does: the job, its pods, its events and its workload."""
-    observed = Observed(next(change.body for change in load(name) if change.kind in JOBS)["metadata"]["name"])
+    observed = ObservedJob(
+        next(change.body for change in load(name) if change.kind in JOBS)["metadata"]["name"]
+    )
     for change in load(name)[:until]:
         take(observed, change, preemptor)
     return observed
 
 
-def take(observed: Observed, change: Change, preemptor: str = "") -> None:
+def take(observed: ObservedJob, change: Change, preemptor: str = "") -> None:
     gone = change.type == "DELETED"
     if change.kind in JOBS:
-        observed.see_job(change.body, gone=gone)
+        observed.update_job(change.body, gone=gone)
     elif change.kind == "pods":
-        observed.see_pod(change.body, gone=gone)
+        observed.update_pod(change.body, gone=gone)
     elif change.kind == "events":
-        observed.see_event(change.body)
+        observed.add_event(change.body)
     elif change.kind == "workloads" and not gone:
-        observed.see_workload(change.body, preemptor=preemptor)
+        observed.update_workload(change.body, preemptor=preemptor)
 
 
 def waits(name: str) -> list[tuple[str, bool, str]]:
@@ -36,7 +41,7 @@ def waits(name: str) -> list[tuple[str, bool, str]]:
     observed = observe(name, until=0)
     for change in load(name):
         take(observed, change, "PyTorchJob other")
-        if observed.job and not observed.job.gone and (held := waiting(observed)):
+        if observed.job and not observed.job.gone and (held := find_waiting(observed)):
             said.append((held.kind, held.broken, held.words))
     return list(dict.fromkeys(said))
 
@@ -97,7 +102,7 @@ def test_a_success_is_never_said_to_restart(name: str) -> None:
     observed, phases = observe(name, until=0), []
     for change in load(name):
         take(observed, change)
-        phases.append(standing(observed).phase)
+        phases.append(job_status(observed).phase)
         if observed.job and observed.job.said == "Succeeded":
             break
     assert phases[-1] == "ended"
@@ -110,12 +115,12 @@ def test_a_workload_that_no_priority_class_lets_kueue_make_is_missed_after_a_min
     observed = observe("no-priority", until=4)
     begun = datetime.fromisoformat(bodies("no-priority", "pytorchjobs")[0]["metadata"]["creationTimestamp"])
     for second in (0, 30, 59):
-        observed.see_no_workload(begun.timestamp() + second)
-        held = waiting(observed)
+        observed.mark_workload_missing(begun.timestamp() + second)
+        held = find_waiting(observed)
         assert held is not None
         assert (held.kind, held.broken) == ("QUOTA_WAIT", False)
-    observed.see_no_workload(begun.timestamp() + 61)
-    held = waiting(observed)
+    observed.mark_workload_missing(begun.timestamp() + 61)
+    held = find_waiting(observed)
     assert held is not None
     assert (held.kind, held.broken) == ("CONFIG", True)
     assert held.words == (
@@ -128,7 +133,7 @@ def test_the_queue_and_the_flavor_of_an_admission_are_said_until_the_pods_run() 
     observed = observe(name, until=0)
     for change in load(name):
         take(observed, change)
-        lines.append(str(standing(observed)))
+        lines.append(str(job_status(observed)))
     assert any(
         line.startswith("pending, 0 of 2 pods; admitted by cluster queue training, flavor on-demand-gpu")
         for line in lines
@@ -136,7 +141,7 @@ def test_the_queue_and_the_flavor_of_an_admission_are_said_until_the_pods_run() 
 
 
 def test_the_one_who_preempted_is_read_from_the_workload() -> None:
-    found = [workload.read(body).preemptor for body in bodies("preempted", "workloads")]
+    found = [workload.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
     (job,) = {body["metadata"]["uid"] for body in bodies("preemptor", "pytorchjobs")}
     assert set(found) == {"", job}
 
@@ -147,6 +152,6 @@ def test_a_flavor_that_is_only_in_use_now_is_waited_for() -> None:
         "considered podsets requests (0) + current podset request (20) > maximum capacity (16), "
         "insufficient unused quota for cpu in flavor large, 4 more needed"
     )
-    assert not workload.hopeless("Pending", said)
+    assert not workload.can_never_be_admitted("Pending", said)
     other = "couldn't assign flavors to pod set b: resource x/y unavailable in ClusterQueue"
-    assert workload.hopeless("Pending", f"{said}; {other}")
+    assert workload.can_never_be_admitted("Pending", f"{said}; {other}")

@@ -11,8 +11,12 @@ from tests.launch.objects import at, ended, job, pod, seen
 from tests.launch.recordings import Recording, Seen, load, refusals
 from tests.launch.test_diagnosis_recordings import JOBS, observe, told
 from trainwright.errors import TrainwrightError
-from trainwright.launch.cluster.answers import Call, Conflict, Passing, of_refusal
-from trainwright.launch.diagnosis import clock, diagnose, gpu_s, refused, timeline
+from trainwright.launch.cluster.failure_report import creation_failure
+from trainwright.launch.cluster.responses import ApiCall, ApiConflict, ApiUnavailable, rejection
+from trainwright.launch.diagnosis import state
+from trainwright.launch.diagnosis.diagnosis import diagnose
+from trainwright.launch.diagnosis.incidents import gpu_seconds
+from trainwright.launch.diagnosis.status import timeline_of
 from trainwright.launch.failure import Failure
 
 # How long the phases of a recorded job took, in whole seconds as its objects tell them.
@@ -66,22 +70,22 @@ def test_a_pod_holds_its_gpus_from_its_node_to_its_end(scenario: str) -> None:
     recording = with_gpus(load(scenario), 8)
     alone = [event for event in recording.events if "master" not in str(event.body["metadata"]["name"])]
     kept = recording if scenario.startswith("oom") else Recording(recording.job, tuple(alone), {})
-    assert gpu_s(observe(kept, kept.events)) == 8 * held_by_hand(kept) > 0
+    assert gpu_seconds(observe(kept, kept.events)) == 8 * held_by_hand(kept) > 0
 
 
 def test_ten_pods_one_after_another_are_counted_each_although_all_are_gone() -> None:
     recording = with_gpus(load("oom-killed-exitcode"), 4)
-    held = gpu_s(observe(recording, recording.events))
+    held = gpu_seconds(observe(recording, recording.events))
     assert 4 * held_by_hand(recording) <= held <= 4 * (held_by_hand(recording) + 2)
     assert held > 4 * 9 * 5
 
 
 def test_what_was_done_before_the_last_checkpoint_is_not_lost() -> None:
     observed = seen(pod(gpus=2, state=ended(1, second=50), phase="Failed"), job("Failed:it failed"))
-    assert gpu_s(observed) == 2 * (50 - 5)
+    assert gpu_seconds(observed) == 2 * (50 - 5)
     saved = at_s(40)
-    assert gpu_s(observed, since_s=saved) == 2 * (50 - 40)
-    assert gpu_s(observed, since_s=at_s(55)) == 0
+    assert gpu_seconds(observed, since_s=saved) == 2 * (50 - 40)
+    assert gpu_seconds(observed, since_s=at_s(55)) == 0
     outcome = diagnose(observed, saved_s=saved)
     assert isinstance(outcome, Failure)
     assert outcome.lost_gpu_s == 20
@@ -89,27 +93,27 @@ def test_what_was_done_before_the_last_checkpoint_is_not_lost() -> None:
 
 def test_a_pod_that_never_had_a_node_held_nothing() -> None:
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}
-    assert gpu_s(seen(job("Created"), pod(gpus=8, state={}, phase="Pending", scheduled=waits))) == 0
+    assert gpu_seconds(seen(job("Created"), pod(gpus=8, state={}, phase="Pending", scheduled=waits))) == 0
 
 
 def test_what_runs_on_after_its_job_has_failed_is_counted_to_the_end_of_the_job() -> None:
-    assert gpu_s(seen(pod(gpus=1), job("Failed:it failed"))) == 60 - 5
+    assert gpu_seconds(seen(pod(gpus=1), job("Failed:it failed"))) == 60 - 5
 
 
 def at_s(second: int) -> float:
-    found = clock.seconds(at(second))
+    found = state.parse_time(at(second))
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize(("key", "phases"), PHASES.items())
 def test_where_the_time_of_a_recorded_job_went(key: tuple[str, str], phases: dict[str, float]) -> None:
-    assert dict(timeline(told(load(*key))).totals) == phases
+    assert dict(timeline_of(told(load(*key))).totals) == phases
 
 
 @pytest.mark.parametrize(("scenario", "name"), JOBS)
 def test_phases_follow_one_another_without_a_gap(scenario: str, name: str) -> None:
-    spans = timeline(told(load(scenario, name))).spans
+    spans = timeline_of(told(load(scenario, name))).spans
     for (before, _, end), (after, start, _) in itertools.pairwise(spans):
         assert end == start
         assert before != after
@@ -117,17 +121,17 @@ def test_phases_follow_one_another_without_a_gap(scenario: str, name: str) -> No
 
 
 def test_every_recorded_refusal_of_the_api_has_a_class_and_says_what_it_said() -> None:
-    call = Call(verb="create", resource="pytorchjobs", group="kubeflow.org", namespace="team")
+    call = ApiCall(verb="create", resource="pytorchjobs", group="kubeflow.org", namespace="team")
     kinds: dict[str, set[int]] = {}
     for entry in refusals():
         answer = k8s.ApiException(status=entry["code"], reason="")
         answer.body = entry["body"] if isinstance(entry["body"], str) else json.dumps(entry["body"])
-        error = of_refusal(answer, call)
-        if isinstance(error, Conflict):
+        error = rejection(answer, call)
+        if isinstance(error, ApiConflict):
             continue
-        told = error.error if isinstance(error, Passing) else error
+        told = error.error if isinstance(error, ApiUnavailable) else error
         assert isinstance(told, TrainwrightError)
-        failure = refused(told)
+        failure = creation_failure(told)
         kinds.setdefault(failure.kind, set()).add(entry["code"])
         said = entry["body"]["message"] if isinstance(entry["body"], dict) else entry["body"].strip()
         assert said in failure.what

@@ -3,16 +3,11 @@
 from typing import Any
 
 from tests.launch.objects import JOB, UID, at, ended, event, pod
-from trainwright.launch.diagnosis import (
-    Observed,
-    Success,
-    diagnose,
-    incidents,
-    losses,
-    spent,
-    standing,
-    waiting,
-)
+from trainwright.launch.diagnosis.diagnosis import Success, diagnose
+from trainwright.launch.diagnosis.incidents import count_interruptions, find_incidents, losses_of
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.status import job_status
+from trainwright.launch.diagnosis.waiting import find_waiting
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
@@ -45,22 +40,22 @@ def node(index: int, letters: str = "abcde", **changes: Any) -> Object:
     return body
 
 
-def seen(*bodies: Object) -> Observed:
-    observed = Observed(JOB, UID)
+def seen(*bodies: Object) -> ObservedJob:
+    observed = ObservedJob(JOB, UID)
     for body in bodies:
         if "trainer" in body.get("spec", {}):
-            observed.see("TrainJob", "MODIFIED", body)
+            observed.update("TrainJob", "MODIFIED", body)
         elif "involvedObject" in body:
-            observed.see("Event", "ADDED", body)
+            observed.update("Event", "ADDED", body)
         else:
-            observed.see("Pod", "MODIFIED", body)
+            observed.update("Pod", "MODIFIED", body)
     return observed
 
 
 def test_its_pods_are_counted_though_a_batch_job_owns_them() -> None:
-    stands = standing(seen(train_job(), node(0), node(1)))
+    stands = job_status(seen(train_job(), node(0), node(1)))
     assert (stands.phase, stands.running, stands.pods) == ("running", 2, 2)
-    assert standing(seen(train_job(), node(0))).phase == "starting"
+    assert job_status(seen(train_job(), node(0))).phase == "starting"
 
 
 def test_rank_0_runs_in_the_pod_of_index_0() -> None:
@@ -98,21 +93,21 @@ def test_its_deadline_is_one() -> None:
 def test_a_runtime_that_is_missing_is_no_end_but_a_reason_to_wait() -> None:
     observed = seen(train_job(("Failed", "TrainingRuntimeNotSupported", "unsupported runtime: x")))
     assert diagnose(observed) is None
-    held = waiting(observed)
+    held = find_waiting(observed)
     assert held is not None
     assert (held.kind, held.broken, "unsupported runtime: x" in held.words) == ("CONFIG", True, True)
-    observed.see("TrainJob", "MODIFIED", train_job())
-    observed.see("Pod", "ADDED", node(0))
-    assert waiting(observed) is None
+    observed.update("TrainJob", "MODIFIED", train_job())
+    observed.update("Pod", "ADDED", node(0))
+    assert find_waiting(observed) is None
 
 
 def test_a_pod_under_another_name_takes_the_place_of_one_that_was_lost() -> None:
     lost = node(1, state=ended(1))
     observed = seen(train_job(), node(0), lost, node(1, "vwxyz", state={"running": {"startedAt": at(55)}}))
-    (entry,) = incidents(observed)
+    (entry,) = find_incidents(observed)
     assert entry.recovered
-    assert spent(losses([entry])) == {"user": 1}
-    assert standing(observed).restarts == 1
+    assert count_interruptions(losses_of([entry])) == {"user": 1}
+    assert job_status(observed).restarts == 1
 
 
 def test_events_of_its_workload_and_its_jobs_are_its_own() -> None:
@@ -122,6 +117,6 @@ def test_events_of_its_workload_and_its_jobs_are_its_own() -> None:
     ]
     observed = seen(train_job(), *said)
     assert {entry.reason for entry in observed.events} == {"Pending", "FailedCreate"}
-    held = waiting(observed)
+    held = find_waiting(observed)
     assert held is not None
     assert held.kind == "QUOTA_WAIT"

@@ -4,7 +4,9 @@ import pytest
 
 from tests.launch.objects import Object, at, event, job, pod, seen
 from trainwright.errors import DependencyError
-from trainwright.launch.diagnosis import diagnose, gave_up, standing, waiting
+from trainwright.launch.diagnosis.diagnosis import diagnose, limit_failure
+from trainwright.launch.diagnosis.status import job_status
+from trainwright.launch.diagnosis.waiting import find_waiting
 from trainwright.launch.failure import Failure
 
 QUEUE = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
@@ -122,23 +124,23 @@ def test_waiting_in_a_queue_is_not_waiting_for_nodes(
     said: Object, kind: str, broken: bool, words: str
 ) -> None:
     observed = seen(suspended(), said)
-    held = waiting(observed)
+    held = find_waiting(observed)
     assert held is not None
     assert (held.kind, held.broken, held.words) == (kind, broken, words)
     assert held.message == said["message"]
-    assert str(standing(observed)) == f"queued: {words}"
-    assert gave_up(observed, held.kind, "too long").kind == kind
+    assert str(job_status(observed)) == f"queued: {words}"
+    assert limit_failure(observed, held.kind, "too long").kind == kind
 
 
 def test_a_job_that_its_queue_stopped_is_queued_again_and_has_not_ended() -> None:
     observed = seen(job("Running"), pod(), suspended(), pod(metadata={"deletionTimestamp": at(40)}))
-    assert standing(observed).phase == "queued"
+    assert job_status(observed).phase == "queued"
     assert diagnose(observed) is None
 
 
 @pytest.mark.parametrize(("message", "words"), NODES.items())
 def test_why_no_node_takes_a_pod_is_said_in_plain_words(message: str, words: str) -> None:
-    held = waiting(seen(job("Created"), unscheduled(message)))
+    held = find_waiting(seen(job("Created"), unscheduled(message)))
     assert held is not None
     assert (held.kind, held.words, held.message, held.broken) == ("UNSCHEDULABLE", words, message, False)
 
@@ -149,13 +151,13 @@ def test_why_no_node_takes_a_pod_is_said_in_plain_words(message: str, words: str
 )
 def test_what_the_autoscaler_does_about_it_is_said_too(reason: str, words: str) -> None:
     said = event(reason, "pod triggered scale-up", name="tw-worker-0", kind="Pod")
-    held = waiting(seen(job("Created"), unscheduled("0/1 nodes are available"), said))
+    held = find_waiting(seen(job("Created"), unscheduled("0/1 nodes are available"), said))
     assert held is not None
     assert held.words.endswith(words)
 
 
 def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
-    held = waiting(seen(job("Created"), unscheduled("Scheduling is blocked", "SchedulingGated")))
+    held = find_waiting(seen(job("Created"), unscheduled("Scheduling is blocked", "SchedulingGated")))
     assert held is not None
     assert held.kind == "QUOTA_WAIT"
 
@@ -163,7 +165,7 @@ def test_a_pod_with_a_scheduling_gate_waits_in_a_queue() -> None:
 def test_the_cause_in_the_first_message_outlives_the_back_off_that_hides_it() -> None:
     first = blocked("ErrImagePull", 'failed to resolve reference "r/a:1": r/a:1: not found')
     later = blocked("ImagePullBackOff", 'Back-off pulling image "r/a:1"')
-    held = waiting(seen(job("Created"), first, later))
+    held = find_waiting(seen(job("Created"), first, later))
     assert held is not None
     assert (held.kind, held.reason, held.broken) == ("IMAGE_PULL", "ErrImagePull", True)
     assert "not found" in held.message
@@ -173,7 +175,7 @@ def test_the_cause_in_the_first_message_outlives_the_back_off_that_hides_it() ->
     "reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"]
 )
 def test_a_container_that_cannot_be_made_is_asked_for_wrongly(reason: str) -> None:
-    held = waiting(seen(job("Created"), blocked(reason, 'configmap "x" not found')))
+    held = find_waiting(seen(job("Created"), blocked(reason, 'configmap "x" not found')))
     assert held is not None
     assert (held.kind, held.broken) == ("CONFIG", True)
 
@@ -189,7 +191,7 @@ def test_a_pod_that_waits_for_its_volumes_is_told_by_an_event_alone(
     message: str, kind: str, broken: bool
 ) -> None:
     said = event("FailedMount", message, name="tw-worker-0", kind="Pod")
-    held = waiting(seen(job("Created"), blocked("ContainerCreating"), said))
+    held = find_waiting(seen(job("Created"), blocked("ContainerCreating"), said))
     assert held is not None
     assert (held.kind, held.broken) == (kind, broken)
 
@@ -208,7 +210,7 @@ def test_a_pod_that_waits_for_its_volumes_is_told_by_an_event_alone(
     ],
 )
 def test_pods_that_the_api_refuses_are_told_by_an_event_on_the_job(message: str, kind: str) -> None:
-    held = waiting(seen(job("Created"), event("FailedCreatePod", message)))
+    held = find_waiting(seen(job("Created"), event("FailedCreatePod", message)))
     assert held is not None
     assert held.kind == kind
 
@@ -218,48 +220,49 @@ def test_a_second_pod_that_is_refused_holds_up_the_one_that_is_there() -> None:
     message = 'Error creating: pods "tw-worker-0" is forbidden: exceeded quota: team, requested: cpu=8'
     refused = event("FailedCreatePod", message, second=60)
     observed = seen(job("Created", "Running"), pod("tw-master-0"), refused)
-    held = waiting(observed)
+    held = find_waiting(observed)
     assert held is not None
     assert (held.kind, held.broken, held.message) == ("QUOTA_WAIT", False, message)
-    assert str(standing(observed)) == "queued: the namespace's quota is used up"
-    observed.see_pod(pod("tw-worker-0"))
-    assert waiting(observed) is None
+    assert str(job_status(observed)) == "queued: the namespace's quota is used up"
+    observed.update_pod(pod("tw-worker-0"))
+    assert find_waiting(observed) is None
 
 
 def test_pods_that_were_allowed_in_the_end_hold_up_nothing() -> None:
     message = 'Error creating: pods "tw-worker-0" is forbidden: exceeded quota: team, requested: cpu=8'
     refused = event("FailedCreatePod", message, second=0)
-    assert waiting(seen(job("Created", "Running"), pod("tw-master-0"), refused)) is None
+    assert find_waiting(seen(job("Created", "Running"), pod("tw-master-0"), refused)) is None
 
 
 def test_an_elastic_job_that_runs_with_fewer_pods_waits_for_no_quota() -> None:
     body = job("Created", "Running")
     body["spec"] = {"elasticPolicy": {"minReplicas": 1}, "pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
     refused = event("FailedCreatePod", "exceeded quota: team", second=60)
-    assert standing(seen(body, pod("tw-worker-0"), refused)).phase == "running"
+    assert job_status(seen(body, pod("tw-worker-0"), refused)).phase == "running"
 
 
 def test_a_job_that_no_operator_has_looked_at_says_so() -> None:
-    held = waiting(seen(job()))
+    held = find_waiting(seen(job()))
     assert held is not None
     assert (held.kind, held.reason) == ("INFRASTRUCTURE", "NoStatus")
 
 
 def test_a_job_that_runs_and_pods_that_start_wait_for_nothing() -> None:
-    assert waiting(seen(job("Running"), pod())) is None
+    assert find_waiting(seen(job("Running"), pod())) is None
     starting = seen(job("Created"), blocked("ContainerCreating"), blocked("PodInitializing"))
-    assert waiting(starting) is None
-    assert standing(starting).phase == "starting"
+    assert find_waiting(starting) is None
+    assert job_status(starting).phase == "starting"
 
 
 def test_a_pod_that_got_its_image_after_all_waits_for_nothing() -> None:
     tried = blocked("ErrImagePull", "i/o timeout")
-    assert waiting(seen(job("Created"), tried)) is not None
-    assert waiting(seen(job("Created"), tried, pod())) is None
+    assert find_waiting(seen(job("Created"), tried)) is not None
+    assert find_waiting(seen(job("Created"), tried, pod())) is None
 
 
 def test_what_is_hopeless_comes_before_what_may_pass() -> None:
-    held = waiting(seen(job("Created"), unscheduled("0/1 nodes"), named("tw-master-0", "ErrImageNeverPull")))
+    pulling = named("tw-master-0", "ErrImageNeverPull")
+    held = find_waiting(seen(job("Created"), unscheduled("0/1 nodes"), pulling))
     assert held is not None
     assert (held.kind, held.pod) == ("IMAGE_PULL", "tw-master-0")
 
@@ -279,12 +282,12 @@ def test_what_a_queue_said_once_does_not_hold_a_job_up_whose_pods_run() -> None:
     """The queue was made a moment later; the event stays for an hour."""
     said = event("Inadmissible", "LocalQueue gpus doesn't exist", name=WORKLOAD, kind="Workload")
     observed = seen(suspended(), said)
-    held = waiting(observed)
+    held = find_waiting(observed)
     assert held
     assert held.kind == "CONFIG"
     resumed = suspended()
     resumed["status"]["conditions"][-1] |= {"status": "False", "reason": "PyTorchJobResumed"}
-    observed.see_job(resumed)
-    observed.see_pod(pod("tw-master-0"))
-    observed.see_pod(pod())
-    assert waiting(observed) is None
+    observed.update_job(resumed)
+    observed.update_pod(pod("tw-master-0"))
+    observed.update_pod(pod())
+    assert find_waiting(observed) is None

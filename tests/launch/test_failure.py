@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import Diverged, InputError
-from trainwright.launch.diagnosis import redaction
-from trainwright.launch.failure import BUDGETS, KINDS, Failure
+from trainwright.launch import redaction
+from trainwright.launch.failure import BUDGETS, FAILURE_CLASSES, Failure
 
 SECRETS = [
     "password=hunter2hunter2",
@@ -39,7 +39,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize("text", SECRETS)
 def test_a_secret_in_a_log_is_not_shown(text: str) -> None:
-    shown = redaction.clean(f"before {text} after")
+    shown = redaction.redact(f"before {text} after")
     assert "hunter2" not in shown
     assert shown.startswith("before ")
     assert "***" in shown
@@ -47,33 +47,33 @@ def test_a_secret_in_a_log_is_not_shown(text: str) -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert redaction.clean(text) == text
+    assert redaction.redact(text) == text
 
 
 @pytest.mark.parametrize("piece", ["a-", "token", "token=", "eyJ-", "://a:", "'x'=", '"', "-----BEGIN "])
 def test_a_log_that_is_one_long_line_is_cleaned_at_once(piece: str) -> None:
     """Each of these takes minutes with a pattern that looks for a secret's name anywhere in a word."""
-    assert len(redaction.clean(piece * 30_000)) <= 4_100
+    assert len(redaction.redact(piece * 30_000)) <= 4_100
 
 
 @given(st.lists(st.text(max_size=300).map(lambda text: text * 10), max_size=20))
 def test_evidence_is_bounded_and_its_first_entries_are_kept(entries: list[str]) -> None:
-    kept = redaction.bounded(entries)
+    kept = redaction.bounded_evidence(entries)
     assert sum(map(len, kept)) <= redaction.MAX_EVIDENCE
     assert all(len(entry) <= redaction.MAX_ENTRY for entry in kept)
     assert len(set(kept)) == len(kept)
-    first = next((entry for entry in entries if redaction.clean(entry).strip()), None)
+    first = next((entry for entry in entries if redaction.redact(entry).strip()), None)
     assert (first is None) == (kept == ())
 
 
 def test_all_evidence_together_is_bounded() -> None:
-    kept = redaction.bounded([f"{index} {'x' * 1500}" for index in range(20)])
+    kept = redaction.bounded_evidence([f"{index} {'x' * 1500}" for index in range(20)])
     assert redaction.MAX_EVIDENCE - redaction.MAX_ENTRY < sum(map(len, kept)) <= redaction.MAX_EVIDENCE
     assert kept[0].startswith("0 ")
 
 
 def test_a_long_entry_keeps_its_begin_and_its_end() -> None:
-    (kept,) = redaction.bounded(["begin" + "x" * 3000 + "\n" + "y" * 3000 + "end"])
+    (kept,) = redaction.bounded_evidence(["begin" + "x" * 3000 + "\n" + "y" * 3000 + "end"])
     assert kept.startswith("begin")
     assert kept.endswith("end")
 
@@ -104,15 +104,15 @@ def test_a_failure_that_there_cannot_be_is_refused(changes: dict[str, object], s
 
 
 def test_every_class_has_a_budget_a_code_and_advice() -> None:
-    assert {kind.budget for kind in KINDS.values()} == set(BUDGETS)
-    for name, kind in KINDS.items():
+    assert {kind.budget for kind in FAILURE_CLASSES.values()} == set(BUDGETS)
+    for name, kind in FAILURE_CLASSES.items():
         assert kind.advice.endswith("."), name
         assert kind.meaning, name
 
 
 def test_out_of_memory_is_never_repeated_unchanged() -> None:
-    assert not KINDS["HOST_OOM"].retryable
-    assert not KINDS["CUDA_OOM"].retryable
+    assert not FAILURE_CLASSES["HOST_OOM"].retryable
+    assert not FAILURE_CLASSES["CUDA_OOM"].retryable
 
 
 def test_the_error_says_the_class_the_place_and_what_next() -> None:
@@ -120,7 +120,7 @@ def test_the_error_says_the_class_the_place_and_what_next() -> None:
     assert type(error) is Diverged
     assert error.what == "NAN_LOSS: the loss is nan at step 7"
     assert error.where == "pod p-worker-0, rank 1"
-    assert error.hint == KINDS["NAN_LOSS"].advice
+    assert error.hint == FAILURE_CLASSES["NAN_LOSS"].advice
 
 
 def test_the_card_shows_everything_and_nothing_in_it_becomes_markup() -> None:
@@ -159,5 +159,5 @@ def test_the_page_about_failures_says_what_the_classes_do() -> None:
     told = {cells[0].strip(" `"): [cell.strip() for cell in cells[3:]] for cells in rows if len(cells) == 6}
     again = {True: "yes", False: "no"}
     assert told == {
-        name: [again[kind.retryable], kind.budget, str(kind.code)] for name, kind in KINDS.items()
+        name: [again[kind.retryable], kind.budget, str(kind.code)] for name, kind in FAILURE_CLASSES.items()
     }

@@ -10,20 +10,20 @@ from tests.launch.objects import at, ended, job, pod, seen
 from tests.launch.recordings import SUSPENDED, load, load_suspended
 from tests.launch.test_diagnosis_recordings import told
 from trainwright.errors import InternalError, PreemptedUnsaved
-from trainwright.launch.cluster.losses import Losses
-from trainwright.launch.diagnosis import (
+from trainwright.launch.agent.rank_errors import RankError, begin_round
+from trainwright.launch.cluster.history import AttemptLosses
+from trainwright.launch.diagnosis.diagnosis import diagnose
+from trainwright.launch.diagnosis.incidents import (
     Loss,
-    Observed,
-    diagnose,
-    incidents,
-    interruptions,
-    left_in,
-    losses,
-    spent,
-    spent_by_attempt,
+    count_attempt_interruptions,
+    count_interruptions,
+    find_incidents,
+    group_interruptions,
+    losses_of,
 )
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.reports import read_report
 from trainwright.launch.failure import Failure
-from trainwright.launch.ranks import RankError, begin_round
 
 Object = dict[str, Any]
 MANY = 11
@@ -59,34 +59,34 @@ def replaced(name: str, uid: str, *, started_at: int) -> Object:
 def test_elastic_loss_is_charged_once_although_all_survivors_return_the_evicted_ranks_code() -> None:
     names = [f"tw-worker-{number}" for number in range(MANY)]
     observed = seen(elastic("Running"), *(pod(name) for name in names))
-    observed.see_pod(evicted(names[0], second=50))
+    observed.update_pod(evicted(names[0], second=50))
     for name in names[1:]:
-        observed.see_pod(restarted(name, 40, ended_at=52, started_at=54))
-    lost = losses(incidents(observed))
+        observed.update_pod(restarted(name, 40, ended_at=52, started_at=54))
+    lost = losses_of(find_incidents(observed))
     assert len(lost) == MANY
-    assert spent(lost) == {"preemption": 1}
-    assert len(interruptions(lost)) == 1
+    assert count_interruptions(lost) == {"preemption": 1}
+    assert len(group_interruptions(lost)) == 1
 
 
 def test_second_loss_of_a_replaced_pod_is_charged_again() -> None:
     observed = seen(elastic("Running"), pod("tw-worker-0"), pod("tw-worker-1"))
-    observed.see_pod(evicted("tw-worker-0", second=50))
-    observed.see_pod(restarted("tw-worker-1", 40, ended_at=52, started_at=54))
-    observed.see_pods([replaced("tw-worker-0", "next", started_at=60), pod("tw-worker-1")])
+    observed.update_pod(evicted("tw-worker-0", second=50))
+    observed.update_pod(restarted("tw-worker-1", 40, ended_at=52, started_at=54))
+    observed.replace_pods([replaced("tw-worker-0", "next", started_at=60), pod("tw-worker-1")])
     again = evicted("tw-worker-0", second=120)
     again["metadata"]["uid"] = "next"
     again["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(60)}}
-    observed.see_pod(again)
-    observed.see_pod(restarted("tw-worker-1", 40, ended_at=122, started_at=124, first_at=54))
-    assert spent(losses(incidents(observed))) == {"preemption": 2}
+    observed.update_pod(again)
+    observed.update_pod(restarted("tw-worker-1", 40, ended_at=122, started_at=124, first_at=54))
+    assert count_interruptions(losses_of(find_incidents(observed))) == {"preemption": 2}
 
 
 def test_survivor_that_is_lost_long_after_the_first_loss_was_overcome_is_charged_again() -> None:
     observed = seen(elastic("Running"), pod("tw-worker-0"), pod("tw-worker-1"))
-    observed.see_pod(evicted("tw-worker-0", second=50))
-    observed.see_pods([replaced("tw-worker-0", "next", started_at=60), pod("tw-worker-1")])
-    observed.see_pod(evicted("tw-worker-1", second=1800))
-    assert spent(losses(incidents(observed))) == {"preemption": 2}
+    observed.update_pod(evicted("tw-worker-0", second=50))
+    observed.replace_pods([replaced("tw-worker-0", "next", started_at=60), pod("tw-worker-1")])
+    observed.update_pod(evicted("tw-worker-1", second=1800))
+    assert count_interruptions(losses_of(find_incidents(observed))) == {"preemption": 2}
 
 
 def test_container_that_restarts_within_a_second_and_fails_again_is_charged_each_time() -> None:
@@ -94,7 +94,9 @@ def test_container_that_restarts_within_a_second_and_fails_again_is_charged_each
         restarted("tw-worker-0", 1, ended_at=end, started_at=end, first_at=start)
         for start, end in ((10, 20), (20, 21))
     )
-    assert spent(losses(incidents(seen(elastic("Running"), first, second)))) == {"user": 2}
+    assert count_interruptions(losses_of(find_incidents(seen(elastic("Running"), first, second)))) == {
+        "user": 2
+    }
 
 
 def test_preemption_of_all_pods_of_a_static_job_is_one_interruption() -> None:
@@ -103,24 +105,27 @@ def test_preemption_of_all_pods_of_a_static_job_is_one_interruption() -> None:
     running = job("Running", pytorchReplicaSpecs=replicas)
     observed = seen(running, *(pod(name) for name in names))
     for name in names:
-        observed.see_pod(evicted(name, second=50))
-    observed.see_job(job("Failed:tw failed", pytorchReplicaSpecs=replicas))
+        observed.update_pod(evicted(name, second=50))
+    observed.update_job(job("Failed:tw failed", pytorchReplicaSpecs=replicas))
     failure = diagnose(observed)
     assert isinstance(failure, Failure)
-    assert spent_by_attempt(failure, losses(incidents(observed))) == {"preemption": 1}
+    assert count_attempt_interruptions(failure, losses_of(find_incidents(observed))) == {"preemption": 1}
 
 
 def test_failed_attempt_counts_its_own_end_once_and_what_it_had_overcome_besides() -> None:
     observed = seen(elastic("Running"), pod("tw-worker-0"), pod("tw-worker-1"))
-    observed.see_pod(evicted("tw-worker-0", second=20))
-    observed.see_pods([replaced("tw-worker-0", "next", started_at=25), pod("tw-worker-1")])
+    observed.update_pod(evicted("tw-worker-0", second=20))
+    observed.replace_pods([replaced("tw-worker-0", "next", started_at=25), pod("tw-worker-1")])
     failed = pod("tw-worker-1", state=ended(70, second=59), phase="Failed")
     failed["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = at(22)
-    observed.see_pod(failed)
-    observed.see_job(elastic("Failed:tw failed"))
-    lost = losses(incidents(observed))
-    assert spent_by_attempt(Failure.of("USER_EXCEPTION", "failed"), lost) == {"preemption": 1, "user": 1}
-    assert spent_by_attempt(Failure.of("STUCK", "no step"), ()) == {"infrastructure": 1}
+    observed.update_pod(failed)
+    observed.update_job(elastic("Failed:tw failed"))
+    lost = losses_of(find_incidents(observed))
+    assert count_attempt_interruptions(Failure.of("USER_EXCEPTION", "failed"), lost) == {
+        "preemption": 1,
+        "user": 1,
+    }
+    assert count_attempt_interruptions(Failure.of("STUCK", "no step"), ()) == {"infrastructure": 1}
 
 
 def test_attempt_that_hangs_after_it_recovered_from_a_loss_counts_both() -> None:
@@ -128,10 +133,12 @@ def test_attempt_that_hangs_after_it_recovered_from_a_loss_counts_both() -> None
         key="a", budget="infrastructure", kind="NODE_GPU", what="Xid 79", began_s=10, at_s=50, back_s=90
     )
     stuck, same = Failure.of("STUCK", "no step for 600 s"), Failure.of("NODE_GPU", "its budget is used up")
-    assert spent_by_attempt(stuck, [overcome]) == {"infrastructure": 2}
-    assert spent_by_attempt(same, [overcome]) == {"infrastructure": 1}, "the launcher ended it for that loss"
+    assert count_attempt_interruptions(stuck, [overcome]) == {"infrastructure": 2}
+    assert count_attempt_interruptions(same, [overcome]) == {"infrastructure": 1}, (
+        "the launcher ended it for that loss"
+    )
     other = Failure.of("NCCL_TIMEOUT", "the backoff limit is reached")
-    assert spent_by_attempt(other, [overcome], used_up=True) == {"infrastructure": 1}
+    assert count_attempt_interruptions(other, [overcome], used_up=True) == {"infrastructure": 1}
 
 
 @pytest.mark.parametrize("kind", sorted(SUSPENDED))
@@ -141,31 +148,31 @@ def test_suspension_by_a_real_queue_costs_nothing_and_hides_no_error(tmp_path: P
     The agent of the recording ended with 41 after that error too, which was the defect.
     """
     recording = load_suspended(kind)
-    observed, first = Observed(recording.job), list[str]()
+    observed, first = ObservedJob(recording.job), list[str]()
     for event in recording.events:
         body = event.body
         if event.kind == "Pod" and event.change == "ADDED":
             first += [body["metadata"]["uid"]][: 2 - len(first)]
         if event.kind == "Pod" and body["metadata"]["uid"] not in first:
             body = json.loads(json.dumps(body).replace('"exitCode": 41', '"exitCode": 70'))
-        observed.see(event.kind, event.change, body)
-    taken = [entry for entry in incidents(observed) if entry.finding.reason == "Suspended"]
+        observed.update(event.kind, event.change, body)
+    taken = [entry for entry in find_incidents(observed) if entry.finding.reason == "Suspended"]
     assert len(taken) == 2
     assert all(entry.recovered for entry in taken)
 
     begin_round(tmp_path)
     for rank in (0, 1):
         RankError.of(PreemptedUnsaved("stopped by SIGTERM"), rank).save(tmp_path)
-    left = left_in(tmp_path)
+    left = read_report(tmp_path)
     assert left is not None
     left.failure.write(tmp_path)
     number = begin_round(tmp_path)
     RankError.of(ValueError("no such carrier"), 1, number=number).save(tmp_path)
-    failure = diagnose(observed, None, left_in(tmp_path))
+    failure = diagnose(observed, None, read_report(tmp_path))
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.code, failure.rank, failure.retryable) == ("USER_EXCEPTION", 70, 1, False)
     assert isinstance(failure.to_error(), InternalError)
-    assert spent_by_attempt(failure, losses(incidents(observed))) == {"user": 1}
+    assert count_attempt_interruptions(failure, losses_of(find_incidents(observed))) == {"user": 1}
 
 
 @pytest.mark.parametrize(
@@ -177,15 +184,15 @@ def test_suspension_by_a_real_queue_costs_nothing_and_hides_no_error(tmp_path: P
     ],
 )
 def test_recorded_losses_are_charged_once_each(scenario: str, counts: dict[str, int]) -> None:
-    assert spent(losses(incidents(told(load(scenario))))) == counts
+    assert count_interruptions(losses_of(find_incidents(told(load(scenario))))) == counts
 
 
 def test_losses_that_an_earlier_launcher_noted_are_grouped_with_those_seen_later(tmp_path: Path) -> None:
     """The evicted pod is gone before the next launcher comes; its survivors end afterwards."""
     before = seen(elastic("Running"), pod("tw-worker-0"), pod("tw-worker-1"))
-    before.see_pod(evicted("tw-worker-0", second=50))
-    Losses().with_those_of(before).note(tmp_path)
+    before.update_pod(evicted("tw-worker-0", second=50))
+    AttemptLosses().with_those_of(before).note(tmp_path)
     after = seen(elastic("Running"), restarted("tw-worker-1", 40, ended_at=52, started_at=54))
-    noted = Losses.of(tmp_path).with_those_of(after)
+    noted = AttemptLosses.of(tmp_path).with_those_of(after)
     assert len(noted.lost) == 2
-    assert spent(noted.lost) == {"preemption": 1}
+    assert count_interruptions(noted.lost) == {"preemption": 1}

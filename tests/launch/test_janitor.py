@@ -13,11 +13,10 @@ from tests.launch.launching import api, cluster_job
 from tests.launch.standin import Cluster, cluster
 from tests.launch.test_manifests import OWNER, asked
 from trainwright.errors import PermissionRefused, TransientError
-from trainwright.launch import manifests
-from trainwright.launch.cluster.joining import create_or_attach
-from trainwright.launch.cluster.kind import PYTORCHJOB, TRAINJOB
-from trainwright.launch.janitor import __main__ as janitor
-from trainwright.launch.janitor import jobs as sweeping
+from trainwright.launch import janitor, manifests
+from trainwright.launch import janitor as sweeping
+from trainwright.launch.cluster.adoption import create_or_adopt
+from trainwright.launch.cluster.api import PYTORCHJOB, TRAINJOB
 from trainwright.launch.manifests import annotations as names
 
 Object = dict[str, Any]
@@ -43,7 +42,7 @@ def job(
     there: Cluster, run: str, *, lease: str | None = None, kind: str = "pytorchjob", **metadata: Any
 ) -> str:
     """Store a job whose lease ends now, or as said, and return its name."""
-    body = manifests.make(asked(run=run), kind)
+    body = manifests.make_manifest(asked(run=run), kind)
     notes = {names.LEASE_UNTIL: NOW.strftime("%Y-%m-%dT%H:%M:%SZ") if lease is None else lease}
     body["metadata"]["annotations"] |= {name: value for name, value in notes.items() if value}
     body["metadata"] |= metadata
@@ -159,15 +158,15 @@ def test_a_job_that_has_ended_is_kept_a_day_for_its_logs(
 def test_a_job_that_was_taken_over_meanwhile_is_kept(there: Cluster) -> None:
     name = job(there, "1")
     access = api(there)
-    rules = sweeping.Rules(now=LATER)
-    (judged,) = sweeping.judge_all(access, rules, [])
+    rules = sweeping.SweepRules(now=LATER)
+    (judged,) = sweeping.judge_jobs(access, rules, [])
     assert judged.left
 
     def renew(body: Object) -> None:
         body["metadata"]["annotations"][names.LEASE_UNTIL] = (LATER + timedelta(minutes=3)).isoformat()
 
     there.edit("PyTorchJob", name, renew)
-    assert "kept after all, lease until" in sweeping.remove(access, judged, rules)
+    assert "kept after all, lease until" in sweeping.remove_job(access, judged, rules)
     assert left(there) == [name]
 
 
@@ -214,7 +213,9 @@ def test_homes_are_reported_and_removed_only_when_asked(
     (pinned / "attempts" / "0001" / "pinned-by-me.json").touch()
     os.utime(pinned / "attempts" / "0001" / "pinned-by-me.json", (0, 0))
     os.utime(pinned / "attempts" / "0001", (0, 0))
-    body = manifests.make(asked(folder=used / "attempts" / "0001", mount=str(tmp_path)), "pytorchjob")
+    body = manifests.make_manifest(
+        asked(folder=used / "attempts" / "0001", mount=str(tmp_path)), "pytorchjob"
+    )
     there.put(body)
     said = swept(there, capsys, volume=tmp_path)
     assert "home old: unchanged for 20.0 days, 0.00 GiB: left over" in said
@@ -239,8 +240,8 @@ def test_a_job_without_a_workflow_is_kept_as_long_as_its_launcher_may_be_cut_off
 ) -> None:
     """As the launcher itself writes it: nothing else says that somebody will come back to it."""
     asked_for = cluster_job(tmp_path)
-    held = create_or_attach(
-        api(there, outage_s=900), asked_for, manifests.make(asked_for, "pytorchjob"), "somebody", 1
+    held = create_or_adopt(
+        api(there, outage_s=900), asked_for, manifests.make_manifest(asked_for, "pytorchjob"), "somebody", 1
     )
     until = datetime.fromisoformat(held.body["metadata"]["annotations"][names.LEASE_UNTIL])
     swept(there, capsys, now=until + timedelta(seconds=890))

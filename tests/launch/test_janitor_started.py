@@ -43,7 +43,7 @@ def test_the_janitor_of_the_pages_looks_and_ends_well(line: str, tmp_path: Path)
     (tmp_path / "shared").mkdir()
     words = shlex.split(line.replace("/shared", str(tmp_path / "shared")))
     with cluster(tmp_path / "cluster", operator=False, namespaces=("team", "team-a")) as there:
-        body = manifests.make(asked(), "pytorchjob")
+        body = manifests.make_manifest(asked(), "pytorchjob")
         body["metadata"]["namespace"] = "team-a"
         there.put(body)
         done = subprocess.run(

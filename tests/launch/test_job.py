@@ -10,11 +10,11 @@ import pytest
 
 from tests.launch.programs import job
 from trainwright.errors import Diverged, InputError, TrainwrightError, TransientError
-from trainwright.launch import choice
-from trainwright.launch.attempt import publish
+from trainwright.launch import launcher
+from trainwright.launch.agent.rank_errors import RankError, first_error
 from trainwright.launch.job import Completion, completed
-from trainwright.launch.local import Local
-from trainwright.launch.ranks import RankError, first_error
+from trainwright.launch.job_directory import publish
+from trainwright.launch.local import LocalLauncher
 
 
 def test_a_job_has_the_same_name_at_every_attempt(tmp_path: Path) -> None:
@@ -83,16 +83,16 @@ def test_a_folder_is_published_to_another_disk_too(tmp_path: Path) -> None:
 
 def test_auto_is_a_cluster_where_there_is_a_service_account(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    assert choice.resolve("auto", token) == "local"
-    assert isinstance(choice.make("auto", token), Local)
+    assert launcher.resolve_launcher("auto", token) == "local"
+    assert isinstance(launcher.create_launcher("auto", token), LocalLauncher)
     token.touch()
-    assert choice.resolve("auto", token) == "pytorchjob"
-    assert choice.resolve("local", token) == "local"
+    assert launcher.resolve_launcher("auto", token) == "pytorchjob"
+    assert launcher.resolve_launcher("local", token) == "local"
 
 
 def test_an_unknown_launcher_is_named_with_those_that_are_known() -> None:
     with pytest.raises(InputError, match="no launcher 'slurm'; known are auto, local, pytorchjob"):
-        choice.resolve("slurm")
+        launcher.resolve_launcher("slurm")
 
 
 def test_of_two_refusals_the_earlier_is_the_cause(tmp_path: Path) -> None:

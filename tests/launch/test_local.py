@@ -19,14 +19,14 @@ from trainwright.errors import (
     TransientError,
 )
 from trainwright.launch import local, signals
-from trainwright.launch.local import Local
+from trainwright.launch.local import LocalLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_exit_code_0_without_the_marker_is_no_success(tmp_path: Path) -> None:
     with pytest.raises(DependencyError, match=r"exit code 0, but without the completion marker result\.json"):
-        Local().run(job(tmp_path, "", processes=1))
+        LocalLauncher().run(job(tmp_path, "", processes=1))
 
 
 def test_a_rank_that_was_killed_is_the_cause_and_not_its_peer_that_noticed(tmp_path: Path) -> None:
@@ -38,13 +38,13 @@ def test_a_rank_that_was_killed_is_the_cause_and_not_its_peer_that_noticed(tmp_p
         raise RuntimeError("connection closed by peer")
     """
     with pytest.raises(TransientError, match="rank 1 was killed by SIGKILL") as caught:
-        Local().run(job(tmp_path, body))
+        LocalLauncher().run(job(tmp_path, body))
     assert "ran out of memory" in caught.value.hint
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="rank 0 ended with exit code 86 and left no error"):
-        Local().run(job(tmp_path, "sys.exit(86)\n", processes=1))
+        LocalLauncher().run(job(tmp_path, "sys.exit(86)\n", processes=1))
 
 
 def test_a_job_that_takes_too_long_is_a_hang_and_leaves_no_process(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_job_that_takes_too_long_is_a_hang_and_leaves_no_process(tmp_path: Pat
     """
     asked = job(tmp_path, progress + SLEEP, timeout_s=20, grace_s=1)
     with pytest.raises(Hang, match=r"did not end within 20 s: step 400 of 2,000, loss 0\.2500"):
-        Local().run(asked)
+        LocalLauncher().run(asked)
     assert gone(pids(tmp_path))
 
 
@@ -74,7 +74,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_launcher_listens_to_every_signal_that_asks_it_to_stop() -> None:
     """What follows then is the same for all: test_rounds.py has it for SIGTERM."""
-    with signals.kept() as received:
+    with signals.collect_signals() as received:
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
     assert received == [signal.SIGTERM, signal.SIGINT]
@@ -94,13 +94,13 @@ def test_ranks_end_when_their_agent_is_killed(tmp_path: Path) -> None:
 
 def test_more_than_one_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="runs 1 node, not 2"):
-        Local().run(job(tmp_path, "", nodes=2))
+        LocalLauncher().run(job(tmp_path, "", nodes=2))
 
 
 def test_a_missing_environment_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "launcher"))
     with pytest.raises(DependencyError, match="no environment 'torch'") as caught:
-        Local().run(job(tmp_path, ""))
+        LocalLauncher().run(job(tmp_path, ""))
     assert "make environments" in caught.value.hint
 
 

@@ -15,7 +15,7 @@ from trainwright.errors import InputError
 from trainwright.launch import manifests
 from trainwright.launch.job import Budget, Job
 from trainwright.launch.manifests import annotations as names
-from trainwright.launch.owner import Owner
+from trainwright.launch.manifests.pods import Owner
 from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 
 Object = dict[str, Any]
@@ -94,7 +94,7 @@ def test_a_strict_server_takes_every_pytorchjob_that_is_made(
     server: Cluster, placement: Placement, gpus: int
 ) -> None:
     job = asked(placement=placement, gpus=gpus, run=f"{gpus}{placement.queue}{placement.min_nodes}")
-    body = manifests.make(job, "pytorchjob", OWNER)
+    body = manifests.make_manifest(job, "pytorchjob", OWNER)
     jobs = k8s.CustomObjectsApi(server.api_client())
     made = jobs.create_namespaced_custom_object(
         "kubeflow.org", "v1", "team", "pytorchjobs", body, field_validation="Strict"
@@ -105,7 +105,7 @@ def test_a_strict_server_takes_every_pytorchjob_that_is_made(
 @pytest.mark.parametrize("placement", [Placement(), dataclasses.replace(FULL, priority_class="")])
 def test_a_strict_server_takes_every_trainjob_that_is_made(server: Cluster, placement: Placement) -> None:
     job = asked(placement=placement, run=f"trainjob {placement.queue}")
-    body = manifests.make(job, "trainjob", OWNER)
+    body = manifests.make_manifest(job, "trainjob", OWNER)
     jobs = k8s.CustomObjectsApi(server.api_client())
     made = jobs.create_namespaced_custom_object(
         "trainer.kubeflow.org", "v1alpha1", "team", "trainjobs", body, field_validation="Strict"
@@ -114,15 +114,15 @@ def test_a_strict_server_takes_every_trainjob_that_is_made(server: Cluster, plac
 
 
 def test_the_same_job_gives_the_same_manifest_and_shares_nothing_with_the_next() -> None:
-    first = manifests.make(asked(placement=FULL), "pytorchjob", OWNER)
+    first = manifests.make_manifest(asked(placement=FULL), "pytorchjob", OWNER)
     kept = copy.deepcopy(first)
     pod_of(first)[1]["securityContext"]["capabilities"]["drop"].clear()
     pod_of(first)[0]["metadata"]["labels"]["team"] = "changed"
-    assert manifests.make(asked(placement=FULL), "pytorchjob", OWNER) == kept
+    assert manifests.make_manifest(asked(placement=FULL), "pytorchjob", OWNER) == kept
 
 
 def test_a_job_of_fixed_size_is_a_master_and_workers_that_fail_at_once() -> None:
-    spec = manifests.make(asked(), "pytorchjob")["spec"]
+    spec = manifests.make_manifest(asked(), "pytorchjob")["spec"]
     replicas = spec["pytorchReplicaSpecs"]
     assert {role: entry["replicas"] for role, entry in replicas.items()} == {"Master": 1, "Worker": 2}
     assert {entry["restartPolicy"] for entry in replicas.values()} == {"Never"}
@@ -133,12 +133,14 @@ def test_a_job_of_fixed_size_is_a_master_and_workers_that_fail_at_once() -> None
         "ttlSecondsAfterFinished": 86_400,
     }
     assert "elasticPolicy" not in spec
-    assert list(manifests.make(asked(nodes=1), "pytorchjob")["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+    assert list(manifests.make_manifest(asked(nodes=1), "pytorchjob")["spec"]["pytorchReplicaSpecs"]) == [
+        "Master"
+    ]
 
 
 def test_an_elastic_job_has_workers_only_and_waits_for_no_more_than_there_are() -> None:
     job = asked(placement=Placement(min_nodes=2), restarts=4, budget=Budget(infrastructure=5))
-    spec = manifests.make(job, "pytorchjob")["spec"]
+    spec = manifests.make_manifest(job, "pytorchjob")["spec"]
     assert list(spec["pytorchReplicaSpecs"]) == ["Worker"]
     worker, policy = spec["pytorchReplicaSpecs"]["Worker"], spec["elasticPolicy"]
     assert (worker["replicas"], worker["restartPolicy"]) == (3, "OnFailure")
@@ -152,7 +154,7 @@ def test_an_elastic_job_has_workers_only_and_waits_for_no_more_than_there_are() 
 
 def test_a_trainjob_names_its_runtime_and_patches_its_pods() -> None:
     placement = Placement(runtime="trainwright-torch", runtime_kind="TrainingRuntime", queue="training")
-    body = manifests.make(asked(placement=placement), "trainjob")
+    body = manifests.make_manifest(asked(placement=placement), "trainjob")
     spec, trainer = body["spec"], body["spec"]["trainer"]
     assert spec["runtimeRef"]["name"] == "trainwright-torch"
     assert spec["runtimeRef"]["kind"] == "TrainingRuntime"
@@ -165,14 +167,14 @@ def test_a_trainjob_names_its_runtime_and_patches_its_pods() -> None:
 def test_what_a_trainjob_cannot_say_is_refused_all_at_once() -> None:
     placement = Placement(min_nodes=2, priority_class="high")
     with pytest.raises(InputError) as caught:
-        manifests.make(asked(placement=placement, claim=""), "trainjob")
+        manifests.make_manifest(asked(placement=placement, claim=""), "trainjob")
     for part in ("cannot be elastic", "priority class from the runtime", "not on a mounted claim"):
         assert part in caught.value.what
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_every_pod_runs_as_restricted_as_it_can(kind: str) -> None:
-    template, container = pod_of(manifests.make(asked(gpus=2), kind))
+    template, container = pod_of(manifests.make_manifest(asked(gpus=2), kind))
     spec, context = template["spec"], container["securityContext"]
     assert spec["securityContext"] == {
         "runAsNonRoot": True,
@@ -195,14 +197,14 @@ def test_every_pod_runs_as_restricted_as_it_can(kind: str) -> None:
 
 
 def test_a_pytorchjobs_pods_have_no_token_of_the_api() -> None:
-    template, _ = pod_of(manifests.make(asked(), "pytorchjob"))
+    template, _ = pod_of(manifests.make_manifest(asked(), "pytorchjob"))
     assert template["spec"]["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_all_of_a_placement_reaches_the_pods(kind: str) -> None:
     placement = FULL if kind == "pytorchjob" else dataclasses.replace(FULL, priority_class="")
-    body = manifests.make(asked(placement=placement), kind)
+    body = manifests.make_manifest(asked(placement=placement), kind)
     template, container = pod_of(body)
     spec, labels = template["spec"], template["metadata"]["labels"]
     assert labels.items() >= FULL.labels.items()
@@ -230,7 +232,7 @@ def test_all_of_a_placement_reaches_the_pods(kind: str) -> None:
 
 
 def test_a_secret_is_referred_to_and_never_copied() -> None:
-    _, container = pod_of(manifests.make(asked(placement=FULL), "pytorchjob"))
+    _, container = pod_of(manifests.make_manifest(asked(placement=FULL), "pytorchjob"))
     (entry,) = (entry for entry in container["env"] if entry["name"] == "MLFLOW_TRACKING_TOKEN")
     assert entry == {
         "name": "MLFLOW_TRACKING_TOKEN",
@@ -239,18 +241,18 @@ def test_a_secret_is_referred_to_and_never_copied() -> None:
 
 
 def test_a_queue_is_asked_by_labels_and_suspend_is_left_to_it() -> None:
-    body = manifests.make(asked(placement=FULL), "pytorchjob")
+    body = manifests.make_manifest(asked(placement=FULL), "pytorchjob")
     labels = body["metadata"]["labels"]
     said = (labels[names.QUEUE], labels[names.WORKLOAD_PRIORITY], labels[names.MAX_EXEC_TIME])
     assert said == ("training", "research", "7200")
     assert "suspend" not in body["spec"]["runPolicy"]
-    plain = manifests.make(asked(), "pytorchjob")["metadata"]["labels"]
+    plain = manifests.make_manifest(asked(), "pytorchjob")["metadata"]["labels"]
     assert not [key for key in plain if key.startswith("kueue")]
 
 
 def test_a_job_says_whose_it_is_and_goes_with_its_owner() -> None:
     job = asked(folder=Path("/shared/trainwright/jobs/1/attempts/0002"))
-    metadata = manifests.make(job, "pytorchjob", OWNER)["metadata"]
+    metadata = manifests.make_manifest(job, "pytorchjob", OWNER)["metadata"]
     assert metadata["annotations"] == {
         names.RUN_ID: job.run,
         names.SPEC_SHA256: job.digest,
@@ -260,12 +262,12 @@ def test_a_job_says_whose_it_is_and_goes_with_its_owner() -> None:
     (owner,) = metadata["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Workflow", "run-1", "u-1")
     assert (owner["controller"], owner["blockOwnerDeletion"]) == (False, False)
-    assert "ownerReferences" not in manifests.make(job, "pytorchjob")["metadata"]
+    assert "ownerReferences" not in manifests.make_manifest(job, "pytorchjob")["metadata"]
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_nodes_wait_fifteen_minutes_for_one_another(kind: str) -> None:
-    _, container = pod_of(manifests.make(asked(), kind))
+    _, container = pod_of(manifests.make_manifest(asked(), kind))
     command = container["command"]
     agent = command.index("--")
     assert command[:3] == ["python", "-m", "trainwright.launch.agent"]
@@ -275,7 +277,7 @@ def test_nodes_wait_fifteen_minutes_for_one_another(kind: str) -> None:
 
 def test_there_is_no_manifest_of_a_kind_that_is_not_known() -> None:
     with pytest.raises(InputError, match="no kind of job 'mpijob'; known are pytorchjob, trainjob"):
-        manifests.make(asked(), "mpijob")
+        manifests.make_manifest(asked(), "mpijob")
 
 
 RDMA = Placement(queue="q", devices={"rdma/ib": 2}, ipc_lock=True, required_topology="cloud.example/rack")
@@ -283,7 +285,7 @@ RDMA = Placement(queue="q", devices={"rdma/ib": 2}, ipc_lock=True, required_topo
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_devices_memory_locks_and_topology_reach_the_pods_only_when_asked_for(kind: str) -> None:
-    template, container = pod_of(manifests.make(asked(placement=RDMA), kind))
+    template, container = pod_of(manifests.make_manifest(asked(placement=RDMA), kind))
     assert container["resources"]["requests"]["rdma/ib"] == container["resources"]["limits"]["rdma/ib"] == "2"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     level = template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"]
@@ -292,7 +294,7 @@ def test_devices_memory_locks_and_topology_reach_the_pods_only_when_asked_for(ki
 
 def test_a_scheduler_is_a_pytorchjobs_own_and_a_trainjobs_runtime_has_it() -> None:
     job = asked(placement=Placement(scheduler="volcano"))
-    template, _ = pod_of(manifests.make(job, "pytorchjob"))
+    template, _ = pod_of(manifests.make_manifest(job, "pytorchjob"))
     assert template["spec"]["schedulerName"] == "volcano"
     with pytest.raises(InputError, match="scheduler from the runtime trainwright-torch"):
-        manifests.make(job, "trainjob")
+        manifests.make_manifest(job, "trainjob")

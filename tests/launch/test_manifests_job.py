@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.launch.test_manifests import FULL, asked
-from trainwright.launch import manifests, words
+from trainwright.launch import kubernetes_names, manifests
 from trainwright.launch.job import Budget
 from trainwright.launch.placement import Placement, Volume
 
@@ -77,11 +77,11 @@ def test_every_part_of_a_placement_was_thought_of() -> None:
 @pytest.mark.parametrize("task", ["train", "x" * 200, "9", "-a-", "Train Flights 2013!"])
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_pods_and_labels_that_are_called_after_a_job_fit(task: str, kind: str) -> None:
-    body = manifests.make(asked(task=task), kind)
+    body = manifests.make_manifest(asked(task=task), kind)
     name = body["metadata"]["name"]
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert max(len(f"{name}-worker-9999"), len(f"{name}-node-0-9999-abcde")) <= 63
-    assert all(words.is_label(value) for value in body["metadata"]["labels"].values())
+    assert all(kubernetes_names.is_label(value) for value in body["metadata"]["labels"].values())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_pods_and_labels_that_are_called_after_a_job_fit(task: str, kind: str) -
     ],
 )
 def test_a_reference_to_an_image_is_known_by_its_form(text: str, holds: bool) -> None:
-    assert words.is_image(text) is holds
+    assert kubernetes_names.is_image(text) is holds
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_reference_to_an_image_is_known_by_its_form(text: str, holds: bool) ->
     ],
 )
 def test_an_amount_is_the_number_that_it_stands_for(text: str, amount: float) -> None:
-    assert words.amount_of(text) == pytest.approx(amount)
+    assert kubernetes_names.amount_of(text) == pytest.approx(amount)
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "-1", "1GB", "1,5", "0x1"])
 def test_what_is_no_amount_is_none(text: str) -> None:
-    assert not words.is_quantity(text)
+    assert not kubernetes_names.is_quantity(text)
     with pytest.raises(ValueError, match="is not an amount"):
-        words.amount_of(text)
+        kubernetes_names.amount_of(text)

@@ -12,10 +12,10 @@ from tests.launch.standin import cluster
 from trainwright.errors import PermissionRefused
 from trainwright.experiment import Resources
 from trainwright.experiment import placement as section
-from trainwright.launch import placement, words
-from trainwright.launch.cluster.ends import own_workflow
+from trainwright.launch import kubernetes_names, placement
+from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.job import Budget
-from trainwright.launch.owner import Owner, find_owner, own_pod
+from trainwright.launch.manifests.pods import Owner, find_workflow_owner, own_pod_name
 from trainwright.train.submit import _placement
 
 Object = dict[str, Any]
@@ -27,7 +27,7 @@ def pod(*owners: Object) -> Object:
 
 
 def test_a_step_belongs_to_the_workflow_that_its_pod_names() -> None:
-    found, why = find_owner({"step": pod({"kind": "ReplicaSet"}, WORKFLOW)}.get, "step")
+    found, why = find_workflow_owner({"step": pod({"kind": "ReplicaSet"}, WORKFLOW)}.get, "step")
     assert found == Owner(api_version=WORKFLOW["apiVersion"], kind="Workflow", name="run-1", uid="u-1")
     assert why == ""
 
@@ -41,7 +41,7 @@ def test_a_step_belongs_to_the_workflow_that_its_pod_names() -> None:
     ],
 )
 def test_without_an_owner_the_reason_is_told(pods: dict[str, Object], said: str) -> None:
-    found, why = find_owner(pods.get, "step")
+    found, why = find_workflow_owner(pods.get, "step")
     assert found is None
     assert said in why
 
@@ -50,7 +50,7 @@ def test_a_right_that_is_missing_is_no_failure() -> None:
     def refuse(name: str) -> Object:
         raise PermissionRefused("pods may not be read")
 
-    assert find_owner(refuse, "step") == (None, "pod step could not be read: pods may not be read")
+    assert find_workflow_owner(refuse, "step") == (None, "pod step could not be read: pods may not be read")
 
 
 def test_a_pod_knows_its_name_from_the_platform_even_if_its_host_name_is_cut(
@@ -58,9 +58,9 @@ def test_a_pod_knows_its_name_from_the_platform_even_if_its_host_name_is_cut(
 ) -> None:
     name = "train-and-register-" + "x" * 60
     monkeypatch.setenv("KFP_POD_NAME", name)
-    assert own_pod() == name
+    assert own_pod_name() == name
     monkeypatch.delenv("KFP_POD_NAME")
-    assert own_pod()
+    assert own_pod_name()
 
 
 def test_a_launcher_finds_the_workflow_of_its_own_pod(
@@ -111,7 +111,7 @@ def test_a_section_becomes_the_placement_that_it_says() -> None:
     assert made.volumes == (placement.Volume(path="/data", claim="data"),)
     assert made.env_from_secrets[0].name == "TOKEN"
     assert (made.queue, made.labels) == ("training", {"team": "a"})
-    assert list(made.wrong()) == []
+    assert list(made.problems()) == []
 
 
 TEXTS = [
@@ -138,10 +138,10 @@ TEXTS = [
 @pytest.mark.parametrize(
     ("kind", "holds"),
     [
-        (section.ObjectName, words.is_subdomain),
-        (section.LabelValue, words.is_label),
-        (section.LabelKey, words.is_key),
-        (section.VariableName, words.is_variable),
+        (section.ObjectName, kubernetes_names.is_subdomain),
+        (section.LabelValue, kubernetes_names.is_label),
+        (section.LabelKey, kubernetes_names.is_key),
+        (section.VariableName, kubernetes_names.is_variable),
     ],
     ids=["object", "value", "key", "variable"],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.programs import ROOT, job, pids
-from trainwright.launch import memory
+from trainwright.launch.agent import process_monitor
 from trainwright.launch.failure import Failure
 
 LIMIT = 2 * 1024**3
@@ -122,7 +122,7 @@ def test_the_kernels_count_is_found_in_both_versions_of_control_groups(
 ) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
-    assert memory.kills(tmp_path / "proc", tmp_path / "group") is None
+    assert process_monitor.oom_kills(tmp_path / "proc", tmp_path / "group") is None
     (tmp_path / "group" / path).parent.mkdir(parents=True)
     (tmp_path / "group" / path).write_text(text)
-    assert memory.kills(tmp_path / "proc", tmp_path / "group") == 3
+    assert process_monitor.oom_kills(tmp_path / "proc", tmp_path / "group") == 3

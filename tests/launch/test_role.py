@@ -15,11 +15,9 @@ from tests.launch.standin import Cluster, cluster
 from tests.launch.test_janitor import LATER, options
 from tests.launch.test_manifests import asked
 from trainwright.errors import PermissionRefused, TrainwrightError
-from trainwright.launch import manifests
-from trainwright.launch.cluster.api import Api
-from trainwright.launch.cluster.ends import own_workflow
-from trainwright.launch.cluster.kind import KINDS, Kind
-from trainwright.launch.janitor import __main__ as janitor
+from trainwright.launch import janitor, manifests
+from trainwright.launch.cluster.api import JOB_KINDS, Api, JobKind
+from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.job import Budget
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.placement import Placement
@@ -78,12 +76,12 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
-def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **settings: Any) -> None:
+def follow(there: Cluster, root: Path, kind: JobKind, token: str, end: str, **settings: Any) -> None:
     """Run a job to one of its ends: completed, failed for a reason to be looked for, or out of time."""
     timeout_s, queue = 1 if end == "late" else 600, Placement(queue="team-queue" if end == "queued" else "")
     budget = Budget(preemption=0, infrastructure=0)
     job = cluster_job(root, run=end, timeout_s=timeout_s, budget=budget, placement=queue)
-    made = manifests.make(job, kind.name)
+    made = manifests.make_manifest(job, kind.name)
     if end == "found":  # by a launcher that was started again
         made["metadata"]["annotations"] |= {names.LEASE_UNTIL: "2026-01-01T00:00:00Z"}
         there.put(made)
@@ -106,7 +104,7 @@ def follow(there: Cluster, root: Path, kind: Kind, token: str, end: str, **setti
     assert not isinstance(coming.exception(0), PermissionRefused)
 
 
-def add_failed_pod(there: Cluster, kind: Kind, body: Object) -> None:
+def add_failed_pod(there: Cluster, kind: JobKind, body: Object) -> None:
     """Put a pod beside a job that ended with exit code 1 and says nothing of itself."""
     stamp = "2026-11-20T10:00:00Z"
     ended = {"exitCode": 1, "reason": "Error", "startedAt": stamp, "finishedAt": stamp}
@@ -127,7 +125,7 @@ def add_failed_pod(there: Cluster, kind: Kind, body: Object) -> None:
 def test_the_role_of_the_train_step_is_what_its_launcher_calls(there: Cluster, tmp_path: Path) -> None:
     user = "system:serviceaccount:team:pipeline-runner"
     token = there.account(user, rules("trainwright-train"), "team")
-    for kind in KINDS.values():
+    for kind in JOB_KINDS.values():
         for end in ("completes", "fails", "found", "late", "queued"):
             root = tmp_path / kind.name / end
             root.mkdir(parents=True)
@@ -145,12 +143,12 @@ def test_the_role_of_the_janitor_is_what_it_calls(there: Cluster) -> None:
     workflow = there.find("Workflow", "run-1")
     assert workflow
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1"}
-    for kind in KINDS.values():
-        body = manifests.make(asked(run=kind.name), kind.name)
+    for kind in JOB_KINDS.values():
+        body = manifests.make_manifest(asked(run=kind.name), kind.name)
         until = datetime.now(UTC) - timedelta(days=1)
         body["metadata"]["annotations"] |= {names.LEASE_UNTIL: until.isoformat()}
         there.put(body)
-        owned = manifests.make(asked(run=f"{kind.name} owned"), kind.name)
+        owned = manifests.make_manifest(asked(run=f"{kind.name} owned"), kind.name)
         owned["metadata"]["annotations"] |= {names.LEASE_UNTIL: until.isoformat()}
         owned["metadata"]["ownerReferences"] = [{**owner, "uid": workflow["metadata"]["uid"]}]
         there.put(owned)

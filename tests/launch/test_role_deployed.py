@@ -10,7 +10,7 @@ import yaml
 
 from tests.launch.standin import schema
 from trainwright.experiment.resources import Resources
-from trainwright.launch import words
+from trainwright.launch import kubernetes_names
 from trainwright.launch.manifests import annotations as names
 from trainwright.launch.manifests.trainjob import CONTAINER, REPLICATED
 from trainwright.launch.placement import Placement
@@ -73,9 +73,11 @@ def test_every_object_has_only_fields_that_there_are(where: str, body: Object) -
         shape = schema.of_model(f"V1{kind}")
         assert (schema.unknown(body, shape), schema.faults(body, shape)) == ([], []), where
     if kind != "Kustomization":
-        assert words.is_subdomain(body["metadata"]["name"])
+        assert kubernetes_names.is_subdomain(body["metadata"]["name"])
         labels = body["metadata"].get("labels") or {}
-        assert all(words.is_key(key) and words.is_label(value) for key, value in labels.items()), where
+        assert all(
+            kubernetes_names.is_key(key) and kubernetes_names.is_label(value) for key, value in labels.items()
+        ), where
 
 
 def test_no_object_is_there_twice() -> None:
@@ -123,7 +125,9 @@ def test_every_pod_is_restricted(where: str, spec: Object) -> None:
         (container,) = spec["containers"]
         for part in ("requests", "limits"):
             assert container["resources"][part].keys() == {"cpu", "memory"}
-            assert all(words.is_quantity(amount) for amount in container["resources"][part].values())
+            assert all(
+                kubernetes_names.is_quantity(amount) for amount in container["resources"][part].values()
+            )
         assert next(mount for mount in container["volumeMounts"] if mount["mountPath"] == "/shared")[
             "readOnly"
         ]

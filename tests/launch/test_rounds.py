@@ -13,20 +13,20 @@ import pytest
 from tests.launch.programs import COMPLETE, SLEEP, agent, gone, job, pids
 from trainwright.errors import Diverged, Hang, InputError, InternalError, Preempted, PreemptedUnsaved
 from trainwright.launch import manifests
-from trainwright.launch.agent import Agent
-from trainwright.launch.attempt import ENDED
-from trainwright.launch.diagnosis import left_in
+from trainwright.launch.agent.__main__ import Agent
+from trainwright.launch.agent.heartbeat import HeartbeatMonitor
+from trainwright.launch.agent.process_monitor import ProcessMonitor
+from trainwright.launch.agent.rank_errors import RankError, begin_round, first_error, rounds, upcoming_round
+from trainwright.launch.diagnosis.reports import read_report
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
-from trainwright.launch.local import Local
-from trainwright.launch.pulse import Pulses
-from trainwright.launch.ranks import RankError, begin_round, first_error, rounds, upcoming_round
-from trainwright.launch.watch import Watch
+from trainwright.launch.job_directory import FAILED_ATTEMPT_FILE
+from trainwright.launch.local import LocalLauncher
 
 STEPS = """
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.agent.heartbeat import Heartbeat
 def steps(rank, stall_s, until, phase=None):
-    with Pulse(folder, rank, stall_s) as pulse:
+    with Heartbeat(folder, rank, stall_s) as pulse:
         step = 0
         while not until(step):
             step += 1
@@ -86,7 +86,7 @@ def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_ro
             os.kill(os.getpid(), 9)
     """
     program = body + COMPLETE.replace("\n", "\n    ")
-    result = Local().run(job(tmp_path, program, restarts=2, cpu=6, env={"SEED": "5"}))
+    result = LocalLauncher().run(job(tmp_path, program, restarts=2, cpu=6, env={"SEED": "5"}))
     assert (result.completion.attempt, result.launcher) == ("attempt-1", "local")
     wanted = {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -103,7 +103,7 @@ def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_ro
     assert gone(pids(tmp_path, 6))
 
 
-@pytest.mark.parametrize(("left", "code"), [(Completion.FILE, 0), (ENDED, 41)])
+@pytest.mark.parametrize(("left", "code"), [(Completion.FILE, 0), (FAILED_ATTEMPT_FILE, 41)])
 def test_an_attempt_that_is_over_is_not_run_again_when_its_pods_are(
     tmp_path: Path, left: str, code: int
 ) -> None:
@@ -129,7 +129,7 @@ def test_the_last_round_is_blamed_and_the_earlier_ones_are_evidence(tmp_path: Pa
             raise RuntimeError("connection closed by peer")
     """
     with pytest.raises(Diverged) as caught:
-        Local().run(job(tmp_path, body, restarts=3, grace_s=2))
+        LocalLauncher().run(job(tmp_path, body, restarts=3, grace_s=2))
     assert (caught.value.what, caught.value.where) == ("the loss is not finite at step 7", "rank 0")
     assert (caught.value.code, caught.value.hint) == (30, "Lower the rate.")
     failure = Failure.read(tmp_path / "attempt-1")
@@ -155,7 +155,7 @@ def test_an_error_of_the_users_code_is_told_with_its_traceback_short_without_sec
         time.sleep(600)
     """
     with pytest.raises(InternalError, match="KeyError: 'cannot reach") as caught:
-        Local().run(job(tmp_path, body, restarts=3))
+        LocalLauncher().run(job(tmp_path, body, restarts=3))
     assert caught.value.where == "rank 1"
     assert "Traceback" in capfd.readouterr().err
     path = tmp_path / "attempt-1" / Failure.FILE
@@ -179,7 +179,7 @@ def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_
         steps(rank, 4, waits_for_its_peer)
     """
     with pytest.raises(Hang, match=r"rank 1 at step \d, stopped from outside") as caught:
-        Local().run(job(tmp_path, STEPS + _dedented(body), stall_s=4, restarts=1))
+        LocalLauncher().run(job(tmp_path, STEPS + _dedented(body), stall_s=4, restarts=1))
     assert caught.value.where == "rank 1, training.guards.stall_s"
     folder = tmp_path / "attempt-1"
     for rank in (0, 1):
@@ -194,7 +194,7 @@ def test_a_process_that_is_stopped_is_found_and_the_stacks_of_all_are_saved(tmp_
 def test_a_pulse_that_another_machine_takes_away_meanwhile_is_no_hang(tmp_path: Path) -> None:
     (tmp_path / "pulse").mkdir()
     (tmp_path / "pulse" / "rank-0").write_text("steps 7\n")
-    pulses = Pulses(tmp_path, 1)
+    pulses = HeartbeatMonitor(tmp_path, 1)
     assert [pulses.look([0], 1) for _ in range(3)] == [{}, {}, {0: 7}]
     (tmp_path / "pulse" / "rank-9").symlink_to("gone")
     assert pulses.look([0], 1) == {}
@@ -202,7 +202,7 @@ def test_a_pulse_that_another_machine_takes_away_meanwhile_is_no_hang(tmp_path: 
 
 def test_a_long_evaluation_is_no_hang_and_neither_is_a_first_step(tmp_path: Path) -> None:
     body = """
-    with reported_rank(folder, rank), Pulse(folder, rank, 3) as pulse:
+    with reported_rank(folder, rank), Heartbeat(folder, rank, 3) as pulse:
         time.sleep(3.5)
         pulse.beat(1)
         time.sleep(3.5)
@@ -216,7 +216,7 @@ def test_a_long_evaluation_is_no_hang_and_neither_is_a_first_step(tmp_path: Path
             time.sleep(4)
         pulse.beat(4)
     """
-    Local().run(job(tmp_path, STEPS + _dedented(body) + COMPLETE, stall_s=3))
+    LocalLauncher().run(job(tmp_path, STEPS + _dedented(body) + COMPLETE, stall_s=3))
 
 
 def test_a_job_that_is_stopped_saves_and_further_signals_do_not_cut_it_short(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_resumed_agent_reports_its_own_error_not_the_signal_that_suspended_the_j
         assert (failure.kind, failure.code, failure.rank) == ("USER_EXCEPTION", 70, 1)
         assert (failure.retryable, failure.what) == (False, "ValueError: no such carrier: 'ZZ'")
         assert any("program.py" in line for line in failure.evidence), "its place"
-    left = left_in(asked.folder)
+    left = read_report(asked.folder)
     assert left is not None
     assert left.failure.kind == "USER_EXCEPTION"
 
@@ -353,7 +353,7 @@ def test_resumed_agents_that_do_not_meet_say_so_and_not_what_ended_the_job_befor
     process = agent(asked, *place, "--rdzv-conf=join_timeout=2", alone=False)
     assert process.wait(300) == 21
     assert Failure.read(asked.folder).kind == "INFRASTRUCTURE"
-    left = left_in(asked.folder)
+    left = read_report(asked.folder)
     assert left is not None
     assert (left.failure.kind, left.failure.code) == ("INFRASTRUCTURE", 21)
 
@@ -373,10 +373,10 @@ def test_agent_that_waits_for_a_round_is_not_blamed_while_that_round_goes_on(tmp
 def test_agent_that_waited_while_a_round_failed_keeps_the_cause_of_that_round(tmp_path: Path) -> None:
     """torchrun closes the rendezvous when a rank fails for good: a waiting pod sees only that."""
     assert begin_round(tmp_path) == 0
-    waiting = Agent(tmp_path, Watch(tmp_path, 1), 1)
+    waiting = Agent(tmp_path, ProcessMonitor(tmp_path, 1), 1)
     RankError.of(ValueError("no such carrier: 'ZZ'"), 1).save(tmp_path)
     assert waiting._apart(ConnectionError("the rendezvous is closed")) == 70
-    left = left_in(tmp_path)
+    left = read_report(tmp_path)
     assert left is not None
     assert (left.failure.kind, left.failure.rank, left.failure.retryable) == ("USER_EXCEPTION", 1, False)
     assert Failure.read(tmp_path).what == "ValueError: no such carrier: 'ZZ'"
@@ -404,7 +404,7 @@ def test_the_launcher_tells_whether_the_job_that_it_stopped_had_saved(
         save_and_leave({seconds})
     """
     with pytest.raises(error, match="stopped by SIGTERM"):
-        Local().run(job(tmp_path, SAVES + _dedented(body), grace_s=2 if seconds > 1 else 120))
+        LocalLauncher().run(job(tmp_path, SAVES + _dedented(body), grace_s=2 if seconds > 1 else 120))
     assert gone(pids(tmp_path))
     failure = Failure.read(tmp_path / "attempt-1")
     assert (failure.kind, failure.code) == ("PREEMPTED", 40 if error is Preempted else 41)
@@ -430,14 +430,16 @@ def test_what_the_dead_left_in_the_store_is_never_found_by_those_that_follow(tmp
     for value in ("1", "0"):
         place = tmp_path / value
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value} if value == "0" else {}
-        Local().run(job(place, _dedented(body) + COMPLETE, processes=1, restarts=1, env=env))
+        LocalLauncher().run(job(place, _dedented(body) + COMPLETE, processes=1, restarts=1, env=env))
         found[value] = (place / "notes" / "found-1").read_text()
     assert found == {"1": "False", "0": "True"}
 
 
 def test_a_pod_is_told_how_long_it_may_take_to_stop_and_how_often_to_start_again(tmp_path: Path) -> None:
     asked = job(tmp_path, "", grace_s=25, stall_s=90.0, restarts=2, claim="team", mount=str(tmp_path))
-    pod = manifests.make(asked, "pytorchjob")["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    pod = manifests.make_manifest(asked, "pytorchjob")["spec"]["pytorchReplicaSpecs"]["Master"]["template"][
+        "spec"
+    ]
     command = pod["containers"][0]["command"]
     split = command.index("--")
     assert command[4:split] == ["--grace-s=25", "--stall-s=90"]

@@ -51,7 +51,7 @@ def test_dry_run_of_an_invalid_job_is_an_input_error_and_creates_nothing(there: 
 
 
 def test_dry_run_of_a_valid_job_creates_nothing(there: Cluster, tmp_path: Path) -> None:
-    body = manifests.make(cluster_job(tmp_path), "pytorchjob")
+    body = manifests.make_manifest(cluster_job(tmp_path), "pytorchjob")
     api(there).validate(body)
     assert jobs(there) == []
     assert api(there).create(body)["metadata"]["uid"] == jobs(there)[0]["metadata"]["uid"]
@@ -95,7 +95,7 @@ def test_job_is_created_where_a_webhook_does_not_support_dry_runs(there: Cluster
 )
 def test_manifest_is_refused_for_what_no_server_rejects(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        manifests.make(asked(**change), "pytorchjob")
+        manifests.make_manifest(asked(**change), "pytorchjob")
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [

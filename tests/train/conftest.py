@@ -11,7 +11,7 @@ from tests.train.problems import ROWS, Outcome, flights, note_job, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.launch.job import Job, Result
-from trainwright.launch.local import Local
+from trainwright.launch.local import LocalLauncher
 from trainwright.train.group import Group, joined
 from trainwright.train.model import write_model
 
@@ -41,7 +41,7 @@ class Interrupted:
             (job.folder / place / "half.parquet").write_bytes(b"half of it")
         (job.folder / "half-written").touch()
         note_job(job.name, job.folder)
-        return Local().run(job)
+        return LocalLauncher().run(job)
 
 
 @pytest.fixture(scope="session")

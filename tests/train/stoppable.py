@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainwright.experiment import Training
+from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
+from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion, Job
-from trainwright.launch.pulse import STEPS, Pulse
-from trainwright.launch.ranks import reported_rank
 from trainwright.train.checkpoint import Checkpoints, committed
 from trainwright.train.checkpoint.tensors import tensors_of
 from trainwright.train.evaluation import Evaluation
@@ -195,7 +195,9 @@ def digest(state: State) -> str:
     return total.hexdigest()
 
 
-def ready(options: Options, folder: Path, home: Path, group: Group, stop: Stop, pulse: Pulse | None) -> Loop:
+def ready(
+    options: Options, folder: Path, home: Path, group: Group, stop: Stop, pulse: Heartbeat | None
+) -> Loop:
     """Prepare the training as product code does."""
     asked = Training(**SETTINGS | options.training)
     training = fitting_memory(asked, folder, group)
@@ -228,7 +230,7 @@ def main(folder: Path, options: Options, stop: Stop) -> None:
     """Train, and leave the digest of the last state."""
     torch.set_num_threads(1)
     guards = Training(**SETTINGS | options.training).guards
-    with joined(0, guards.collective_s) as group, Pulse(folder, group.rank, guards.stall_s) as pulse:
+    with joined(0, guards.collective_s) as group, Heartbeat(folder, group.rank, guards.stall_s) as pulse:
         loop = ready(options, folder, folder.parent.parent, group, stop, pulse)
         with memory_watched(loop.training, Training(**SETTINGS | options.training), group):
             fitted = loop.run()

@@ -22,7 +22,7 @@ from trainwright import tables
 from trainwright.errors import TransientError
 from trainwright.experiment import Mlp
 from trainwright.experiment.checkpoints import Checkpointing
-from trainwright.launch import causes
+from trainwright.launch.agent import rank_errors
 from trainwright.train.checkpoint import Checkpoints, committed
 from trainwright.train.checkpoint.agreement import Circle
 from trainwright.train.checkpoint.writing import Part
@@ -152,7 +152,7 @@ def test_a_machine_that_is_gone_is_what_may_pass_and_not_an_error_of_the_program
         "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.77.0.2]:42651: "
         "Connection timed out. This is typically caused by a remote worker hanging."
     )
-    cause = causes.understood(RuntimeError(said))
+    cause = rank_errors.classify(RuntimeError(said))
     assert isinstance(cause.error, TransientError)
     assert (cause.kind, cause.follows) == ("INFRASTRUCTURE", True)
 

@@ -6,9 +6,9 @@ import pytest
 
 from trainwright.errors import Diverged, Preempted, PreemptedUnsaved, TrainwrightError
 from trainwright.experiment import Tracking
-from trainwright.launch.attempt import next_attempt
+from trainwright.launch.agent.rank_errors import RankError
 from trainwright.launch.failure import Failure
-from trainwright.launch.ranks import RankError
+from trainwright.launch.job_directory import create_attempt
 from trainwright.train.curves import Curves
 from trainwright.train.loop import Step
 from trainwright.train.published import prefix_of
@@ -25,7 +25,7 @@ def shown(root: Path, folder: Path) -> tuple[str, str]:
 
 
 def test_the_card_of_the_launcher_is_shown_with_the_curves_of_the_latest_attempt(tmp_path: Path) -> None:
-    first, second, third = (next_attempt(tmp_path) for _ in range(3))
+    first, second, third = (create_attempt(tmp_path) for _ in range(3))
     (first / PAGE).write_text("first")
     (second / PAGE).write_text("second")
     (tmp_path / Failure.CARD).write_text("### HOST_OOM")
@@ -33,7 +33,7 @@ def test_the_card_of_the_launcher_is_shown_with_the_curves_of_the_latest_attempt
 
 
 def test_without_a_launchers_card_the_error_of_the_process_makes_one(tmp_path: Path) -> None:
-    folder = next_attempt(tmp_path)
+    folder = create_attempt(tmp_path)
     RankError.of(ERROR, 1).save(folder)
     summary, page = shown(tmp_path, folder)
     assert "NAN" in summary
@@ -42,7 +42,7 @@ def test_without_a_launchers_card_the_error_of_the_process_makes_one(tmp_path: P
 
 
 def test_an_error_before_any_attempt_is_shown_too(tmp_path: Path) -> None:
-    summary, _ = shown(tmp_path, next_attempt(tmp_path))
+    summary, _ = shown(tmp_path, create_attempt(tmp_path))
     assert summary.startswith("### Diverged\n")
     assert "3 \\| nan" in summary
     assert "Lower the rate" in summary
@@ -50,7 +50,7 @@ def test_an_error_before_any_attempt_is_shown_too(tmp_path: Path) -> None:
 
 def fail(root: Path, keep: str) -> Path:
     """Fail a training at its first step, and return the attempt's folder."""
-    folder = next_attempt(root)
+    folder = create_attempt(root)
     with pytest.raises(Diverged, match="nan"):
         _diverge(Curves(folder, root, Tracking(), None, leads=True, keep=keep))
     return folder
@@ -79,7 +79,7 @@ def test_preempted_training_draws_its_page_and_publishes_nothing(
     error: TrainwrightError, tmp_path: Path
 ) -> None:
     """The grace period is for the checkpoint, and the next attempt resumes the training."""
-    folder = next_attempt(tmp_path / "home")
+    folder = create_attempt(tmp_path / "home")
     keep = str(tmp_path / "store" / "report-of-failed")
     with (
         pytest.raises(type(error)),

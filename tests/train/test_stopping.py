@@ -31,10 +31,10 @@ from tests.train.stoppable import (
 )
 from trainwright.errors import Diverged, Hang, Preempted, PreemptedUnsaved
 from trainwright.experiment import Training
+from trainwright.launch.agent.rank_errors import RankError, rounds
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Result
-from trainwright.launch.local import Local
-from trainwright.launch.ranks import RankError, rounds
+from trainwright.launch.local import LocalLauncher
 from trainwright.train.checkpoint import Manifest, committed
 from trainwright.train.group import Group
 from trainwright.train.loop import Step
@@ -90,12 +90,12 @@ def test_a_training_that_is_stopped_and_a_training_that_loses_a_process_end_like
     signals = [[first, 1, signal.SIGTERM], [second, 0, signal.SIGKILL]]
     options = Options(training=WATCHING, signals=signals)
     with pytest.raises(Preempted, match=f"stopped after step {first + 1} of 60, which is saved") as caught:
-        Local().run(job(tmp_path, options, restarts=1))
+        LocalLauncher().run(job(tmp_path, options, restarts=1))
     assert caught.value.code == 40
     assert steps_saved(tmp_path)[0] == first + 1, "no step is lost"
     failure = Failure.read(tmp_path / "attempts" / "0001")
     assert (failure.kind, failure.code, failure.retryable) == ("PREEMPTED", 40, True)
-    result = Local().run(job(tmp_path, options, restarts=1))
+    result = LocalLauncher().run(job(tmp_path, options, restarts=1))
     ends = [[entry.what for entry in entries] for entries in rounds(result.folder)]
     assert ends[0][0] == "rank 0 was killed by SIGKILL"
     assert (tmp_path / "sent-1").read_text() == str(second)
@@ -119,7 +119,7 @@ def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_be
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(PreemptedUnsaved, match="stopped by SIGTERM") as caught:
-        Local().run(asked)
+        LocalLauncher().run(asked)
     thread.join()
     assert caught.value.code == 41
     again = undisturbed_in(tmp_path)
@@ -131,7 +131,7 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
     settings = {"checkpoints": {"every_steps": 5}}
     asked = job(tmp_path, Options(poison=bad, slow=1, training=settings), restarts=3)
     with pytest.raises(Diverged, match="the loss is not finite at step 11, epoch 1") as caught:
-        Local().run(asked)
+        LocalLauncher().run(asked)
     assert caught.value.code == 30
     failure = Failure.read(asked.folder)
     assert (failure.kind, failure.code) == ("NAN_LOSS", 30)
@@ -170,7 +170,7 @@ def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: 
     )
     asked = job(tmp_path, options, stall_s=8)
     with pytest.raises(Hang, match=r"no step for 8 s: .* rank 1 at step \d, stopped") as caught:
-        Local().run(asked)
+        LocalLauncher().run(asked)
     assert caught.value.code == 31
     stacks = [(asked.folder / "stacks" / f"rank-{rank}.txt").read_text() for rank in (0, 1)]
     assert "step.py" in stacks[0], "this one waits in its step"
@@ -183,7 +183,7 @@ def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_wait
     options = Options(training={"guards": {"stall_s": 600, "collective_s": 10}}, frozen=20)
     asked = job(tmp_path, options, stall_s=600)
     with pytest.raises(Hang, match="waited in vain for another process") as caught:
-        Local().run(asked)
+        LocalLauncher().run(asked)
     assert caught.value.code == 31
     failure = Failure.read(asked.folder)
     assert (failure.kind, failure.code, failure.retryable) == ("NCCL_TIMEOUT", 31, True)
@@ -197,7 +197,7 @@ def test_a_gpu_out_of_memory_is_tried_once_more_with_half_the_micro_batch_if_tha
 ) -> None:
     settings = {"guards": {"halve_micro_batch": True}}
     asked = job(tmp_path, Options(greedy=10, training=settings), restarts=3)
-    result = Local().run(asked)
+    result = LocalLauncher().run(asked)
     ends = [entries[0].kind if entries else "" for entries in rounds(result.folder)]
     assert ends == ["CUDA_OOM", ""]
 

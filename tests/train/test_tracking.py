@@ -13,7 +13,7 @@ from tests.train.problems import Outcome, run
 from trainwright.artifacts import Progress
 from trainwright.documents import digest_file
 from trainwright.experiment import Tracking
-from trainwright.launch.local import Local
+from trainwright.launch.local import LocalLauncher
 from trainwright.tracking.__main__ import replay
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.curves import Curves
@@ -130,7 +130,7 @@ def test_progress_names_the_step_of_the_newest_checkpoint(training_set: Path, tm
     shared, settings = tmp_path / "shared", {"epochs": 2, "checkpoints": {"every_steps": 1}}
     shared.mkdir()
     resources = {**ALONE, "launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
-    run(training_set, tmp_path / "out", Local(), training=settings, resources=resources)
+    run(training_set, tmp_path / "out", LocalLauncher(), training=settings, resources=resources)
     (path,) = shared.rglob("progress.json")
     progress = Progress.read(path)
     assert progress.step == progress.total, "written before the last checkpoint is"

@@ -15,7 +15,7 @@ _BY_CODE = {kind.code: kind for kind in TrainwrightError.__subclasses__()}
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureClass:
     """A class of failures.
 
     Attributes:
@@ -36,122 +36,122 @@ class Kind:
 _MEMORY = "Give it more memory (resources.memory_gib), or use fewer processes a node or a smaller batch."
 _LOOK = "Look at the log of that process; the first error in it is the cause."
 
-KINDS: dict[str, Kind] = {
-    "HOST_OOM": Kind("ran out of main memory", "user", False, 10, _MEMORY),
-    "CUDA_OOM": Kind(
+FAILURE_CLASSES: dict[str, FailureClass] = {
+    "HOST_OOM": FailureClass("ran out of main memory", "user", False, 10, _MEMORY),
+    "CUDA_OOM": FailureClass(
         "ran out of GPU memory",
         "user",
         False,
         10,
         "Use a smaller micro-batch and accumulate gradients, or a GPU with more memory.",
     ),
-    "NAN_LOSS": Kind(
+    "NAN_LOSS": FailureClass(
         "met a loss or a gradient that is not finite",
         "user",
         False,
         30,
         "Lower the learning rate; if that does not help, look for extreme values in the inputs.",
     ),
-    "DIVERGED": Kind(
+    "DIVERGED": FailureClass(
         "saw its loss run away",
         "user",
         False,
         30,
         "Lower the learning rate, warm it up longer, or clip the gradients.",
     ),
-    "NCCL_TIMEOUT": Kind(
+    "NCCL_TIMEOUT": FailureClass(
         "waited in vain for a collective operation",
         "infrastructure",
         True,
         31,
         "One rank did not arrive: look at which one did least. If it stays on one node, take that node out.",
     ),
-    "HANG": Kind(
+    "HANG": FailureClass(
         "stopped making steps",
         "infrastructure",
         True,
         31,
         "Look at the stack that its watchdog wrote into the log, and at what reads the data.",
     ),
-    "PREEMPTED": Kind(
+    "PREEMPTED": FailureClass(
         "was stopped from outside",
         "preemption",
         True,
         41,
         "Nothing is wrong with the job: it goes on from its last checkpoint. Save more often to lose less.",
     ),
-    "EVICTED_DISK": Kind(
+    "EVICTED_DISK": FailureClass(
         "was taken off a node whose disk was full",
         "infrastructure",
         True,
         21,
         "Write less to local disks, or ask for ephemeral storage so that the node has room.",
     ),
-    "IMAGE_PULL": Kind(
+    "IMAGE_PULL": FailureClass(
         "could not get its image",
         "user",
         False,
         21,
         "Look at the image's name and digest, and whether the service account may pull from that registry.",
     ),
-    "UNSCHEDULABLE": Kind(
+    "UNSCHEDULABLE": FailureClass(
         "found no node with room for it",
         "infrastructure",
         False,
         21,
         "Ask for less, tolerate the nodes' taints, or wait until nodes are free.",
     ),
-    "QUOTA_WAIT": Kind(
+    "QUOTA_WAIT": FailureClass(
         "was not admitted by its queue",
         "infrastructure",
         False,
         21,
         "Wait for the queue, ask for less, use another queue, or have its quota raised.",
     ),
-    "CONFIG": Kind(
+    "CONFIG": FailureClass(
         "cannot run as it is asked for",
         "user",
         False,
         10,
         "Correct the specification; Kubernetes' own words are in the evidence.",
     ),
-    "USER_EXCEPTION": Kind("ended with an error of the program", "user", False, 70, _LOOK),
-    "STUCK": Kind(
+    "USER_EXCEPTION": FailureClass("ended with an error of the program", "user", False, 70, _LOOK),
+    "STUCK": FailureClass(
         "made no progress within its limit",
         "infrastructure",
         True,
         31,
         "Its log shows where it stood. If steps are that slow, allow more time between two of them.",
     ),
-    "DEADLINE": Kind(
+    "DEADLINE": FailureClass(
         "did not end within its time",
         "user",
         False,
         31,
         "If it was still getting on, allow more time; if not, its log shows where it stood.",
     ),
-    "NODE_GPU": Kind(
+    "NODE_GPU": FailureClass(
         "met a broken GPU",
         "infrastructure",
         True,
         21,
         "Have the node drained and looked at; the next attempt should run elsewhere.",
     ),
-    "INFRASTRUCTURE": Kind(
+    "INFRASTRUCTURE": FailureClass(
         "lost its node, its network or something it stands on",
         "infrastructure",
         True,
         21,
         "Run the step again; if it comes back, look at the node and the network between the pods.",
     ),
-    "DELETED": Kind(
+    "DELETED": FailureClass(
         "was deleted by someone else",
         "user",
         False,
         21,
         "Ask who deleted it, then run the step again.",
     ),
-    "UNKNOWN": Kind(
+    "UNKNOWN": FailureClass(
         "ended, and nothing that was seen says why",
         "user",
         False,
@@ -159,7 +159,7 @@ KINDS: dict[str, Kind] = {
         "Look at the logs of its pods; what was seen is listed as evidence.",
     ),
 }
-CLASSES = tuple(KINDS)
+FAILURE_KINDS = tuple(FAILURE_CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +203,8 @@ class Failure(Document):
             InputError: The class, the budget, the code or the loss is not one that there can be.
         """
         wrong = []
-        if self.kind not in KINDS:
-            wrong.append(f"kind {self.kind!r} is not one of {', '.join(CLASSES)}")
+        if self.kind not in FAILURE_CLASSES:
+            wrong.append(f"kind {self.kind!r} is not one of {', '.join(FAILURE_KINDS)}")
         if self.budget not in BUDGETS:
             wrong.append(f"budget {self.budget!r} is not one of {', '.join(BUDGETS)}")
         if self.code not in _BY_CODE:
@@ -232,7 +232,7 @@ class Failure(Document):
         lost_gpu_s: float = 0.0,
     ) -> "Failure":
         """Make a failure of a class, with what the class says wherever nothing else is said."""
-        usual = KINDS.get(kind, KINDS["UNKNOWN"])
+        usual = FAILURE_CLASSES.get(kind, FAILURE_CLASSES["UNKNOWN"])
         return cls(
             kind=kind,
             budget=budget or usual.budget,
@@ -276,7 +276,7 @@ class Failure(Document):
         )
         shown = "".join(_item(entry) for entry in self.evidence)
         seen = f"\nWhat shows it:\n\n{shown}" if shown else ""
-        head = f"### {escape(self.kind)}: the job {KINDS[self.kind].meaning}\n\n"
+        head = f"### {escape(self.kind)}: the job {FAILURE_CLASSES[self.kind].meaning}\n\n"
         return f"{head}{table(('', ''), rows)}{seen}\nNext: {escape(self.advice)}\n"
 
 

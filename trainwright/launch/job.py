@@ -8,10 +8,10 @@ from typing import ClassVar, Protocol
 
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
-from trainwright.launch import words
+from trainwright.launch import kubernetes_names
 from trainwright.launch.placement import Placement
 
-FOLDER = "{folder}"
+FOLDER_PLACEHOLDER = "{folder}"
 """Stands for the attempt's folder in a job's program."""
 
 _NCCL = {
@@ -74,7 +74,7 @@ class Budget:
     infrastructure: int = 3
     user: int = 0
 
-    def wrong(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Say which limits are below 0."""
         limits = dataclasses.asdict(self)
         return [f"{name} is {limit}, must be at least 0" for name, limit in limits.items() if limit < 0]
@@ -138,8 +138,8 @@ class Job:
             InputError: Any value is out of range; all are named.
         """
         wrong = [*self._amounts(), *self._names()]
-        wrong += [f"budget.{problem}" for problem in self.budget.wrong()]
-        wrong += [f"placement.{problem}" for problem in self.placement.wrong()]
+        wrong += [f"budget.{problem}" for problem in self.budget.problems()]
+        wrong += [f"placement.{problem}" for problem in self.placement.problems()]
         if wrong:
             raise InputError("; ".join(wrong), where=f"job of {self.task}")
 
@@ -170,9 +170,9 @@ class Job:
         if not self.folder.is_absolute():
             wrong.append(f"folder {self.folder} is not absolute")
         for name in sorted(self.env):
-            if not words.is_variable(name):
+            if not kubernetes_names.is_variable(name):
                 wrong.append(f"env {name!r} is not the name of a variable")
-            elif words.OPERATOR.fullmatch(name):
+            elif kubernetes_names.RESERVED_BY_OPERATOR.fullmatch(name):
                 wrong.append(f"env {name} is set by the operator or by torchrun")
         given = {variable.name for variable in self.placement.env_from_secrets}
         wrong += [
@@ -226,7 +226,7 @@ class Job:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The program with the attempt's folder put in."""
-        return tuple(part.replace(FOLDER, str(self.folder)) for part in self.program)
+        return tuple(part.replace(FOLDER_PLACEHOLDER, str(self.folder)) for part in self.program)
 
 
 @dataclass(frozen=True, kw_only=True)

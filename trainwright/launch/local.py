@@ -20,9 +20,9 @@ from trainwright.errors import (
     TrainwrightError,
 )
 from trainwright.launch import signals
+from trainwright.launch.agent.rank_errors import describe_progress, first_error
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result, completed
-from trainwright.launch.ranks import describe, first_error
 
 _RENDEZVOUS = ("PET_", "MASTER_", "TORCHELASTIC_")
 _RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
@@ -48,7 +48,7 @@ def sibling_python(toolchain: str) -> Path:
     return path
 
 
-class Local:
+class LocalLauncher:
     """Runs a job under torchrun on this machine.
 
     Args:
@@ -78,9 +78,9 @@ class Local:
                 hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
             )
         python = self._python or sibling_python("torch")
-        with signals.kept() as received, _started(python, job) as process:
+        with signals.collect_signals() as received, _running_agent(python, job) as process:
             code = _wait(process, job, received)
-        return Result(folder=job.folder, completion=_judge(code, job), launcher=self.name)
+        return Result(folder=job.folder, completion=_completion(code, job), launcher=self.name)
 
 
 def _command(python: Path, job: Job) -> list[str]:
@@ -100,7 +100,7 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 @contextmanager
-def _started(python: Path, job: Job) -> Iterator[subprocess.Popen[bytes]]:
+def _running_agent(python: Path, job: Job) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job's agent in a process group of its own; whatever happens, leave no process of it.
 
     The pipe to its standard input is the tether: it closes even when this process is killed.
@@ -142,7 +142,7 @@ def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> in
             return process.wait(min(0.2, max(end - time.monotonic(), 0.001)))
         except subprocess.TimeoutExpired:
             if time.monotonic() >= end:
-                state = describe(job.folder) or "training had not begun"
+                state = describe_progress(job.folder) or "training had not begun"
                 raise Hang(
                     f"the job did not end within {job.timeout_s:,} s: {state}",
                     where="resources.timeout_s",
@@ -154,20 +154,20 @@ def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> in
     name, first = signal.Signals(received[0]).name, first_error(job.folder)
     if code == Preempted.code and first:
         raise Preempted(f"stopped by {name}; {first.what}", hint="Run the step again: it goes on from there.")
-    raise PreemptedUnsaved(f"stopped by {name}; {describe(job.folder) or 'training had not begun'}")
+    raise PreemptedUnsaved(f"stopped by {name}; {describe_progress(job.folder) or 'training had not begun'}")
 
 
-def _judge(code: int, job: Job) -> Completion:
+def _completion(code: int, job: Job) -> Completion:
     """Return the completion marker, or raise why there is none."""
     completion = completed(job.folder, job.attempt)
     if code == 0 and completion:
         return completion
     if first := first_error(job.folder):
         raise first.to_error()
-    raise _unexplained(code, job)
+    raise _unexplained_error(code, job)
 
 
-def _unexplained(code: int, job: Job) -> TrainwrightError:
+def _unexplained_error(code: int, job: Job) -> TrainwrightError:
     what = f"the job ended with exit code {code} and no process left an error"
     if (job.folder / Failure.FILE).exists():
         what = Failure.read(job.folder).what

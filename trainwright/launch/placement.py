@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainwright.launch import words
+from trainwright.launch import kubernetes_names
 
 OURS = ("app.kubernetes.io/", "kubernetes.io/", "trainwright/", "training.kubeflow.org/", "kueue.x-k8s.io/")
 """Prefixes of labels that mean something to this library, the operator or the queue."""
@@ -34,19 +34,19 @@ class Toleration:
     effect: str = ""
     seconds: int | None = None
 
-    def wrong(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Say what the API would refuse, or take and never match."""
         if self.operator not in _OPERATORS:
             yield f"operator {self.operator!r} is not one of {', '.join(_OPERATORS)}"
         if self.effect not in _EFFECTS:
             yield f"effect {self.effect!r} is not one of {', '.join(_EFFECTS[1:])}"
-        if self.key and not words.is_key(self.key):
+        if self.key and not kubernetes_names.is_key(self.key):
             yield f"key {self.key!r} is not the key of a taint"
         if not self.key and self.operator != "Exists":
             yield "without a key, operator has to be Exists"
         if self.operator == "Exists" and self.value:
             yield f"operator Exists takes no value, and value is {self.value!r}"
-        if not words.is_label(self.value):
+        if not kubernetes_names.is_label(self.value):
             yield f"value {self.value!r} is not the value of a taint"
         if self.seconds is not None and (self.effect != "NoExecute" or self.seconds < 0):
             yield f"seconds {self.seconds} needs effect NoExecute, and to be at least 0"
@@ -74,13 +74,15 @@ class Volume:
     sub_path: str = ""
     optional: bool = False
 
-    def wrong(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Say what the API would refuse."""
         named = [name for name in (self.claim, self.secret, self.config) if name]
         if len(named) != 1:
             yield f"{self.path} has {len(named)} of claim, secret, config; it takes exactly 1"
         yield from (
-            f"{name!r} is not the name of an object" for name in named if not words.is_subdomain(name)
+            f"{name!r} is not the name of an object"
+            for name in named
+            if not kubernetes_names.is_subdomain(name)
         )
         if not self.path.startswith("/") or ":" in self.path or self.path == "/":
             yield f"path {self.path!r} is not an absolute path that can be mounted at"
@@ -106,18 +108,18 @@ class SecretVariable:
     config: str = ""
     optional: bool = False
 
-    def wrong(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Say what the API would refuse, or what would change the job itself."""
-        if not words.is_variable(self.name):
+        if not kubernetes_names.is_variable(self.name):
             yield f"{self.name!r} is not the name of a variable"
-        if words.RESERVED.fullmatch(self.name):
+        if kubernetes_names.RESERVED.fullmatch(self.name):
             yield f"{self.name} is set by the operator, torchrun or the launcher"
         if bool(self.secret) == bool(self.config):
             yield f"{self.name} names secret {self.secret!r} and config {self.config!r}; it takes exactly 1"
-        elif not words.is_subdomain(self.secret or self.config):
+        elif not kubernetes_names.is_subdomain(self.secret or self.config):
             kind = "Secret" if self.secret else "ConfigMap"
             yield f"{kind.lower()} {self.secret or self.config!r} is not the name of a {kind}"
-        if not words.is_file(self.key):
+        if not kubernetes_names.is_config_key(self.key):
             yield f"key {self.key!r} is not a key of a Secret or a ConfigMap"
 
 
@@ -223,7 +225,7 @@ class Placement:
         key, _, value = self.spot_label.partition("=")
         return (*self.tolerations, Toleration(key=key, value=value, effect="NoSchedule"))
 
-    def wrong(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Say everything that the API would refuse, or take and not do."""
         yield from _names(self)
         yield from _labels(self)
@@ -236,7 +238,7 @@ class Placement:
         }
         for name, entries in parts.items():
             for index, entry in enumerate(entries):
-                yield from (f"{name}.{index}: {problem}" for problem in entry.wrong())
+                yield from (f"{name}.{index}: {problem}" for problem in entry.problems())
         yield from _twice("volumes", [volume.path for volume in self.volumes])
         yield from _twice("env_from_secrets", [variable.name for variable in self.env_from_secrets])
         if self.max_exec_time_s is not None and self.max_exec_time_s < 1:
@@ -257,16 +259,16 @@ def _names(placement: Placement) -> Iterator[str]:
     given = {name: getattr(placement, name) for name in names}
     given |= {f"image_pull_secrets.{index}": name for index, name in enumerate(placement.image_pull_secrets)}
     for where, name in given.items():
-        if (name or "." in where) and not words.is_subdomain(name):
+        if (name or "." in where) and not kubernetes_names.is_subdomain(name):
             yield f"{where} {name!r} is not the name of an object: small letters, digits, - and ."
 
 
 def _labels(placement: Placement) -> Iterator[str]:
     for where, labels in (("labels", placement.labels), ("node_selector", placement.selector)):
         for key, value in labels.items():
-            if not words.is_key(key):
+            if not kubernetes_names.is_key(key):
                 yield f"{where}: {key!r} is not the key of a label"
-            if not words.is_label(value):
+            if not kubernetes_names.is_label(value):
                 yield (
                     f"{where}.{key} {value!r} is not the value of a label: at most 63 letters, digits, "
                     "-, _ and ., a letter or digit at both ends"
@@ -277,7 +279,7 @@ def _labels(placement: Placement) -> Iterator[str]:
 def _topology(placement: Placement) -> Iterator[str]:
     levels = {name: getattr(placement, name) for name in ("required_topology", "preferred_topology")}
     for name, level in levels.items():
-        if level and not words.is_key(level):
+        if level and not kubernetes_names.is_key(level):
             yield f"{name} {level!r} is not the key of a label"
     if all(levels.values()):
         yield "required_topology and preferred_topology exclude one another"
@@ -287,7 +289,7 @@ def _topology(placement: Placement) -> Iterator[str]:
 
 def _devices(placement: Placement) -> Iterator[str]:
     for name, count in placement.devices.items():
-        if "/" not in name or not words.is_key(name):
+        if "/" not in name or not kubernetes_names.is_key(name):
             yield f"devices {name!r} is not the name of an extended resource, such as rdma/ib"
         elif name == GPU:
             yield f"devices.{name} belongs into gpus"

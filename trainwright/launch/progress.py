@@ -6,7 +6,7 @@ from trainwright.artifacts import Progress
 from trainwright.errors import InputError
 
 
-def read(folder: Path) -> Progress | None:
+def read_progress(folder: Path) -> Progress | None:
     """Return where an attempt stands; nothing if it has not begun, or its file cannot be read now."""
     try:
         return Progress.read(folder)
@@ -14,7 +14,7 @@ def read(folder: Path) -> Progress | None:
         return None
 
 
-def line(progress: Progress) -> str:
+def progress_line(progress: Progress) -> str:
     """Say it: step of steps, percent, epoch, loss, speed, use of the GPUs, and the time that is left."""
     gpu = progress.metrics.get("gpu_use")
     return (

@@ -25,15 +25,15 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def kept() -> Iterator[list[int]]:
+def collect_signals() -> Iterator[list[int]]:
     """Collect the signals that come; the caller looks now and then."""
     received: list[int] = []
-    with _handled(received.append):
+    with _handlers(received.append):
         yield received
 
 
 @contextmanager
-def raised() -> Iterator[None]:
+def raise_on_signal() -> Iterator[None]:
     """Raise :class:`Stopped` at once, wherever the main thread is, when the first signal comes."""
     received: list[int] = []
 
@@ -42,12 +42,12 @@ def raised() -> Iterator[None]:
         if len(received) == 1:
             raise Stopped(number)
 
-    with _handled(stop):
+    with _handlers(stop):
         yield
 
 
 @contextmanager
-def _handled(react: Callable[[int], None]) -> Iterator[None]:
+def _handlers(react: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

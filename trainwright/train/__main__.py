@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.experiment import LanguageModel, Training, read_network
+from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion
-from trainwright.launch.ranks import reported_rank
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
 from trainwright.tracking.history import TrackingDestination

@@ -15,7 +15,7 @@ from typing import Self
 from trainwright.artifacts import Progress
 from trainwright.errors import Preempted, PreemptedUnsaved
 from trainwright.experiment import Tracking
-from trainwright.launch.progress import line
+from trainwright.launch.progress import progress_line
 from trainwright.tracking.history import (
     HISTORY_FILE,
     HistoryWriter,
@@ -177,7 +177,7 @@ class Curves:
             progress.write(self._folder)
         except OSError as error:  # whether a training on a full disk can go on, its checkpoints say
             sys.stderr.write(f"the progress file could not be written: {error}\n")
-        sys.stderr.write(f"{line(progress)}\n")
+        sys.stderr.write(f"{progress_line(progress)}\n")
 
 
 def _spent_s(history: Path) -> float:

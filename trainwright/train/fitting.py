@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainwright.experiment.checkpoints import Checkpointing
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.train.architectures import Architecture, Inputs
 from trainwright.train.architectures.imported import build, origin
 from trainwright.train.checkpoint import Checkpoints
@@ -68,7 +68,7 @@ def fit_network(
         freed_memory_kept() if group.device.type == "cpu" else nullcontext(),
         memory_watched(training, given.training, group),
         Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
-        Pulse(given.folder, group.rank, training.guards.stall_s) as pulse,
+        Heartbeat(given.folder, group.rank, training.guards.stall_s) as pulse,
     ):
         keeper = _keeper(given, order)
         given.curves.committed = lambda: keeper.figures.committed

@@ -11,7 +11,13 @@ from typing import Any
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
 from trainwright.experiment import Resources
-from trainwright.launch.attempt import newest_attempt, next_attempt, numbered_folder, others, remove_state
+from trainwright.launch.job_directory import (
+    create_attempt,
+    locked_attempt,
+    newest_attempt,
+    remove_checkpoints,
+    sibling_directories,
+)
 from trainwright.train.specification import Specification, differences
 
 _SHOWN = 5
@@ -44,7 +50,7 @@ def next_folder(
         home = model.absolute().with_name(f".{model.name}.job-{name}")
         _say_what_differs(home, told)
         _make(home)
-        with numbered_folder(home) as folder:
+        with locked_attempt(home) as folder:
             yield folder
         return
     if not Path(resources.mount).is_dir():
@@ -55,15 +61,15 @@ def next_folder(
         )
     home = Path(resources.mount) / "trainwright" / "jobs" / name
     _make(home)
-    yield next_attempt(home)
-    remove_state(home)
+    yield create_attempt(home)
+    remove_checkpoints(home)
 
 
 def _say_what_differs(home: Path, told: Mapping[str, Any]) -> None:
     """Say why a training starts afresh where one was begun and not finished: nobody should have to guess."""
     if home.exists():
         return
-    for other in others(home):
+    for other in sibling_directories(home):
         folder = newest_attempt(other)
         if folder and (folder / Specification.FILE).exists():
             changes = differences(Specification.read(folder).pinned, told) or ["run is another"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainwright.errors import InputError
 from trainwright.experiment import Resources
-from trainwright.launch import words
+from trainwright.launch import kubernetes_names
 
 _GPU = "nvidia.com/gpu"
 _GIB = 1024.0**3
@@ -68,7 +68,7 @@ def _amounts(resources: Resources, given: Mapping[str, Any], data: dict[str, Any
     amounts = {**(given.get("requests") or {}), **(given.get("limits") or {})}
     for name, amount in amounts.items():
         try:
-            number = words.amount_of(str(amount))
+            number = kubernetes_names.amount_of(str(amount))
         except ValueError as error:
             wrong.append(f"{name}: {error}")
             continue
@@ -154,7 +154,7 @@ def _variables(
         name, source = entry["name"], entry.get("valueFrom") or {}
         if _OF_THE_PLATFORM.fullmatch(name):
             continue
-        if words.RESERVED.fullmatch(name):
+        if kubernetes_names.RESERVED.fullmatch(name):
             wrong.append(f"variable {name} is set by the operator, torchrun or the launcher")
             continue
         if reference := source.get("secretKeyRef") or source.get("configMapKeyRef"):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trainwright.errors import Preempted
 from trainwright.experiment import Training
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.train.evidence import Witness, nobody
 from trainwright.train.group import Group, limit_exchanges
 from trainwright.train.guards import EarlyStop, Guard, Seen, keep_left_out, left_out
@@ -123,7 +123,7 @@ class Loop:
     asked_to_stop: Callable[[], bool] = lambda: False
     evaluate: Callable[[], float | None] | None = None
     witness: Witness = nobody
-    pulse: Pulse | None = None
+    pulse: Heartbeat | None = None
 
     def __post_init__(self) -> None:
         """Set up what judges the steps."""

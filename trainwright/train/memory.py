@@ -10,7 +10,7 @@ from torch import distributed
 
 from trainwright.errors import InputError
 from trainwright.experiment import Training
-from trainwright.launch.ranks import rounds
+from trainwright.launch.agent.rank_errors import rounds
 from trainwright.train.degrees import degrees
 from trainwright.train.group import Group
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
 from trainwright.experiment import FeatureTokenizer, Imported, Mlp, Tabular, Trees
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_predictions
 from trainwright.serving.program import Program, RowScorer
@@ -92,7 +92,7 @@ def train_on_rows(given: Given, network: Mlp | FeatureTokenizer | Imported | Tre
 
         prepared = _prepared(given, source, network.encoding)
         wait_for_all(given.group)
-        with Pulse(given.folder, given.group.rank, training.guards.stall_s) as pulse:
+        with Heartbeat(given.folder, given.group.rank, training.guards.stall_s) as pulse:
             trees = train_trees(prepared, network, [given.curves, Beating(pulse)], given.stop.asked)
         return FinishedRows(given, trees.fitted, prepared.outputs, replace(trees, config=given.config))
     architecture = make(network)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Network, Training, Trees
-from trainwright.launch.diagnosis.redaction import holds_secret
+from trainwright.launch.redaction import holds_secret
 from trainwright.storage.uris import remote
 from trainwright.train.degrees import check_division
 

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 from trainwright.errors import TrainwrightError
-from trainwright.launch import attempt
-from trainwright.launch.diagnosis import left_in
+from trainwright.launch import job_directory
+from trainwright.launch.diagnosis.reports import read_report
 from trainwright.launch.failure import Failure
 from trainwright.report import markdown
 from trainwright.train.published import address_of
@@ -33,8 +33,8 @@ def show_failure(error: TrainwrightError, folder: Path, summary: Path, report: P
         summary: Where the Markdown is to appear.
         report: Where the page is to appear.
     """
-    home = attempt.home_of(folder)
-    attempts = attempt.folders(home)[::-1] if home else [folder]
+    home = job_directory.job_directory_of(folder)
+    attempts = job_directory.attempts(home)[::-1] if home else [folder]
     shown = next((path for path in attempts if (path / PAGE).exists()), folder)
     show_page(shown, report)
     if uri := address_of(shown):
@@ -48,7 +48,7 @@ def _card(error: TrainwrightError, folder: Path, home: Path | None) -> str:
     for place in (home, folder):
         if place and (place / Failure.CARD).exists():
             return (place / Failure.CARD).read_text()
-    if told := left_in(folder):
+    if told := read_report(folder):
         return told.failure.card()
     rows = [(name, said) for name, said in (("where", error.where), ("next", error.hint)) if said]
     table = f"\n\n{markdown.table(['', ''], rows)}" if rows else ""

@@ -12,9 +12,9 @@ from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import InputError, InternalError, TrainwrightError
 from trainwright.experiment import Network, Resources, Tracking, Training, read_network
-from trainwright.launch import choice
-from trainwright.launch.attempt import publish
-from trainwright.launch.job import FOLDER, Budget, Job, JobReference, Launcher, Result
+from trainwright.launch import launcher
+from trainwright.launch.job import FOLDER_PLACEHOLDER, Budget, Job, JobReference, Launcher, Result
+from trainwright.launch.job_directory import publish
 from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 from trainwright.report import markdown
 from trainwright.tracking.history import TrackingDestination, kfp_destination
@@ -161,7 +161,7 @@ def _parse(request: Request) -> _Plan:
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
     inherited = inherit(resources, request.step)
-    chosen = choice.resolve(resources.launcher)
+    chosen = launcher.resolve_launcher(resources.launcher)
     return _Plan(request, network, training, inherited.resources, chosen, inherited.env)
 
 
@@ -206,7 +206,7 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
         run=request.run,
         task="train",
         image=request.image,
-        program=("-m", "trainwright.train", f"{FOLDER}/{Specification.FILE}"),
+        program=("-m", "trainwright.train", f"{FOLDER_PLACEHOLDER}/{Specification.FILE}"),
         folder=folder,
         specification=digest_text(canonical(plan.told)),
         nodes=resources.nodes,
@@ -230,7 +230,9 @@ def _prepare(plan: _Plan, folder: Path) -> Job:
 def _launcher(plan: _Plan) -> Launcher:
     """Make the launcher, with the limits that it keeps by itself."""
     asked, workflow = plan.resources, plan.request.workflow
-    return choice.make(plan.launcher, workflow=workflow, outage_s=asked.outage_s, pending_s=asked.pending_s)
+    return launcher.create_launcher(
+        plan.launcher, workflow=workflow, outage_s=asked.outage_s, pending_s=asked.pending_s
+    )
 
 
 def _placement(resources: Resources) -> Placement:

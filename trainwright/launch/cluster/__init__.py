@@ -1,5 +1,1 @@
-"""Runs a job on a Kubernetes cluster: one job whatever replies are lost, the truth about it, no orphans."""
-
-from trainwright.launch.cluster.launcher import ClusterLauncher, Settings
-
-__all__ = ["ClusterLauncher", "Settings"]
+"""The launcher for Kubernetes: submits a job, monitors it, diagnoses its end, retries it and deletes it."""

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainwright.errors import TrainwrightError, TransientError
-from trainwright.launch.cluster.answers import Absent, Conflict, Invalid, Passing
 from trainwright.launch.cluster.api import Api, Object
+from trainwright.launch.cluster.responses import ApiConflict, ApiInvalid, ApiNotFound, ApiUnavailable
 from trainwright.launch.manifests.annotations import LEASE_UNTIL, OUTAGE_S
 from trainwright.retries import Backoff, RetryPolicy
 
@@ -24,10 +24,10 @@ HOLDER = "trainwright/holder"
 """Annotation: the launcher that looks after the job."""
 
 LEASE_S, RENEW_S = 180.0, 60.0
-_LATE = TransientError("the lease is renewed late")
+_LATE_RENEWAL = TransientError("the lease is renewed late")
 
 
-class Outdone(Exception):
+class LeaseLost(Exception):
     """Another launcher has taken the job over."""
 
 
@@ -36,7 +36,7 @@ def new_holder() -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(6)}"
 
 
-def annotations(holder: str, api: Api) -> dict[str, str]:
+def lease_annotations(holder: str, api: Api) -> dict[str, str]:
     """Return what a job says that is looked after from now on.
 
     Args:
@@ -53,7 +53,7 @@ def holder_of(job: Mapping[str, Any]) -> str:
     return str((job["metadata"].get("annotations") or {}).get(HOLDER, ""))
 
 
-def require_mine(api: Api, name: str, uid: str, holder: str) -> Object | None:
+def require_held(api: Api, name: str, uid: str, holder: str) -> Object | None:
     """Return the job as it is now; nothing if it is gone, or another one has its name.
 
     Raises:
@@ -63,11 +63,11 @@ def require_mine(api: Api, name: str, uid: str, holder: str) -> Object | None:
     if found is None or found["metadata"].get("uid") != uid:
         return None
     if holder_of(found) not in ("", holder):
-        raise Outdone(holder_of(found))
+        raise LeaseLost(holder_of(found))
     return found
 
 
-def delete_mine(api: Api, name: str, uid: str, holder: str, version: str = "", **how: float) -> None:
+def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = "", **how: float) -> None:
     """Delete a job, unless another launcher looks after it: one who comes back late must not end its work.
 
     The deletion itself says which version of the job it means. It is asked for at once, and only if the job
@@ -86,13 +86,13 @@ def delete_mine(api: Api, name: str, uid: str, holder: str, version: str = "", *
     """
     while True:
         if not version:
-            found = require_mine(api, name, uid, holder)
+            found = require_held(api, name, uid, holder)
             if found is None or found["metadata"].get("deletionTimestamp"):
                 return
             version = found["metadata"]["resourceVersion"]
         try:
             api.delete(name, uid, version, **how)
-        except Conflict:
+        except ApiConflict:
             version = ""
         else:
             return
@@ -143,8 +143,8 @@ class Lease:
             due = time.monotonic() + self._every_s
             try:
                 while not self._renewed():
-                    backoff.wait(_LATE)
-            except Outdone as outdone:
+                    backoff.wait(_LATE_RENEWAL)
+            except LeaseLost as outdone:
                 self._tell(outdone)
                 return
             except Exception as error:  # whatever it is: the next renewal may succeed
@@ -160,14 +160,14 @@ class Lease:
             Outdone: Another launcher has taken over.
         """
         try:
-            said = annotations(self._holder, self._api)
+            said = lease_annotations(self._holder, self._api)
             self._api.annotate(self._name, self._uid, said, unless_changed={HOLDER: self._holder})
-        except Absent:
+        except ApiNotFound:
             return True
-        except (Passing, Conflict):
+        except (ApiUnavailable, ApiConflict):
             return False
-        except Invalid:
+        except ApiInvalid:
             found = self._api.job(self._name)
             if found and found["metadata"].get("uid") == self._uid and holder_of(found) != self._holder:
-                raise Outdone(holder_of(found)) from None
+                raise LeaseLost(holder_of(found)) from None
         return True

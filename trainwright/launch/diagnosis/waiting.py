@@ -4,28 +4,27 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainwright.launch.diagnosis.job_story import JobStory
-from trainwright.launch.diagnosis.observed import Event, Observed
-from trainwright.launch.diagnosis.pod_story import PodStory, Word
-from trainwright.launch.diagnosis.workload import hopeless, why_preempted
+from trainwright.launch.diagnosis.observed_job import Event, ObservedJob
+from trainwright.launch.diagnosis.state import JobState, PodState, StatusReason
+from trainwright.launch.diagnosis.workload import can_never_be_admitted, preemption_cause
 
-_IMAGE = frozenset(
+_IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
     | {"RegistryUnavailable", "SignatureValidationFailed"}
 )
-_CONFIG = frozenset(
+_CONFIG_REASONS = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
     | {"ContainerCannotRun", "PreCreateHookError", "PreStartHookError", "PostStartHookError"}
 )
-_PASSING = re.compile(
+_REGISTRY_BUSY = re.compile(
     r"i/o timeout|TLS handshake timeout|connection (?:refused|reset)|deadline exceeded"
     r"|toomanyrequests|Too Many Requests|QPS exceeded|50[0-4] |server misbehaving",
     re.IGNORECASE,
 )
-_ABSENT = re.compile(
+_MISSING_OBJECT = re.compile(
     r"(?:secret|configmap|serviceaccount|persistentvolumeclaim)s? .*not found", re.IGNORECASE
 )
-_MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
+_MOUNT_REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
 _UNQUEUED_S = 60.0
 """Seconds in which Kueue makes the Workload of a job; one that has none for longer gets none."""
 
@@ -34,11 +33,11 @@ _NO_PODS = frozenset(
 )
 """Reasons of events that tell of pods which could not be created: of the job, its JobSet, its batch Job."""
 
-_TOLD = 300
+_MESSAGE_LENGTH = 300
 """Characters of a controller's sentence that a line shows."""
 
 _MISNAMED = re.compile(r"(?:LocalQueue|ClusterQueue)\b.*(?:not found|doesn't exist|does not exist)")
-_QUEUE_SAYS = ("Pending", "Inadmissible", "Misconfigured", "ExceedsMaxQuota", "EvictedDueTo")
+_QUEUE_REASONS = ("Pending", "Inadmissible", "Misconfigured", "ExceedsMaxQuota", "EvictedDueTo")
 _OVERTIME = re.compile(r"MaximumExecutionTimeExceeded|exceeding the maximum execution time")
 _SCHEDULER = (
     (re.compile(r"\b(\d+) Insufficient ([\w./-]*\w)"), r"\1 node(s) have too little \2 free"),
@@ -84,29 +83,29 @@ class Waiting:
         """Say it on one line."""
         told = self.message
         if (
-            len(told) > _TOLD
+            len(told) > _MESSAGE_LENGTH
         ):  # its beginning names the webhook, its end the fault; between them lies an object
-            told = f"{told[: _TOLD // 2]} ... {told[-_TOLD // 2 :]}"
+            told = f"{told[: _MESSAGE_LENGTH // 2]} ... {told[-_MESSAGE_LENGTH // 2 :]}"
         return self.words + (f" ({self.reason}: {told})" if told else f" ({self.reason})")
 
 
-def waiting(observed: Observed) -> Waiting | None:
+def find_waiting(observed: ObservedJob) -> Waiting | None:
     """Return what a job waits for, the most hopeless first; None if nothing is known to hold it up.
 
     The job itself stays Created for ever in that case, so everything else is asked. Only pods that never
     ran count: one that restarts waits for nothing.
     """
-    found = [*_for_the_job(observed), *_for_pods(observed)]
+    found = [*_job_waits(observed), *_pods_wait(observed)]
     return min(found, key=lambda entry: (not entry.broken, entry.kind == "INFRASTRUCTURE"), default=None)
 
 
-def _for_the_job(observed: Observed) -> Iterator[Waiting]:
+def _job_waits(observed: ObservedJob) -> Iterator[Waiting]:
     job = observed.job
     if job is None:
         return
     # What its queue said once is over when its pods are there.
     held_back = job.holds("Suspended") or not observed.pods
-    said = _queue_says(observed) if held_back else None
+    said = _queue_reason(observed) if held_back else None
     if said and _MISNAMED.search(said.message):
         words = f"its queue does not exist: {said.message}"
         yield Waiting(kind="CONFIG", words=words, reason=said.reason, message=said.message, broken=True)
@@ -124,14 +123,14 @@ def _for_the_job(observed: Observed) -> Iterator[Waiting]:
     elif not job.taken_up and not observed.pods:
         words = f"{job.operator} has not looked at it yet"
         yield Waiting(kind="INFRASTRUCTURE", words=words, reason="NoStatus", since_s=job.created_s)
-    yield from _refused_pods(observed)
+    yield from _rejected_pods(observed)
 
 
-def _in_queue(observed: Observed, job: JobStory, said: Word | None) -> Waiting:
+def _in_queue(observed: ObservedJob, job: JobState, said: StatusReason | None) -> Waiting:
     """Say what a suspended job waits for in its queue, and whether that can ever come."""
     since_s = job.suspensions[-1][0] if job.suspensions else None
     if job.queue and said is None and observed.without_workload_s > _UNQUEUED_S:
-        return _unqueued(job, since_s)
+        return _without_workload(job, since_s)
     message, reason = (said.message, said.reason) if said else ("", "Suspended")
     where = (
         f"in queue {job.queue}"
@@ -149,46 +148,50 @@ def _in_queue(observed: Observed, job: JobStory, said: Word | None) -> Waiting:
     )
 
 
-def _why_queued(observed: Observed, reason: str, message: str) -> tuple[str, bool]:
+def _why_queued(observed: ObservedJob, reason: str, message: str) -> tuple[str, bool]:
     """Return why a job has no quota, in words, and whether waiting is in vain."""
-    if hopeless(reason, message):
+    if can_never_be_admitted(reason, message):
         return ": it asks for more than the queue can ever give", True
     given_up = observed.workload is not None and observed.workload.given_up
     if given_up or "Deactivated" in reason or "workload is deactivated" in message:
         return ": the queue has given it up, somebody has to activate its workload", True
     if message.startswith("Preempted"):
-        who, cause = observed.preemptor or "a job of another namespace", why_preempted(message)
+        who, cause = observed.preemptor or "a job of another namespace", preemption_cause(message)
         return f": it was preempted by {who}{f' ({cause})' if cause else ''} and waits for quota", False
     return ": it waits for quota", False
 
 
-def _unqueued(job: JobStory, since_s: float | None) -> Waiting:
+def _without_workload(job: JobState, since_s: float | None) -> Waiting:
     """Say that Kueue does not queue a job. It emits no event for that, only a line in its own log."""
     why = f"is there a WorkloadPriorityClass {job.priority}?" if job.priority else "does Kueue take its kind?"
     words = f"it names queue {job.queue}, and Kueue makes no workload of it: {why}"
     return Waiting(kind="CONFIG", words=words, reason="NoWorkload", broken=True, since_s=since_s)
 
 
-def _queue_says(observed: Observed) -> Word | None:
+def _queue_reason(observed: ObservedJob) -> StatusReason | None:
     """Return why the job is not admitted, in Kueue's words: from its Workload, else from events."""
     found = observed.workload
     if found and found.reason:
-        return Word(reason=found.reason, message=found.message, since_s=found.since_s)
+        return StatusReason(reason=found.reason, message=found.message, since_s=found.since_s)
     if found:
         return None
     said = [
         event
         for event in observed.events
-        if (event.kind == "Workload" and event.reason.startswith(_QUEUE_SAYS))
+        if (event.kind == "Workload" and event.reason.startswith(_QUEUE_REASONS))
         or (
             event.kind in {"PyTorchJob", "TrainJob"}
             and event.reason in {"ErrWorkloadCompose", "Inadmissible", "Stopped"}
         )
     ]
-    return Word(reason=said[-1].reason, message=said[-1].message, since_s=said[-1].at_s) if said else None
+    return (
+        StatusReason(reason=said[-1].reason, message=said[-1].message, since_s=said[-1].at_s)
+        if said
+        else None
+    )
 
 
-def _refused_pods(observed: Observed) -> Iterator[Waiting]:
+def _rejected_pods(observed: ObservedJob) -> Iterator[Waiting]:
     """Find pods that could not be created; the job itself says nothing of it.
 
     It may be some of them: a quota that lasts for the first pod, or a Worker with a container that a
@@ -208,10 +211,10 @@ def _refused_pods(observed: Observed) -> Iterator[Waiting]:
         event for event in observed.events if event.reason in _NO_PODS and (event.at_s or since_s) >= since_s
     ]
     for event in rejected[-1:]:
-        yield _without_pods(job, event)
+        yield _uncreated_pods(job, event)
 
 
-def _without_pods(job: JobStory, event: Event) -> Waiting:
+def _uncreated_pods(job: JobState, event: Event) -> Waiting:
     """Say why there are no pods: the namespace rejects them, or the operator cannot derive them."""
     quota = "exceeded quota" in event.message
     if quota:
@@ -230,24 +233,24 @@ def _without_pods(job: JobStory, event: Event) -> Waiting:
     )
 
 
-def _for_pods(observed: Observed) -> Iterator[Waiting]:
+def _pods_wait(observed: ObservedJob) -> Iterator[Waiting]:
     alone = observed.job is not None and observed.job.gone
     for pod in observed.pods:
         leaving = (pod.deletion is not None or pod.gone is not None) and not alone
         if pod.starts or leaving or observed.successors(pod):
             continue
         if pod.unscheduled:
-            yield _without_node(pod, pod.unscheduled, observed.events_of(pod))
-        elif pod.obstacle and pod.obstacle.reason in _IMAGE:
-            yield _image(pod, pod.obstacle)
-        elif pod.obstacle and pod.obstacle.reason in _CONFIG:
+            yield _unscheduled(pod, pod.unscheduled, observed.events_of(pod))
+        elif pod.obstacle and pod.obstacle.reason in _IMAGE_REASONS:
+            yield _image_waiting(pod, pod.obstacle)
+        elif pod.obstacle and pod.obstacle.reason in _CONFIG_REASONS:
             words = f"pod {pod.name} cannot be started as it is asked for"
-            yield _of_pod("CONFIG", pod, pod.obstacle, words, broken=True)
+            yield _pod_waiting("CONFIG", pod, pod.obstacle, words, broken=True)
         else:
-            yield from _mounts(pod, observed.events_of(pod))
+            yield from _mount_waits(pod, observed.events_of(pod))
 
 
-def _of_pod(kind: str, pod: PodStory, word: Word, words: str, *, broken: bool) -> Waiting:
+def _pod_waiting(kind: str, pod: PodState, word: StatusReason, words: str, *, broken: bool) -> Waiting:
     return Waiting(
         kind=kind,
         words=words,
@@ -259,10 +262,12 @@ def _of_pod(kind: str, pod: PodStory, word: Word, words: str, *, broken: bool) -
     )
 
 
-def _without_node(pod: PodStory, word: Word, events: tuple[Event, ...]) -> Waiting:
+def _unscheduled(pod: PodState, word: StatusReason, events: tuple[Event, ...]) -> Waiting:
     """Say why no node takes a pod, and whether one is being added."""
     if word.reason == "SchedulingGated":
-        return _of_pod("QUOTA_WAIT", pod, word, f"pod {pod.name} is held back by its queue", broken=False)
+        return _pod_waiting(
+            "QUOTA_WAIT", pod, word, f"pod {pod.name} is held back by its queue", broken=False
+        )
     reasons = [
         pattern.sub(words, found[0])
         for pattern, words in _SCHEDULER
@@ -272,23 +277,23 @@ def _without_node(pod: PodStory, word: Word, events: tuple[Event, ...]) -> Waiti
     scaling = {"TriggeredScaleUp": "; a node is being added", "NotTriggerScaleUp": "; no node will be added"}
     why = f": {', '.join(reasons)}" if reasons else ""
     words = f"no node takes pod {pod.name}{why}{scaling[grown[-1]] if grown else ''}"
-    return _of_pod("UNSCHEDULABLE", pod, word, words, broken=False)
+    return _pod_waiting("UNSCHEDULABLE", pod, word, words, broken=False)
 
 
-def _image(pod: PodStory, word: Word) -> Waiting:
+def _image_waiting(pod: PodState, word: StatusReason) -> Waiting:
     """Registries hiccup for a moment; an image that does not come within that will not come at all."""
-    passing = bool(_PASSING.search(word.message))
+    passing = bool(_REGISTRY_BUSY.search(word.message))
     words = f"pod {pod.name} does not get its image" + (", the registry does not answer" if passing else "")
-    return _of_pod("IMAGE_PULL", pod, word, words, broken=True)
+    return _pod_waiting("IMAGE_PULL", pod, word, words, broken=True)
 
 
-def _mounts(pod: PodStory, events: tuple[Event, ...]) -> Iterator[Waiting]:
+def _mount_waits(pod: PodState, events: tuple[Event, ...]) -> Iterator[Waiting]:
     """Say what keeps a pod that has its node from starting, where only an event tells it."""
-    told = [event for event in events if event.reason in _MOUNT]
+    told = [event for event in events if event.reason in _MOUNT_REASONS]
     for event in told[-1:]:
-        absent = bool(_ABSENT.search(event.message))
+        absent = bool(_MISSING_OBJECT.search(event.message))
         words = f"pod {pod.name} waits for " + (
             "something that does not exist" if absent else "its volumes or network"
         )
-        word = Word(reason=event.reason, message=event.message, since_s=event.at_s)
-        yield _of_pod("CONFIG" if absent else "INFRASTRUCTURE", pod, word, words, broken=absent)
+        word = StatusReason(reason=event.reason, message=event.message, since_s=event.at_s)
+        yield _pod_waiting("CONFIG" if absent else "INFRASTRUCTURE", pod, word, words, broken=absent)

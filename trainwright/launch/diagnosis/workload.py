@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.launch.diagnosis.clock import seconds
+from trainwright.launch.diagnosis.state import parse_time
 
 Object = Mapping[str, Any]
 
 _POD_SET = re.compile(r"couldn't assign flavors to pod set [^:]+: ")
-_LATER = re.compile(r"insufficient unused quota|topology", re.IGNORECASE)
+_PASSES_LATER = re.compile(r"insufficient unused quota|topology", re.IGNORECASE)
 """What passes when other jobs end, in a clause about one pod set."""
 
 _NEVER = re.compile(
@@ -72,7 +72,7 @@ class Workload:
         return f"admitted by cluster queue {self.cluster_queue}{flavors}"
 
 
-def read(body: Object) -> Workload:
+def read_workload(body: Object) -> Workload:
     """Read a Workload as the API writes it.
 
     An eviction outlives its cause in the conditions: it counts only while its status is ``True``. Of a
@@ -97,13 +97,13 @@ def read(body: Object) -> Workload:
         active=bool(active),
         reason=told.get("reason") or "",
         message=told.get("message") or "",
-        since_s=seconds(told.get("lastTransitionTime")),
+        since_s=parse_time(told.get("lastTransitionTime")),
         cluster_queue=admission.get("clusterQueue") or "",
         flavors=tuple(flavors),
     )
 
 
-def hopeless(reason: str, message: str) -> bool:
+def can_never_be_admitted(reason: str, message: str) -> bool:
     """Tell whether a queue can never give what is asked for, whatever other jobs end.
 
     Kueue names for each pod set every flavor that it tried. A flavor whose quota is only in use now may be
@@ -111,10 +111,12 @@ def hopeless(reason: str, message: str) -> bool:
     """
     if reason == _TOO_MUCH:
         return True
-    return any(_NEVER.search(clause) and not _LATER.search(clause) for clause in _POD_SET.split(message)[1:])
+    return any(
+        _NEVER.search(clause) and not _PASSES_LATER.search(clause) for clause in _POD_SET.split(message)[1:]
+    )
 
 
-def why_preempted(message: str) -> str:
+def preemption_cause(message: str) -> str:
     """Return the cause of a preemption in Kueue's words, such as ``prioritization in the ClusterQueue``."""
     found = _WHY.search(message)
     return found[1].strip() if found else ""

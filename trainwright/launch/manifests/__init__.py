@@ -4,15 +4,15 @@ import json
 from typing import Any
 
 from trainwright.errors import InputError
-from trainwright.launch import words
+from trainwright.launch import kubernetes_names
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import pods, pytorchjob, trainjob
-from trainwright.launch.owner import Owner
+from trainwright.launch.manifests.pods import Owner
 
-_MAKERS = {"pytorchjob": pytorchjob.make, "trainjob": trainjob.make}
+_MAKERS = {"pytorchjob": pytorchjob.make_pytorchjob, "trainjob": trainjob.make_trainjob}
 
 
-def make(job: Job, kind: str, owner: Owner | None = None) -> dict[str, Any]:
+def make_manifest(job: Job, kind: str, owner: Owner | None = None) -> dict[str, Any]:
     """Translate a job.
 
     The server validates the manifest in a dry run before the job is created. Checked here is only what
@@ -46,9 +46,9 @@ def _problems(job: Job) -> list[str]:
     problems = []
     if not (job.claim and job.mount and job.folder.is_relative_to(job.mount)):
         problems.append(f"folder {job.folder} is not on a mounted claim ({job.claim!r} at {job.mount!r})")
-    elif not words.is_subdomain(job.claim):
+    elif not kubernetes_names.is_subdomain(job.claim):
         problems.append(f"claim {job.claim!r:.80} is not the name of a PersistentVolumeClaim")
-    if not words.is_image(job.image):
+    if not kubernetes_names.is_image(job.image):
         problems.append(f"image {job.image!r} is not a reference to an image")
     paths = [mount["mountPath"] for mount in pods.volumes(job)[1]]
     problems += [

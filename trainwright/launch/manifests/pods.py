@@ -1,23 +1,91 @@
-"""What the pods of a job have in common, whichever operator makes them: plain JSON of the core API."""
+"""The object that a job belongs to: when it goes, the job goes with it.
+
+In Kubeflow Pipelines that is the Argo Workflow of the run. Every pod of a step says itself whose it is, in
+its owner references, so neither a parameter (which would be part of the cache key) nor a right to read
+workflows is needed: only the pod's own name. That is the one thing here that comes from the environment.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trainwright.documents import digest_text
-from trainwright.launch import words
+from trainwright.errors import TrainwrightError
+from trainwright.launch import kubernetes_names
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import annotations as names
-from trainwright.launch.owner import Owner
 from trainwright.launch.placement import GPU, Placement, SecretVariable, Toleration, Volume
+
+_WORKFLOW = "Workflow"
+_POD_NAME = "KFP_POD_NAME"
+"""What Kubeflow Pipelines tells every step through the downward API: a host name is cut at 63 characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """An object of the job's namespace that owns it, such as the Argo Workflow of the run.
+
+    Attributes:
+        api_version: Such as ``argoproj.io/v1alpha1``.
+        kind: Such as ``Workflow``.
+        name: Its name.
+        uid: Its identity: another object of the same name does not own the job.
+    """
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+def own_pod_name() -> str:
+    """Return the name of the pod that this process runs in; that of the machine outside of a cluster."""
+    return os.environ.get(_POD_NAME) or socket.gethostname()
+
+
+def find_workflow_owner(
+    read_pod: Callable[[str], Mapping[str, Any] | None], pod: str | None = None
+) -> tuple[Owner | None, str]:
+    """Find the workflow that this pod belongs to.
+
+    A job without an owner is no error: its lease and its deadline still end it.
+
+    Args:
+        read_pod: Reads a pod of the namespace; nothing if there is none of that name.
+        pod: Name of the pod; this process's own if absent.
+
+    Returns:
+        The owner, and the empty string; or nothing, and why there is none.
+    """
+    name = pod or own_pod_name()
+    try:
+        found = read_pod(name)
+    except TrainwrightError as error:
+        return None, f"pod {name} could not be read: {error.what}"
+    if found is None:
+        return None, f"there is no pod {name} in this namespace"
+    references = found.get("metadata", {}).get("ownerReferences") or []
+    for entry in references:
+        if entry.get("kind") == _WORKFLOW and entry.get("uid"):
+            owner = Owner(
+                api_version=entry["apiVersion"], kind=entry["kind"], name=entry["name"], uid=entry["uid"]
+            )
+            return owner, ""
+    kinds = ", ".join(str(entry.get("kind")) for entry in references)
+    owned = f"its owner is a {kinds}" if kinds else "it has no owner"
+    return None, f"pod {name} belongs to no workflow: {owned}"
+
 
 Body = dict[str, Any]
 
-JOIN_S = 900
+JOIN_TIMEOUT_S = 900
 """How long the pods of a job wait for one another: images are pulled, nodes are made."""
 
-MARGIN_S = 120
+DEADLINE_MARGIN_S = 120
 """How much later than the launcher's the operator's own deadline is: it is the second line."""
 
 _MORE_GRACE_S = 5
@@ -45,11 +113,11 @@ def metadata(job: Job, owner: Owner | None) -> Body:
         },
     }
     if owner:
-        body["ownerReferences"] = [_reference(owner)]
+        body["ownerReferences"] = [_owner_reference(owner)]
     return body
 
 
-def _reference(owner: Owner) -> Body:
+def _owner_reference(owner: Owner) -> Body:
     """Refer to the owner. It may go before the job has: to block that takes a right that nobody needs."""
     return {
         "apiVersion": owner.api_version,
@@ -79,7 +147,7 @@ def pod_metadata(job: Job) -> Body:
         names.PREFERRED_TOPOLOGY: job.placement.preferred_topology,
     }
     notes |= {key: level for key, level in topology.items() if level}
-    mine = {names.ATTEMPT: job.attempt} if words.is_label(job.attempt) else {}
+    mine = {names.ATTEMPT: job.attempt} if kubernetes_names.is_label(job.attempt) else {}
     return {"labels": labels(job) | mine, "annotations": notes}
 
 
@@ -105,7 +173,7 @@ def _value_from(variable: SecretVariable) -> Body:
     return {kind: {"name": name, "key": variable.key, "optional": variable.optional}}
 
 
-def amounts(job: Job) -> Body:
+def resources(job: Job) -> Body:
     """Requests and limits, which are the same: a pod that gets less than it was promised stops all others."""
     asked = {"cpu": f"{job.cpu:g}", "memory": _mebibytes(job.memory_gib)}
     if job.placement.disk_gib:
@@ -138,15 +206,15 @@ def volumes(job: Job) -> tuple[list[Body], list[Body]]:
         made.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(shared)}})
         mounts.append({"name": "shm", "mountPath": _SHARED_MEMORY})
     for volume in job.placement.volumes:
-        source = _source(job, volume)
-        name = "shared" if source is None else f"more-{_short(source)}"
+        source = _volume_source(job, volume)
+        name = "shared" if source is None else f"more-{_short_digest(source)}"
         if source is not None and all(entry["name"] != name for entry in made):
             made.append({"name": name, **source})
-        mounts.append({"name": name, **_mount(volume)})
+        mounts.append({"name": name, **_volume_mount(volume)})
     return made, mounts
 
 
-def _source(job: Job, volume: Volume) -> Body | None:
+def _volume_source(job: Job, volume: Volume) -> Body | None:
     """Return what a volume is made from; nothing where it is the claim that is there anyway."""
     if volume.secret:
         return {"secret": {"secretName": volume.secret, "defaultMode": 0o440, "optional": volume.optional}}
@@ -155,11 +223,11 @@ def _source(job: Job, volume: Volume) -> Body | None:
     return None if volume.claim == job.claim else {"persistentVolumeClaim": {"claimName": volume.claim}}
 
 
-def _short(source: Mapping[str, Any]) -> str:
+def _short_digest(source: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _mount(volume: Volume) -> Body:
+def _volume_mount(volume: Volume) -> Body:
     mount: Body = {"mountPath": volume.path}
     if volume.read_only or not volume.claim:
         mount["readOnly"] = True

@@ -2,14 +2,13 @@
 
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import pods
-from trainwright.launch.manifests.pods import Body
-from trainwright.launch.owner import Owner
+from trainwright.launch.manifests.pods import Body, Owner
 
-_KEPT_S = 86_400
+_TTL_S = 86_400
 _LAST_CALL_S = 30
 
 
-def make(job: Job, owner: Owner | None) -> Body:
+def make_pytorchjob(job: Job, owner: Owner | None) -> Body:
     """Translate a job.
 
     A job of a fixed number of nodes is one Master and the others as Workers, none of which is started
@@ -28,8 +27,8 @@ def make(job: Job, owner: Owner | None) -> Body:
             # Pods that still run when the job has ended hold GPUs; the others keep their logs.
             "cleanPodPolicy": "Running",
             **({"backoffLimit": _backoff_limit(job)} if elastic else {}),
-            "activeDeadlineSeconds": job.timeout_s + pods.MARGIN_S,
-            "ttlSecondsAfterFinished": _KEPT_S,
+            "activeDeadlineSeconds": job.timeout_s + pods.DEADLINE_MARGIN_S,
+            "ttlSecondsAfterFinished": _TTL_S,
         },
         "pytorchReplicaSpecs": _elastic_replicas(job) if elastic else _static_replicas(job),
     }
@@ -54,7 +53,7 @@ def _backoff_limit(job: Job) -> int:
 
 
 def _static_replicas(job: Job) -> Body:
-    template = _template(job, (f"--rdzv-conf=timeout={pods.JOIN_S}",))
+    template = _template(job, (f"--rdzv-conf=timeout={pods.JOIN_TIMEOUT_S}",))
     roles = {"Master": 1} | ({"Worker": job.nodes - 1} if job.nodes > 1 else {})
     return {
         role: {"replicas": count, "restartPolicy": "Never", "template": template}
@@ -68,7 +67,7 @@ def _elastic_replicas(job: Job) -> Body:
 
 def _elastic_policy(job: Job) -> Body:
     """Bounds of the world. More than there are pods would make every start wait for the last call."""
-    conf = {"join_timeout": str(pods.JOIN_S), "last_call_timeout": str(_LAST_CALL_S)}
+    conf = {"join_timeout": str(pods.JOIN_TIMEOUT_S), "last_call_timeout": str(_LAST_CALL_S)}
     return {
         "minReplicas": job.placement.min_nodes,
         "maxReplicas": job.nodes,
@@ -85,7 +84,7 @@ def _template(job: Job, rendezvous: tuple[str, ...] = ()) -> Body:
         "image": job.image,
         "command": pods.command(job, rendezvous),
         "env": pods.environment(job),
-        "resources": pods.amounts(job),
+        "resources": pods.resources(job),
         "volumeMounts": mounts,
         "securityContext": pods.container_security(job.placement),
     }

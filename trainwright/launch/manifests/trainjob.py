@@ -9,8 +9,7 @@ starts. What the patch cannot say, such as ``terminationGracePeriodSeconds``, th
 from trainwright.errors import InputError
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import pods
-from trainwright.launch.manifests.pods import Body
-from trainwright.launch.owner import Owner
+from trainwright.launch.manifests.pods import Body, Owner
 
 MANAGER = "trainwright/launcher"
 """Whose patches of the runtime these are."""
@@ -19,7 +18,7 @@ CONTAINER = REPLICATED = "node"
 """What the runtime calls its job and its container."""
 
 
-def make(job: Job, owner: Owner | None) -> Body:
+def make_trainjob(job: Job, owner: Owner | None) -> Body:
     """Translate a job.
 
     Kubeflow Trainer v2 takes most of a pod from the runtime that the job names, and lets a job patch some of
@@ -28,7 +27,7 @@ def make(job: Job, owner: Owner | None) -> Body:
     Raises:
         InputError: The job asks for what a TrainJob cannot say.
     """
-    if refused := _unsayable(job):
+    if refused := _unsupported(job):
         raise InputError("; ".join(refused), where="job for a TrainJob", hint="Use launcher: pytorchjob.")
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -42,19 +41,19 @@ def make(job: Job, owner: Owner | None) -> Body:
             },
             "trainer": {
                 "image": job.image,
-                "command": pods.command(job, (f"--rdzv-conf=timeout={pods.JOIN_S}",)),
+                "command": pods.command(job, (f"--rdzv-conf=timeout={pods.JOIN_TIMEOUT_S}",)),
                 "env": pods.environment(job),
                 "numNodes": job.nodes,
                 "numProcPerNode": job.processes,
-                "resourcesPerNode": pods.amounts(job),
+                "resourcesPerNode": pods.resources(job),
             },
             "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": {"template": _template(job)}}],
-            "activeDeadlineSeconds": job.timeout_s + pods.MARGIN_S,
+            "activeDeadlineSeconds": job.timeout_s + pods.DEADLINE_MARGIN_S,
         },
     }
 
 
-def _unsayable(job: Job) -> list[str]:
+def _unsupported(job: Job) -> list[str]:
     placement = job.placement
     found = []
     if placement.min_nodes is not None and placement.min_nodes < job.nodes:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainwright.artifacts import Model
 from trainwright.experiment import Trees
-from trainwright.launch.pulse import Pulse
+from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.columns import to_values
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.trees import TREES_FILE, Forest, MatrixLayout
@@ -98,7 +98,7 @@ class TrainedTrees:
 class Beating:
     """Shows this machine's agent that the growth gets on."""
 
-    pulse: Pulse
+    pulse: Heartbeat
 
     def saw(self, step: Step) -> None:
         """Take note of a round."""

@@ -1,0 +1,113 @@
+"""torchrun's agent, with a say in when a round is over, whether another one follows, and how it is stopped.
+
+The methods that are replaced are those that PyTorch documents as an agent's to define
+(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_rounds.py holds what is relied
+on.
+"""
+
+import inspect
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import (  # type: ignore[import-not-found,unused-ignore]
+    RunResult,
+    WorkerGroup,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import (  # type: ignore[import-not-found,unused-ignore]
+    LocalElasticAgent,
+)
+from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
+    RendezvousTimeoutError,
+)
+
+from trainwright.launch.agent.process_monitor import ProcessMonitor
+from trainwright.launch.agent.rank_errors import ROUND_VARIABLE, begin_round
+from trainwright.launch.failure import Failure
+
+HAS_SHUTDOWN_TIMEOUT = "timeout" in inspect.signature(LocalElasticAgent._shutdown).parameters
+"""Whether torchrun can be told how long processes that were told to stop may take: since torch 2.12. Before,
+it is 30 s."""
+
+_KEY = "trainwright/round"
+_AGREE_TIMEOUT_S, _POLL_S = 900.0, 0.1
+"""Seconds in which the first agent has to begin the round, as it has to join it, and between two looks."""
+
+_IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
+    """Runs the processes of one machine, and starts them again when that may help.
+
+    Args:
+        watch: Looks after the processes.
+        folder: The attempt's folder.
+        grace_s: Seconds that processes have which were told to stop.
+        settings: What torchrun says.
+    """
+
+    def __init__(self, watch: ProcessMonitor, folder: Path, grace_s: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._watch, self._folder, self._grace_s = watch, folder, grace_s
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        number = self._agree(worker_group)
+        os.environ[ROUND_VARIABLE] = str(number)  # torchrun hands its own environment on to the processes
+        self._watch.prepare([worker.global_rank for worker in worker_group.workers])
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        self._watch.begin(number, {ranks[place]: int(pid) for place, pid in started.items()})
+        return started
+
+    def _agree(self, worker_group: WorkerGroup) -> int:
+        """Return the number of the round that begins, the same on all of its agents.
+
+        The first agent begins the round; the others learn its number from the store of this rendezvous. That
+        one has a prefix for every rendezvous, but for a static one, where processes that have been restarted
+        as often as one another form a world (``/worker/attempt_N`` in torch's own keys).
+
+        Raises:
+            RendezvousTimeoutError: The first agent does not begin the round.
+        """
+        static = worker_group.spec.rdzv_handler.get_backend() == "static"
+        restarts = worker_group.spec.max_restarts - self._remaining_restarts
+        key = f"{_KEY}/{restarts}" if static else _KEY
+        if worker_group.group_rank == 0:
+            number = begin_round(self._folder)
+            (self._folder / Failure.FILE).unlink(missing_ok=True)  # of the round before
+            worker_group.store.set(key, str(number))
+            return number
+        end = time.monotonic() + _AGREE_TIMEOUT_S
+        while not worker_group.store.check([key]):  # not get: no signal would be heard meanwhile
+            if time.monotonic() > end:
+                raise RendezvousTimeoutError(
+                    f"the first machine began no round within {_AGREE_TIMEOUT_S:g} s"
+                )
+            time.sleep(_POLL_S)
+        return int(worker_group.store.get(key))
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Return the state of the processes; torch's own look would end all as soon as one has failed."""
+        if not self._watch.over():
+            return RunResult(state=WorkerState.HEALTHY)
+        result: RunResult = super()._monitor_workers(worker_group)
+        error = self._watch.cause
+        if result.state == WorkerState.FAILED and error and not error.passing:
+            self._remaining_restarts = 0
+        return result
+
+    def _shutdown(self, *arguments: Any, **options: Any) -> None:
+        """End the processes; a second signal does not cut short what the first one began."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED_SIGNALS}
+        try:
+            if (
+                arguments and not HAS_SHUTDOWN_TIMEOUT and self._pcontext
+            ):  # a signal; what follows finds no process
+                self._pcontext.close(arguments[0], timeout=self._grace_s)
+            super()._shutdown(*arguments, **options)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,397 @@
+"""What went wrong with single pods: every failed end, and every pod that was taken away while it ran."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainwright.launch import logs
+from trainwright.launch.diagnosis import findings
+from trainwright.launch.diagnosis.findings import Finding
+from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.state import MAIN_CONTAINERS, ContainerExit, JobState, PodState
+from trainwright.launch.failure import Failure
+from trainwright.launch.logs import LogFindings
+
+_SKEW_S = 5
+"""By how much the clocks of a cluster's machines may differ, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """One thing that went wrong with one pod.
+
+    Attributes:
+        pod: The pod.
+        finding: Its class and what shows it.
+        at_s: When, in seconds since 1970; infinite if unknown.
+        order: The sight of the job's pods that first showed it, for those of the same second.
+        began_s: When the run of the container that this ended had begun; None if it took the whole pod.
+        back_s: When the same place in the job ran again afterwards, before the job ended; None if it did not.
+    """
+
+    pod: PodState
+    finding: Finding
+    at_s: float
+    order: int
+    began_s: float | None = None
+    back_s: float | None = None
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the same place in the job ran again."""
+        return self.back_s is not None
+
+    @property
+    def cause_order(self) -> tuple[bool, float, int]:
+        """Orders incidents: the first is the cause; what only shows that another one had failed is last."""
+        return self.finding.weak, self.at_s, self.order
+
+
+def find_incidents(observed: ObservedJob) -> tuple[Incident, ...]:
+    """Return all that went wrong with the pods of a job, in the order of their time.
+
+    The budgets of a launcher are counted over these (:mod:`.interruption`), also while the job still runs.
+    """
+    found = [entry for pod in observed.pods for entry in _pod_incidents(observed, pod)]
+    marked = [dataclasses.replace(entry, back_s=_recovered_s(observed, entry)) for entry in found]
+    return tuple(sorted(marked, key=lambda entry: (entry.at_s, entry.order)))
+
+
+def _pod_incidents(observed: ObservedJob, pod: PodState) -> list[Incident]:
+    story, events = logs.parse_log(observed.log(pod.uid)), observed.events_of(pod)
+    found = [
+        Incident(
+            pod=pod,
+            finding=findings.classify_exit(pod, end, story, events),
+            at_s=_failed_at_s(end, story),
+            order=end.order,
+            # What runs before the training container is overcome as soon as that runs.
+            began_s=end.started_s if end.container in MAIN_CONTAINERS else 0.0,
+        )
+        for end in pod.endings
+        if end.exit_code and end.started_s is not None and not _killed_by_deletion(pod, end)
+    ]
+    if thrown := findings.classify_eviction(pod):
+        since = (pod.disruption.since_s if pod.disruption else None) or pod.finished_s
+        return [Incident(pod=pod, finding=thrown, at_s=since or math.inf, order=pod.deletion or pod.first)]
+    if pod.starts and _was_deleted(observed, pod):
+        found.append(
+            Incident(
+                pod=pod,
+                finding=findings.classify_deletion(
+                    pod, suspended=_was_suspended(observed, pod), replaced=bool(observed.successors(pod))
+                ),
+                at_s=math.inf if pod.deletion_s is None else pod.deletion_s,
+                order=pod.deletion or pod.gone or pod.first,
+            )
+        )
+    return found
+
+
+def _failed_at_s(end: ContainerExit, story: LogFindings) -> float:
+    """Return when a process failed: its container may have ended a little later than it."""
+    ended_s = math.inf if end.finished_s is None else end.finished_s
+    first_s = story.root.at_s if story.root else None
+    within = first_s is not None and (end.started_s or 0.0) <= first_s <= ended_s
+    return first_s if within and first_s is not None else ended_s
+
+
+def _killed_by_deletion(pod: PodState, end: ContainerExit) -> bool:
+    """Tell whether a container ended because its pod was being deleted."""
+    if end.during_deletion:
+        return True
+    return (
+        pod.deletion == end.order
+        and pod.deletion_s is not None
+        and (end.finished_s or 0.0) >= pod.deletion_s
+        and end.reason != "OOMKilled"
+    )
+
+
+def _was_deleted(observed: ObservedJob, pod: PodState) -> bool:
+    """Tell whether a pod was deleted from outside while it ran.
+
+    The operator deletes pods too: to clean up once a pod has ended for good, at its deadline or backoff
+    limit, and with the job. Only times and the order of the pods' own versions tell these apart.
+    """
+    if (pod.deletion is None and not _vanished(observed, pod)) or _ended_before(pod, pod):
+        return False
+    if observed.job is not None and _ended_with(observed.job, observed, pod):
+        return False
+    others = [other for other in observed.pods if other.place != pod.place and not observed.successors(other)]
+    if observed.job is not None and _cleaned_up(observed.job, pod, others):
+        return False
+    return not any(_ended_before(other, pod) or _lost_before(other, pod) for other in others)
+
+
+def _cleaned_up(job: JobState, pod: PodState, others: list[PodState]) -> bool:
+    """Tell whether the operator deleted a pod because of what became of another one, which ended the job.
+
+    It does so within a second, and a list may show both at once. That other pod was seen to be deleted before
+    this one, or Kubernetes says that it was taken away, or it had ended by itself.
+    """
+    if job.ended_s is None or pod.deletion is None or pod.deletion_s is None or pod.deletion_s < job.ended_s:
+        return False
+    return any(_cause_of(other, pod.deletion, pod.deletion_s) for other in others)
+
+
+def _cause_of(other: PodState, deletion: int, deletion_s: float) -> bool:
+    """Tell whether what became of a pod came before the deletion of another one, or in the same second."""
+    if other.deletion is None:
+        return other.over is not None and (other.finished_s or math.inf) <= deletion_s
+    return other.deletion < deletion or (other.deletion == deletion and other.disruption is not None)
+
+
+def _vanished(observed: ObservedJob, pod: PodState) -> bool:
+    """Tell whether a running pod is gone and others of the job stay: all at once is the job's own end."""
+    if pod.gone is None or pod.running_s is None:
+        return False
+    leaves = [(other.gone, other.deletion) for other in observed.pods]
+    return any(
+        (gone is None or gone > pod.gone) and (deletion is None or deletion > pod.gone)
+        for gone, deletion in leaves
+    )
+
+
+def _lost_before(other: PodState, pod: PodState) -> bool:
+    """Tell whether another pod was gone by then and never seen to end: what became of it is unknown."""
+    leaves = pod.gone if pod.deletion is None else pod.deletion
+    unseen = other.gone is not None and other.over is None and other.deletion is None
+    return unseen and leaves is not None and (other.gone or 0) <= leaves
+
+
+def _ended_with(job: JobState, observed: ObservedJob, pod: PodState) -> bool:
+    """Tell whether a pod was deleted because its job had ended, or was deleted itself."""
+    if job.used_up or job.late:
+        return True
+    at_s = math.inf if pod.deletion_s is None else pod.deletion_s
+    late = job.ended_s is not None and at_s != math.inf and at_s > job.ended_s + _SKEW_S
+    with_job = job.deletion_s is not None and at_s >= job.deletion_s
+    unended = job.gone and not job.said and not observed.successors(pod)
+    return with_job or unended or (bool(job.said) and late)
+
+
+def _ended_before(other: PodState, pod: PodState) -> bool:
+    """Tell whether one pod had ended for good before the deletion of another was asked for.
+
+    The order of versions is the truth; the times come from the clocks of several machines, and only decide
+    what one list showed at once.
+    """
+    leaves = pod.gone if pod.deletion is None else pod.deletion
+    if other.over is None or leaves is None:
+        return False
+    if other.over != leaves or pod.deletion_s is None or other.finished_s is None:
+        return other.over <= leaves
+    return other.finished_s < pod.deletion_s
+
+
+def _was_suspended(observed: ObservedJob, pod: PodState) -> bool:
+    """Tell whether the job was suspended when the pod was deleted."""
+    spans = observed.job.suspensions if observed.job else ()
+    at = pod.deletion_s or 0.0
+    return any(since - 1 <= at <= (until if until is not None else at) for since, until in spans)
+
+
+def _recovered_s(observed: ObservedJob, entry: Incident) -> float | None:
+    """Return when the place of a pod ran again, before the job ended."""
+    ended_s = observed.job.ended_s if observed.job else None
+    # Not by the time of the incident: whole seconds cannot tell a start from an end that came right after it.
+    began_s = entry.began_s
+    again = [start for start in entry.pod.starts if began_s is not None and start > began_s]
+    again += [start for other in observed.successors(entry.pod) for start in other.starts]
+    return min((start for start in again if ended_s is None or start <= ended_s), default=None)
+
+
+def held_span(pod: PodState, until_s: float) -> tuple[float, float] | None:
+    """Return when a pod began and ceased to hold its node, in seconds since 1970; None if it never did.
+
+    A pod holds its GPUs from the moment it is put on a node until its last container has ended.
+    """
+    if pod.scheduled_s is None:
+        return None
+    ended = pod.finished_s if pod.over is not None or pod.gone is not None else None
+    if ended is None:
+        ended = pod.deletion_s if pod.gone is not None and pod.deletion_s is not None else until_s
+    return pod.scheduled_s, max(ended, pod.scheduled_s)
+
+
+def gpu_seconds(observed: ObservedJob, *, since_s: float = 0.0) -> float:
+    """Return the GPU seconds that the job's pods have held since a time, from what was seen of them.
+
+    Args:
+        observed: What was seen.
+        since_s: Only what was held after this counts, in seconds since 1970: the time of the last committed
+            checkpoint gives what is lost by starting again from it.
+    """
+    until_s = latest_s(observed)
+    spans = [(pod.gpus, span) for pod in observed.pods if (span := held_span(pod, until_s))]
+    return float(sum(gpus * max(0.0, end - max(start, since_s)) for gpus, (start, end) in spans))
+
+
+def latest_s(observed: ObservedJob) -> float:
+    """Return the latest time that anything which was seen speaks of; for a job that has ended, its end.
+
+    What still runs is counted up to here. The reader's own clock plays no part.
+    """
+    job = observed.job
+    if job and job.said and job.ended_s is not None:
+        return job.ended_s
+    times = [event.at_s for event in observed.events]
+    for pod in observed.pods:
+        ends = [end.finished_s for end in pod.endings]
+        times += [pod.created_s, pod.scheduled_s, pod.running_s, pod.deletion_s, *ends]
+    if job:
+        since = [entry.since_s for entry in job.conditions.values()]
+        times += [job.created_s, job.deletion_s, *since]
+    return max((time for time in times if time is not None), default=0.0)
+
+
+_GROUPING_S = 600.0
+"""Seconds after a loss, or after its pod is back, in which the others can still end because of it.
+
+A node that dies silently is noticed when a collective operation times out. Too long a time charges one
+interruption in place of two, and at most once for every container that lived through the first.
+"""
+
+_SYMPTOMS = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "UNKNOWN"})
+"""Classes that the processes show when something else, which Kubernetes may tell later, was the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A pod, or a run of its container, that was lost.
+
+    Attributes:
+        key: The pod's identity, and when the run of the container had begun where only that was lost.
+        budget: Whose restarts it counts against.
+        kind: Its class.
+        what: What happened.
+        place: Its place in the job, which a pod that replaces it takes.
+        suspended: Whether the job's queue took it by suspending the job.
+        began_s: When the run that was lost had begun, in seconds since 1970; None if unknown.
+        at_s: When it was lost; None if unknown.
+        back_s: When its place ran again; None if it did not.
+    """
+
+    key: str
+    budget: str
+    kind: str
+    what: str
+    place: str = ""
+    suspended: bool = False
+    began_s: float | None = None
+    at_s: float | None = None
+    back_s: float | None = None
+
+    @classmethod
+    def of(cls, entry: Incident) -> "Loss":
+        """Return the loss that an incident is."""
+        pod, finding = entry.pod, entry.finding
+        runs = [entry.began_s] if entry.began_s is not None else list(pod.starts[-1:])
+        return cls(
+            # Known by this, whoever sees it, and however often.
+            key=pod.uid if entry.began_s is None else f"{pod.uid}/{entry.began_s:.0f}",
+            budget=finding.budget,
+            kind=finding.kind,
+            what=finding.what,
+            place=pod.place,
+            suspended=finding.reason == "Suspended",
+            began_s=next(iter(runs), None),
+            at_s=None if entry.at_s == math.inf else entry.at_s,
+            back_s=entry.back_s,
+        )
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Losses that belong together, the earliest first."""
+
+    losses: tuple[Loss, ...]
+
+    @property
+    def charged(self) -> Loss | None:
+        """The loss whose budget pays for all; None for a queue's suspension, which costs nothing."""
+        cause = min(self.losses, key=lambda loss: (loss.kind in _SYMPTOMS, _time_or_inf(loss.at_s)))
+        free = cause.kind == "PREEMPTED" and any(loss.suspended for loss in self.losses)
+        return None if free else cause
+
+    @property
+    def recovered(self) -> bool:
+        """Whether everything that was lost ran again."""
+        return all(loss.back_s is not None for loss in self.losses)
+
+    def takes(self, loss: Loss) -> bool:
+        """Tell whether a later loss belongs to this interruption.
+
+        It does if its run was there when the interruption began, and the others can still have felt it. A
+        run that began in the same second counts as there, unless it is the next one at the same place.
+        """
+        began_s, first_s = loss.began_s or 0.0, _time_or_inf(self.losses[0].at_s)
+        places = {entry.place for entry in self.losses}
+        if began_s > first_s or (began_s == first_s and loss.place in places):
+            return False
+        latest_s = max(
+            _time_or_inf(entry.back_s if entry.back_s is not None else entry.at_s) for entry in self.losses
+        )
+        return loss.at_s is None or loss.at_s <= latest_s + _GROUPING_S
+
+
+def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
+    """Return the losses among incidents; one that only shows that another process had failed is none."""
+    return tuple(Loss.of(entry) for entry in found if not entry.finding.weak)
+
+
+def group_interruptions(lost: Iterable[Loss]) -> tuple[Interruption, ...]:
+    """Group losses into interruptions, in the order of their time."""
+    groups: list[Interruption] = []
+    for loss in sorted(lost, key=lambda loss: _time_or_inf(loss.at_s)):
+        if groups and groups[-1].takes(loss):
+            groups[-1] = Interruption((*groups[-1].losses, loss))
+        else:
+            groups.append(Interruption((loss,)))
+    return tuple(groups)
+
+
+def charged_losses(lost: Iterable[Loss]) -> tuple[Loss, ...]:
+    """Return the loss of each interruption that its budget pays for."""
+    return tuple(loss for group in group_interruptions(lost) if (loss := group.charged))
+
+
+def count_interruptions(lost: Iterable[Loss]) -> dict[str, int]:
+    """Count interruptions by budget."""
+    return _count_budgets(charged_losses(lost))
+
+
+def count_attempt_interruptions(
+    failure: Failure, lost: Iterable[Loss], *, used_up: bool = False
+) -> dict[str, int]:
+    """Count the interruptions of an attempt that failed; its own failure is one, however many pods show it.
+
+    The failure is the last interruption if the job did not recover from that, or if it ended because of too
+    many of them. Otherwise, as when the job hangs hours after it recovered, the failure counts besides.
+
+    Args:
+        failure: How the attempt failed.
+        lost: What the attempt lost.
+        used_up: Whether the operator ended the job at its backoff limit.
+    """
+    groups = group_interruptions(lost)
+    ended = bool(groups) and (used_up or not groups[-1].recovered)
+    paid = [loss for group in (groups[:-1] if ended else groups) if (loss := group.charged)]
+    # A launcher that ends a job whose budget is used up names the class of the loss that used it up.
+    last = next((loss for loss in reversed(paid) if loss.budget == failure.budget), None)
+    within = not ended and last is not None and last.kind == failure.kind
+    counts = _count_budgets(paid)
+    return {**counts, failure.budget: counts.get(failure.budget, 0) + (0 if within else 1)}
+
+
+def _count_budgets(found: Sequence[Loss]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for loss in found:
+        counts[loss.budget] = counts.get(loss.budget, 0) + 1
+    return counts
+
+
+def _time_or_inf(at_s: float | None) -> float:
+    return math.inf if at_s is None else at_s

@@ -1,1 +1,0 @@
-"""Removes jobs that nobody looks after any more: what a launcher that was killed could leave behind."""
