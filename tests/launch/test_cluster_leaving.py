@@ -71,7 +71,7 @@ def test_a_pod_whose_node_may_still_run_it_is_left_alone_and_named(
     with pytest.raises(DependencyError, match="does not go away within 5 s") as caught:
         delete_and_wait(api(there), name, uid, 5)
     assert not [call for call in there.calls if (call.verb, call.resource) == ("delete", "pods")]
-    assert "cannot end a process (a driver that hangs), drained and started anew" in caught.value.hint
+    assert "cannot end a process (a driver that hangs), drained and restarted" in caught.value.hint
     assert (f"it is kept by {name}-master-0 on node node-0" in caught.value.what) == (doubt is not None)
 
 

@@ -19,7 +19,7 @@ IDLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "m
 
 
 def looks(dog: Watchdog, observed: ObservedJob, *times: float) -> list[LimitExceeded | None]:
-    return [dog.look(observed, job_status(observed), START + second) for second in times]
+    return [dog.check(observed, job_status(observed), START + second) for second in times]
 
 
 def limits(**changes: Any) -> JobLimits:

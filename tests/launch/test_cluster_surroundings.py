@@ -79,9 +79,9 @@ def test_a_janitor_whose_clock_is_wrong_keeps_a_job_that_is_looked_after(
 def test_clocks_that_tell_about_the_same_are_one() -> None:
     clock = ServerClock(lambda: 1_790_000_000.0)
     for said in ("Mon, 21 Sep 2026 14:13:25 GMT", "no time", "", None):
-        clock.hear(said)
+        clock.adjust(said)
         assert clock.now() == 1_790_000_000.0, said
-    clock.hear("Mon, 21 Sep 2026 16:13:20 GMT")
+    clock.adjust("Mon, 21 Sep 2026 16:13:20 GMT")
     assert clock.ahead_s == pytest.approx(HOURS_S)
 
 

@@ -1,6 +1,5 @@
 """The classes of failures that no recording shows, in the words of the systems that report them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.reports import (
     ProcessReport,
     read_report,
-    report_of_error_file,
     report_of_rank,
 )
 from trainwright.launch.failure import FAILURE_CLASSES, FAILURE_KINDS, Failure
@@ -404,35 +402,7 @@ def test_a_rank_that_saved_its_state_makes_a_preemption_end_with_40() -> None:
     assert (found.kind, found.code, found.pod) == ("PREEMPTED", 40, "tw-worker-0")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        (
-            json.dumps(
-                {
-                    "message": {
-                        "message": "ValueError: bad batch: 7",
-                        "extraInfo": {
-                            "py_callstack": "Traceback\n  File x\nValueError",
-                            "timestamp": "1763628588",
-                        },
-                    }
-                }
-            ),
-            "USER_EXCEPTION",
-        ),
-        ('{"message": {"message": "OutOfMemoryError: CUDA out of memory. Tried to allocate"}}', "CUDA_OOM"),
-        ('{"message": "Diverged: the loss is not finite"}', "NAN_LOSS"),
-        ('{"message": {"message": "DistNetworkError: Connection reset by peer"}}', "INFRASTRUCTURE"),
-    ],
-)
-def test_a_torchelastic_error_file_tells_the_class(text: str, kind: str) -> None:
-    report = report_of_error_file(text, 3)
-    assert report is not None
-    assert (report.failure.kind, report.failure.rank) == (kind, 3)
-
-
-def test_left_in_returns_what_the_last_rounds_agents_wrote_else_its_ranks_error(tmp_path: Path) -> None:
+def test_read_report_returns_what_the_last_rounds_agents_wrote_else_its_ranks_error(tmp_path: Path) -> None:
     assert read_report(tmp_path) is None
     RankError.of(InputError("no column x"), 2).save(tmp_path)
     rank = read_report(tmp_path)
@@ -444,7 +414,7 @@ def test_left_in_returns_what_the_last_rounds_agents_wrote_else_its_ranks_error(
     assert (whole.failure.kind, whole.failure.rank, whole.named) == ("CUDA_OOM", 5, True)
 
 
-def test_left_in_ignores_the_failure_of_an_earlier_round(tmp_path: Path) -> None:
+def test_read_report_ignores_the_failure_of_an_earlier_round(tmp_path: Path) -> None:
     begin_round(tmp_path)
     stopped = Failure.of("PREEMPTED", "stopped by SIGTERM")
     stopped.write(round_folder(tmp_path, 0))
@@ -455,11 +425,6 @@ def test_left_in_ignores_the_failure_of_an_earlier_round(tmp_path: Path) -> None
     report = read_report(tmp_path)
     assert report is not None
     assert (report.failure.kind, report.failure.rank) == ("USER_EXCEPTION", 1)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": null}', '{"message": {"message": ""}}'])
-def test_a_broken_torchelastic_error_file_tells_nothing(text: str) -> None:
-    assert report_of_error_file(text) is None
 
 
 @pytest.mark.parametrize("kind", ["DEADLINE", "STUCK"])

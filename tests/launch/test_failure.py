@@ -94,13 +94,17 @@ def test_a_failure_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         ({"budget": "mine"}, "budget 'mine' is not one of"),
         ({"code": 1}, "code 1 is not one of"),
         ({"lost_gpu_s": -1.0}, "lost_gpu_s is -1.0"),
-        ({"lost_gpu_s": float("nan")}, "lost_gpu_s is nan"),
     ],
 )
 def test_a_failure_that_there_cannot_be_is_refused(changes: dict[str, object], said: str) -> None:
     body = Failure.of("UNKNOWN", "what").to_json() | {"evidence": []} | changes
     with pytest.raises(InputError, match=said):
         Failure.from_json(body)
+
+
+def test_failure_with_a_loss_that_is_not_a_number_is_rejected() -> None:
+    with pytest.raises(InputError, match="lost_gpu_s is nan"):
+        Failure.of("UNKNOWN", "what", lost_gpu_s=float("nan"))
 
 
 def test_every_class_has_a_budget_a_code_and_advice() -> None:

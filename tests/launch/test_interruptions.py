@@ -191,8 +191,8 @@ def test_losses_that_an_earlier_launcher_noted_are_grouped_with_those_seen_later
     """The evicted pod is gone before the next launcher comes; its survivors end afterwards."""
     before = seen(elastic("Running"), pod("tw-worker-0"), pod("tw-worker-1"))
     before.update_pod(evicted("tw-worker-0", second=50))
-    AttemptLosses().with_those_of(before).note(tmp_path)
+    AttemptLosses().with_observed(before).save(tmp_path)
     after = seen(elastic("Running"), restarted("tw-worker-1", 40, ended_at=52, started_at=54))
-    noted = AttemptLosses.of(tmp_path).with_those_of(after)
+    noted = AttemptLosses.of(tmp_path).with_observed(after)
     assert len(noted.lost) == 2
     assert count_interruptions(noted.lost) == {"preemption": 1}

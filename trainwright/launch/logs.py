@@ -1,7 +1,7 @@
-"""What a log says about why its process ended.
+"""Find the cause of a failure in the log of a process.
 
 A log is read backwards from its end: torchrun writes one ``failed (exitcode: ...)`` line for each attempt in
-the same container, and what came before the last but one belongs to an attempt that was overcome.
+the same container, and everything before the last but one belongs to an attempt that was recovered from.
 """
 
 import re
@@ -22,7 +22,7 @@ _ROOT = re.compile(
 _RANK = re.compile(r"\[(?:rank|Rank |PG [^\]]*Rank )(\d+)\]", re.IGNORECASE)
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+)|\bXid[ =:]+(\d+)\b")
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program causes and a healthy GPU reports; NVIDIA's device plugin keeps the node for these.
+"""Xids that a program causes on a healthy GPU; NVIDIA's device plugin does not take out the node for these.
 
 Source: NVIDIA/k8s-dra-driver-gpu and k8s-device-plugin, list of XIDs that do not make a GPU unhealthy.
 """
@@ -70,24 +70,24 @@ _STOP_SIGNAL = re.compile(
 )
 _LAST_LINE = re.compile(r"((?:\w+\.)*_*[A-Z]\w*(?:: .*)?)$")
 _DECORATION = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z |\x1b\[[0-9;]*m", re.MULTILINE)
-"""The time that the API puts before each line if it is asked to, and colours."""
+"""The time that the API writes before each line on request, and colours."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _MAX_FRAMES, _MAX_TRACEBACKS = 200, 50
 _TORCHRUN = re.compile(r"\b(?:SignalException|ChildFailedError)\b")
-"""Errors that torchrun ends with itself, whatever the cause."""
+"""Errors of torchrun itself, whatever the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RootCause:
-    """What torchrun calls the first failure; its own exit code is 1 whatever this one is.
+    """The first failure in torchrun's summary; torchrun itself exits with 1.
 
     Attributes:
-        rank: The process, of the whole job.
-        exit_code: What it ended with; negative for a signal.
-        host: The pod it ran in.
+        rank: Global rank of the process.
+        exit_code: Its exit code; negative for a signal.
+        host: Its pod.
         at_s: When, in seconds since 1970, if its clock is set to UTC; None if torchrun wrote no time.
-        said: Its traceback or message, if it left one.
+        said: Its traceback or message, if any.
     """
 
     rank: int
@@ -99,13 +99,13 @@ class RootCause:
 
 @dataclass(frozen=True, kw_only=True)
 class LogClue:
-    """A line that tells a class of failures.
+    """A log line that indicates a failure class.
 
     Attributes:
         kind: The class.
-        line: The line, as it was written.
-        rank: The process that wrote it; None if the line does not say.
-        weak: Whether it only shows that another process had failed before.
+        line: The line.
+        rank: The process that wrote it; None if unknown.
+        weak: Whether it only shows that another process failed before.
     """
 
     kind: str
@@ -116,13 +116,13 @@ class LogClue:
 
 @dataclass(frozen=True, kw_only=True)
 class LogFindings:
-    """What one log says.
+    """The findings in one log.
 
     Attributes:
-        root: What torchrun calls the root cause.
-        clue: The line that tells most.
-        told_to_stop: Whether its agent was told to stop from outside.
-        tail: Its last lines that say something, the oldest first.
+        root: torchrun's root cause.
+        clue: The most informative line.
+        told_to_stop: Whether the agent received SIGTERM.
+        tail: The last informative lines, the oldest first.
     """
 
     root: RootCause | None = None
@@ -132,7 +132,7 @@ class LogFindings:
 
 
 def parse_log(text: str, *, lines: int = 8) -> LogFindings:
-    """Read the end of a log; ``lines`` of it are kept as its tail."""
+    """Parse the end of a log, and keep ``lines`` of it as its tail."""
     last = _last_attempt(_DECORATION.sub("", text))
     written = [line.rstrip() for line in last.splitlines() if line.strip()]
     root = _root_cause(last)
@@ -145,7 +145,7 @@ def parse_log(text: str, *, lines: int = 8) -> LogFindings:
 
 
 def find_clue(text: str) -> LogClue | None:
-    """Return the clue in a single message, such as a Python error's."""
+    """Return the clue in a single message, such as that of a Python error."""
     written = [line for line in text.splitlines() if line.strip()]
     found = _strong_clue(written) or _timeout_clue(written)
     peers = next((line for line in written if _PEERS.search(line)), "")
@@ -153,7 +153,7 @@ def find_clue(text: str) -> LogClue | None:
 
 
 def _last_attempt(text: str) -> str:
-    """Leave out what earlier attempts in the same container wrote."""
+    """Return the log without earlier attempts in the same container."""
     ends = [match.end() for match in _ATTEMPT.finditer(text)]
     return text[ends[-2] :] if len(ends) > 1 else text
 
@@ -198,7 +198,7 @@ def _timeout_clue(written: list[str]) -> LogClue | None:
 
 
 def _root_clue(root: RootCause | None) -> LogClue | None:
-    """Return the error of the process that torchrun calls the root cause, if it left its traceback."""
+    """Return the error of torchrun's root cause, if it left a traceback."""
     if root is None or not root.said.startswith(_TRACEBACK):
         return None
     line = root.said.splitlines()[-1].strip()
@@ -224,7 +224,7 @@ def _traceback_clue(written: list[str]) -> LogClue | None:
 
 
 def _last_traceback_line(rest: list[str], prefix: str) -> str | None:
-    """Return the last line of a traceback. Lines of other processes may lie in between."""
+    """Return the last line of a traceback, which lines of other processes may interrupt."""
     bodies = (line[len(prefix) :] for line in rest if line.startswith(prefix))
     ends = (_LAST_LINE.match(body) for body in bodies if not body.startswith(" "))
     return next((found[1] for found in ends if found), None)
@@ -236,12 +236,12 @@ def _rank(line: str) -> int | None:
 
 
 def _before_the_agent(written: list[str]) -> list[str]:
-    """Leave out what torchrun says about the end: its root cause is kept apart."""
+    """Return the lines before torchrun's own summary."""
     ends = [index for index, line in enumerate(written) if _ATTEMPT.search(line)]
     return written[: ends[-1]] if ends else written
 
 
 def _without_noise(written: list[str]) -> list[str]:
-    """Leave out the lines of a log that never tell anything: C++ frames, underlines, rules."""
+    """Return the lines without C++ frames, underlines and rules."""
     noise = re.compile(r"^(?:frame #\d+:|[-=^ ]+$|\s*\^+)")
     return [line for line in written if not noise.match(line)]

@@ -1,4 +1,4 @@
-"""What is shown of a failure: bounded in size, and never a secret that a log or an event repeats."""
+"""Remove secrets from the logs and events that a failure shows, and bound their size."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ MAX_EVIDENCE = 8_000
 """Characters of one entry, and of all of them."""
 
 _LINE = 4_000
-"""Characters of one line that are looked at: no pattern may take long, whatever a log holds."""
+"""Characters of one line that are examined, so that no pattern takes long."""
 
 _NAMED = re.compile(
     r"(?<![\w-])(?P<name>[\w-]++)(?P<is>[\"']?\s{0,4}[:=]\s{0,4})"
@@ -44,22 +44,22 @@ _KEY = re.compile(
 
 
 def redact(text: str) -> str:
-    """Return a text with every secret in it replaced by ``***``, and its lines cut to a readable length.
+    """Return a text with ``***`` for every secret, and with bounded lines.
 
-    That is what is called a password, secret, token or key, what looks like one of the usual cloud, Git and
-    model hub credentials, and the users and signatures of URIs.
+    Secrets are values named password, secret, token or key, credentials in the formats of the usual clouds,
+    Git hosts and model hubs, and the users and signatures of URIs.
     """
     lines = _KEY.sub("***", text).split("\n")
     return "\n".join(_NAMED.sub(_hide, _BARE.sub("***", redacted(line[:_LINE]))) for line in lines)
 
 
 def holds_secret(text: str) -> bool:
-    """Tell whether a text is a credential beyond doubt, or holds one; a name that begins like one is none."""
+    """Tell whether a text certainly contains a credential."""
     return bool(_CERTAIN.search(text) or _KEY.search(text)) or redacted(text) != text
 
 
 def _hide(found: re.Match[str]) -> str:
-    """Hide a value whose name says that it is a secret; a token followed by a plain word is prose."""
+    """Hide a value whose name marks a secret; ``token:`` before a plain word is prose."""
     prose = found["name"].lower().endswith("token") and found["is"] == ": "
     if not _SECRET.search(found["name"]) or (prose and _PROSE.fullmatch(found["value"])):
         return found[0]
@@ -67,7 +67,7 @@ def _hide(found: re.Match[str]) -> str:
 
 
 def bounded_evidence(entries: Iterable[str]) -> tuple[str, ...]:
-    """Clean the entries, drop repeated and empty ones, and cut them to size; the first ones are kept."""
+    """Return the entries redacted, without repeats, cut to size; the first ones are kept."""
     kept: dict[str, None] = {}
     size = 0
     for entry in entries:
@@ -82,7 +82,7 @@ def bounded_evidence(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def shorten(text: str) -> str:
-    """Cut a text in its middle if it is too long: what it is begins it, what went wrong ends it."""
+    """Cut a long text in its middle: its start names the subject, its end the fault."""
     if len(text) <= MAX_ENTRY:
         return text
     half = (MAX_ENTRY - 5) // 2

@@ -1,4 +1,4 @@
-"""One job, whatever replies are lost: it is created, or the one that is there already is taken over."""
+"""Create a job, or adopt the one that exists already: one job, whatever replies are lost."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,14 @@ from trainwright.launch.manifests import annotations
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedJob:
-    """A job that this launcher looks after.
+    """A job whose lease this launcher holds.
 
     Attributes:
         name: Its name.
         uid: Its identity.
         folder: Folder of the attempt that its pods write into.
-        body: The job as it was found or made.
-        found: Whether it was there already.
+        body: The job as it was found or created.
+        found: Whether it existed already.
     """
 
     name: str
@@ -37,33 +37,40 @@ class LeasedJob:
     body: Object
     found: bool
 
+    @classmethod
+    def of(cls, body: Object, *, found: bool) -> "LeasedJob":
+        """Return the leased job that an object describes."""
+        metadata = body["metadata"]
+        folder = Path(metadata["annotations"][annotations.FOLDER])
+        return cls(name=metadata["name"], uid=metadata["uid"], folder=folder, body=body, found=found)
+
     @property
     def attempt(self) -> str:
-        """The attempt that it runs."""
+        """The name of its attempt."""
         return attempt_of(self.body)
 
     @property
     def version(self) -> str:
-        """The version of ``body``."""
+        """The ``resourceVersion`` of ``body``."""
         return str(self.body["metadata"].get("resourceVersion", ""))
 
 
 def create_or_adopt(api: Api, job: Job, manifest: Object, holder: str, gone_s: float) -> LeasedJob:
-    """Create a job, or take over the one of that name that is there already, if it is the same one.
+    """Create a job after a dry run, or adopt the same job if it exists.
 
-    A job that is being deleted is waited for, and then made anew; so is one that an earlier launch gave up.
+    A job that is being deleted, or that an earlier launch gave up, is created anew once it is gone.
 
     Args:
         api: Access to the cluster.
-        job: What is to be run.
+        job: The job.
         manifest: The job as an object.
         holder: Name of this launcher.
-        gone_s: Seconds in which a job that is being deleted has to be gone.
+        gone_s: Seconds in which a job that is being deleted has to disappear.
 
     Raises:
-        InputError: There is another job of that name, or the job is refused.
-        DependencyError: A job that is being deleted does not go away.
-        TrainwrightError: The API refuses, or is out of reach for too long.
+        InputError: Another job has that name, or the server rejects the job.
+        DependencyError: A job that is being deleted does not disappear.
+        TrainwrightError: The API rejects a call, or is unreachable for too long.
     """
     metadata, leased = manifest["metadata"], lease.lease_annotations(holder, api)
     body = manifest | {"metadata": metadata | {"annotations": metadata["annotations"] | leased}}
@@ -74,35 +81,35 @@ def create_or_adopt(api: Api, job: Job, manifest: Object, holder: str, gone_s: f
             if not validated:
                 api.validate(body)
             validated = True
-            return _leased(api.create(body), found=False)
+            return LeasedJob.of(api.create(body), found=False)
         except ApiConflict:
             found = api.job(job.name)
         if found is None:
             continue
         require_same_job(found, job, api.namespace)
         if lease.holder_of(found) == holder:
-            return _leased(found, found=False)  # created by ourselves: only the reply was lost
+            return LeasedJob.of(found, found=False)  # this launcher created it, only the reply was lost
         uid = found["metadata"]["uid"]
         if found["metadata"].get("deletionTimestamp"):
             wait_until_gone(api, job.name, uid, gone_s, attempt_of(found))
         elif _is_abandoned(found):
             delete_and_wait(api, job.name, uid, gone_s, attempt_of(found))
-        elif taken := _adopt(api, found, holder):
-            return taken
+        elif adopted := _adopt(api, found, holder):
+            return adopted
 
 
 def require_same_job(found: Object, job: Job, namespace: str) -> None:
-    """Refuse a job that is not the one that is to be run.
+    """Reject an existing job that is not the requested one.
 
     Raises:
         InputError: It belongs to another run, or has another specification.
     """
-    said: dict[str, Any] = found["metadata"].get("annotations") or {}
-    wanted = {annotations.RUN_ID: job.run, annotations.SPEC_SHA256: job.digest}
+    actual: dict[str, Any] = found["metadata"].get("annotations") or {}
+    expected = {annotations.RUN_ID: job.run, annotations.SPEC_SHA256: job.digest}
     wrong = [
-        f"{name} is {said.get(name, '')[:64] or 'absent'}, expected {value[:64]}"
-        for name, value in wanted.items()
-        if said.get(name) != value
+        f"{name} is {actual.get(name, '')[:64] or 'absent'}, expected {value[:64]}"
+        for name, value in expected.items()
+        if actual.get(name) != value
     ]
     if wrong:
         raise InputError(
@@ -113,7 +120,7 @@ def require_same_job(found: Object, job: Job, namespace: str) -> None:
 
 
 def _is_abandoned(found: Object) -> bool:
-    """Tell whether an earlier launch has given the attempt up: whoever runs it again, begins anew."""
+    """Tell whether an earlier launch gave the attempt up."""
     path = Path(found["metadata"]["annotations"][annotations.FOLDER]) / FailedAttempt.FILE
     try:
         return path.exists() and FailedAttempt.read(path).final
@@ -122,26 +129,14 @@ def _is_abandoned(found: Object) -> bool:
 
 
 def _adopt(api: Api, found: Object, holder: str) -> LeasedJob | None:
-    """Take a job over; nothing if it is gone or being deleted by now."""
+    """Take over the lease of a job; None if the job is gone or being deleted by now."""
     name, uid = found["metadata"]["name"], found["metadata"]["uid"]
 
     def take() -> Object:
-        said = lease.lease_annotations(holder, api)
-        return api.annotate(name, uid, said, unless_changed={})
+        return api.annotate(name, uid, lease.lease_annotations(holder, api), unless_changed={})
 
     try:
         body = api.retry(take)
     except (ApiNotFound, ApiConflict, ApiInvalid, ApiUnavailable):
         return None
-    return None if body["metadata"].get("deletionTimestamp") else _leased(body, found=True)
-
-
-def _leased(body: Object, *, found: bool) -> LeasedJob:
-    metadata = body["metadata"]
-    return LeasedJob(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        folder=Path(metadata["annotations"][annotations.FOLDER]),
-        body=body,
-        found=found,
-    )
+    return None if body["metadata"].get("deletionTimestamp") else LeasedJob.of(body, found=True)

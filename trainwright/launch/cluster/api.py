@@ -1,4 +1,4 @@
-"""The kinds of jobs that a cluster knows: how they are addressed, and how their pods are found."""
+"""The calls of the Kubernetes API that a launcher makes: jobs of one kind, their pods, logs and events."""
 
 import contextlib
 import time
@@ -27,24 +27,24 @@ from trainwright.launch.manifests.pods import Owner
 from trainwright.retries import Backoff, RetryPolicy
 
 FOREGROUND, BACKGROUND = "Foreground", "Background"
-"""How the API deletes an object: after what it owns, or at once and what it owns later."""
+"""Deletion of an object after its dependents, or before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobKind:
-    """A kind of jobs.
+    """A kind of jobs: how they are addressed, and how their pods are found.
 
     Attributes:
-        kind: What Kubernetes calls it.
+        kind: Its name in Kubernetes.
         group: Its API group.
-        version: The version that is spoken.
+        version: The API version.
         pods: Label of its pods whose value is the job's name.
-        container: The container that trains.
-        operator: What has to be installed for it.
-        removes_itself: Whether a job that has ended is removed after a while.
-        propagation: How the API deletes a job with all that belongs to it. Trainer 2.3 creates the JobSet of
-            a TrainJob again for as long as the object is there, and a deletion in the foreground keeps it.
-        inner_job: Suffix that names the batch Job which creates the pods; empty where the operator does.
+        container: The training container.
+        operator: The operator that has to be installed.
+        removes_itself: Whether a job is removed some time after its end.
+        propagation: Deletion policy. Trainer 2.3 creates the JobSet of a TrainJob again for as long as the
+            object exists, and a deletion in the foreground keeps it.
+        inner_job: Suffix of the batch Job which creates the pods; empty where the operator creates them.
     """
 
     kind: str
@@ -59,17 +59,17 @@ class JobKind:
 
     @property
     def name(self) -> str:
-        """What it is called here: the launcher's name."""
+        """The name of its launcher."""
         return self.kind.lower()
 
     @property
     def plural(self) -> str:
-        """Its name in addresses, and in the rules of a Role."""
+        """Its name in URLs and in the rules of a Role."""
         return f"{self.name}s"
 
     @property
     def full(self) -> str:
-        """The name that commands and errors of the API use: ``pytorchjobs.kubeflow.org``."""
+        """Its full name, such as ``pytorchjobs.kubeflow.org``."""
         return f"{self.plural}.{self.group}"
 
 
@@ -97,33 +97,33 @@ JOB_KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
 
 
 _SAME_TIME_S = 30.0
-"""Seconds up to which two clocks count as one: an answer tells whole seconds, and takes a while."""
+"""Seconds up to which two clocks count as one: an answer names whole seconds, and takes a while."""
 
 
 class ServerClock:
-    """This machine's clock, put right by what the API's answers say the time is.
+    """The API server's time, from this machine's clock and the ``Date`` of the server's answers.
 
-    A node's clock can be wrong by hours. Then a job that was created a moment ago would have been pending for
-    hours, and a lease would have run out when it is written.
+    A node's clock can be wrong by hours: a new job would count as pending for hours, and a lease would have
+    expired when it is written.
 
     Args:
-        ours: This machine's time, in seconds since 1970.
+        local: This machine's time, in seconds since 1970.
 
     Attributes:
-        ahead_s: How far the API's clock is ahead of ours, in seconds; 0 while they tell about the same.
+        ahead_s: How far the server's clock is ahead, in seconds; 0 below half a minute.
     """
 
-    def __init__(self, ours: Callable[[], float] = time.time) -> None:
-        self._ours, self.ahead_s = ours, 0.0
+    def __init__(self, local: Callable[[], float] = time.time) -> None:
+        self._local, self.ahead_s = local, 0.0
 
     def now(self) -> float:
         """Return the time, in seconds since 1970."""
-        return self._ours() + self.ahead_s
+        return self._local() + self.ahead_s
 
-    def hear(self, said: str | None) -> None:
-        """Take the time that an answer tells (RFC 9110, ``Date``); one that tells none changes nothing."""
+    def adjust(self, date: str | None) -> None:
+        """Set the clock by the ``Date`` of an answer (RFC 9110), if it has one."""
         try:
-            ahead_s = parsedate_to_datetime(said or "").timestamp() - self._ours()
+            ahead_s = parsedate_to_datetime(date or "").timestamp() - self._local()
         except ValueError:
             return
         self.ahead_s = ahead_s if abs(ahead_s) > _SAME_TIME_S else 0.0
@@ -131,10 +131,10 @@ class ServerClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Objects that are looked at together.
+    """Objects that are listed or watched together.
 
     Attributes:
-        kind: What they are: ``job``, ``pods``, ``events`` or ``workloads``.
+        kind: ``job``, ``pods``, ``events`` or ``workloads``.
         fields: Field selector.
         labels: Label selector.
     """
@@ -145,7 +145,7 @@ class Selection:
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of a call that select them."""
+        """The query parameters that select them."""
         pairs = {"fieldSelector": self.fields, "labelSelector": self.labels}
         return {name: value for name, value in pairs.items() if value}
 
@@ -159,7 +159,7 @@ _IDLE_S = 300.0
 """Seconds without a line after which a log that is followed is opened anew: connections die silently."""
 
 _LOG_BYTES = 4_194_304
-"""The API counts from the first of the lines on: too few of them, and the last words are cut off."""
+"""The API counts from the first of the requested lines: with fewer bytes the last lines are cut off."""
 
 _NO_DRY_RUN = "does not support dry run"
 """How the API server words the rejection of a dry run because of a webhook with side effects."""
@@ -171,14 +171,17 @@ _SETTLING_S = 60.0
 
 
 class Api:
-    """Jobs of one kind, and what belongs to them, in one namespace.
+    """Access to jobs of one kind, and what belongs to them, in one namespace.
+
+    A method that says "Not retried" raises ``ApiUnavailable`` where a later call may succeed; the others
+    retry for as long as the policy allows.
 
     Args:
         client: A configured client that makes each call once (``retries = False``).
         namespace: The namespace.
         kind: The kind of jobs.
         policy: How outages are retried.
-        clock: The time, put right by every answer.
+        clock: The API server's time, adjusted by every answer.
     """
 
     def __init__(
@@ -214,7 +217,7 @@ class Api:
         """Create a job. It may exist although no reply came.
 
         Raises:
-            Conflict: A job of that name exists.
+            ApiConflict: A job of that name exists.
             TrainwrightError: The server rejects it.
         """
         return self._create(body, {})
@@ -226,7 +229,7 @@ class Api:
         tells.
 
         Raises:
-            Conflict: A job of that name exists.
+            ApiConflict: A job of that name exists.
             TrainwrightError: The server rejects it.
         """
         try:
@@ -240,30 +243,30 @@ class Api:
         return self.retry(lambda: self._ask("POST", self._job_call("create"), self._jobs, query, body))
 
     def job(self, name: str) -> Object | None:
-        """Return a job, or nothing if there is none of that name."""
+        """Return a job; None if none has that name."""
         call = self._job_call("get", name)
         with contextlib.suppress(ApiNotFound):
             return self.retry(lambda: self._ask("GET", call, f"{self._jobs}/{name}"))
         return None
 
     def delete(self, name: str, uid: str = "", version: str = "", *, answer_s: float = _ANSWER_S) -> None:
-        """Delete a job and all that belongs to it; it may be gone already, or be another one by now.
+        """Delete a job and all that belongs to it; it may be gone already.
 
         Args:
             name: Its name.
             uid: Its identity; another job of that name is left alone.
-            version: Its version (``resourceVersion``); empty: any.
-            answer_s: Seconds that the API is given for its answer.
+            version: Its ``resourceVersion``; empty: any.
+            answer_s: Timeout of one call, in seconds.
 
         Raises:
-            Conflict: The job has another version by now; with ``version`` only.
+            ApiConflict: The job has another version by now; with ``version`` only.
         """
         options: Object = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
             "propagationPolicy": self.kind.propagation,
         }
-        if same := {key: said for key, said in (("uid", uid), ("resourceVersion", version)) if said}:
+        if same := {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}:
             options["preconditions"] = same
         call = self._job_call("delete", name)
         with contextlib.suppress(*((ApiNotFound,) if version else (ApiNotFound, ApiConflict))):
@@ -274,18 +277,17 @@ class Api:
     def annotate(
         self, name: str, uid: str, values: Mapping[str, str], *, unless_changed: Mapping[str, str]
     ) -> Object:
-        """Set annotations of a job in one step, if others still are as they were. Made once.
+        """Set annotations of a job atomically, if others have expected values. Not retried.
 
         Args:
             name: The job.
             uid: Its identity.
-            values: What to set.
-            unless_changed: Annotations that have to have these values.
+            values: The annotations to set.
+            unless_changed: Annotations with the values that they must have.
 
         Raises:
-            Invalid: One of these has another value, or another job has that name by now.
-            Absent: There is no such job.
-            Passing: It did not work now.
+            ApiInvalid: One of these has another value, or another job has that name by now.
+            ApiNotFound: No such job exists.
         """
         tests = {"/metadata/uid": uid} | {_json_pointer(key): value for key, value in unless_changed.items()}
         sets = {_json_pointer(key): value for key, value in values.items()}
@@ -298,15 +300,11 @@ class Api:
         return self._ask("PATCH", call, f"{self._jobs}/{name}", body=steps, content=_JSON_PATCH)
 
     def select(self, selection: Selection) -> tuple[list[Object], str]:
-        """Return objects and the version of the list. Made once.
-
-        Raises:
-            Passing: It did not work now.
-        """
+        """Return objects and the version of the list. Not retried."""
         call = self._of(selection, "list")
         answer = self._ask("GET", call, self._place(selection), selection.query)
         version = answer["metadata"].get("resourceVersion", "")
-        if not version:  # or else all objects would be gone
+        if not version:  # otherwise all objects would count as gone
             raise foreign_answer(answer, call)
         return answer.get("items") or [], version
 
@@ -314,11 +312,10 @@ class Api:
     def watch(
         self, selection: Selection, version: str, seconds: int
     ) -> Iterator[tuple[urllib3.BaseHTTPResponse, Iterator[Object]]]:
-        """Open a watch from a version on; give the open response, and its events as the API writes them.
+        """Open a watch from a version on; yield the open response and its events. Not retried.
 
         Raises:
-            Expired: The version is too old.
-            Passing: It broke.
+            ApiGone: The version is too old.
         """
         query = selection.query | {
             "watch": "true",
@@ -334,28 +331,24 @@ class Api:
             response.close()
 
     def remove_pod(self, name: str, uid: str) -> None:
-        """Remove a pod at once, whatever its node says; it may be gone, or be another one by now. Made once.
-
-        Raises:
-            Passing: It did not work now.
-        """
+        """Delete a pod without waiting for its node; it may be gone already. Not retried."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         call = self._pod_call("delete", "pods", name)
         with contextlib.suppress(ApiNotFound, ApiConflict):
             self._ask("DELETE", call, f"{self._pods}/{name}", body=options | {"preconditions": {"uid": uid}})
 
     def events(self, name: str) -> list[Object]:
-        """Return what was said about an object. Made once."""
+        """Return the events of an object. Not retried."""
         items, _ = self.select(Selection(kind="events", fields=f"involvedObject.name={name}"))
         return items
 
     def workloads(self, uid: str) -> list[Object]:
-        """Return what Kueue keeps of a job, by the label that it gives to it. Made once."""
+        """Return the Workloads that Kueue has labelled with a job. Not retried."""
         items, _ = self.select(Selection(kind="workloads", labels=f"{_KUEUE}/job-uid={uid}"))
         return items
 
     def workflow(self, name: str) -> Owner | None:
-        """Return the Argo workflow of that name, as an owner; nothing if there is none."""
+        """Return an Argo workflow as an owner; None if it does not exist."""
         call = ApiCall(verb="get", resource="workflows", group=_ARGO, namespace=self.namespace, name=name)
         path = f"/apis/{_ARGO}/v1alpha1/namespaces/{self.namespace}/workflows/{name}"
         with contextlib.suppress(ApiNotFound):
@@ -365,7 +358,7 @@ class Api:
         return None
 
     def log(self, pod: str, *, lines: int = 400, previous: bool = False) -> str:
-        """Return the end of a pod's log, or that of its container before the last restart. Made once."""
+        """Return the end of a pod's log, or of the log before its last restart. Not retried."""
         query = {"tailLines": str(lines), "limitBytes": str(_LOG_BYTES)}
         query |= {"previous": "true"} if previous else {}
         with self.log_lines(pod, query) as (_, found):
@@ -375,12 +368,11 @@ class Api:
     def log_lines(
         self, pod: str, query: Mapping[str, str]
     ) -> Iterator[tuple[urllib3.BaseHTTPResponse, Iterator[tuple[str, str]]]]:
-        """Open a pod's log; give the open response, and the lines with their times.
+        """Open a pod's log; yield the open response, and the lines with their times. Not retried.
 
         Raises:
-            Absent: There is no such pod.
-            Invalid: There is no log of it yet.
-            Passing: It broke.
+            ApiNotFound: No such pod exists.
+            ApiInvalid: It has no log yet.
         """
         call = self._pod_call("get", "pods/log", pod)
         told = {"container": self.kind.container, "timestamps": "true", **query}
@@ -460,19 +452,19 @@ class Api:
             raise self._refusal(error, call) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise transport_error(error) from error
-        self.clock.hear(response.headers.get("Date"))
+        self.clock.adjust(response.headers.get("Date"))
         self._refused_s.pop((call.verb, call.resource), None)
         return response
 
     def _refusal(self, error: k8s.ApiException, call: ApiCall) -> Exception:
-        """Return what an answer amounts to: a 401 or 403 of a server that is starting means nothing."""
+        """Return the error for an answer; a 401 or 403 of a server that is starting is transient."""
         refusal = rejection(error, call)
         if isinstance(refusal, PermissionRefused) and self._starting(call):
             return ApiUnavailable(TransientError(f"the Kubernetes API is starting: {refusal.what}"))
         return refusal
 
     def _starting(self, call: ApiCall) -> bool:
-        """Ask whether the API server has read its roles and accounts; until then it rejects what they allow.
+        """Tell whether the API server has yet to read its roles, until when it rejects all calls.
 
         A role of Kubernetes' own opens ``/readyz`` to every account; the token is sent because a server may
         reject anonymous requests. Where ``/readyz`` is rejected too, either the server is starting or an

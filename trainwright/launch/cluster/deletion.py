@@ -1,7 +1,7 @@
-"""Waiting for a deleted job to be gone with all of its pods, also where a node that is lost holds them.
+"""Delete a job and wait until its pods are gone, also those of a lost node.
 
-A job that is deleted in the background is gone at once, and its pods are not. Pods are found by the job's
-name and told apart by the label of the attempt: jobs of several attempts have the same name.
+A job that is deleted in the background is gone at once, its pods are not. Pods are selected by the job's name
+and told apart by the attempt's label, since the jobs of all attempts have the same name.
 """
 
 import sys
@@ -16,19 +16,19 @@ from trainwright.launch.manifests.annotations import ATTEMPT, FOLDER, MANAGED_BY
 
 _FIRST_S, _LONGEST_S = 0.1, 2.0
 _OVERDUE_S = 30.0
-"""Seconds beyond its grace after which a pod that is still there was not ended by its node."""
+"""Seconds beyond its grace period after which a pod's node has failed to end it."""
 
 _CHECK_S = 5.0
 _ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 _NODE_LOST = "NodeNotReady"
-"""Reason of the event with which Kubernetes' node controller tells a pod that its node does not answer."""
+"""Reason of the event by which Kubernetes' node controller says of a pod that its node does not respond."""
 
 
 def delete_and_wait(api: Api, name: str, uid: str, gone_s: float, attempt: str = "") -> None:
-    """Delete a job and wait until it and all of its pods are gone.
+    """Delete a job and wait until it and its pods are gone.
 
     Raises:
-        DependencyError: It takes too long.
+        DependencyError: It takes longer than ``gone_s``.
     """
     api.delete(name, uid)
     wait_until_gone(api, name, uid, gone_s, attempt)
@@ -41,39 +41,39 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str =
         api: Access to the cluster.
         name: The job.
         uid: Its identity; empty where the object is known to be gone. The wait then also ends when another
-            launcher creates a job of that name: the pods may be those of the new one.
-        gone_s: Longest time to wait, in seconds.
-        attempt: Only the pods of this attempt count; empty: those of every attempt.
+            launcher creates a job of that name, whose pods these may be.
+        gone_s: Longest wait, in seconds.
+        attempt: Only the pods of this attempt count; empty: all.
 
     Raises:
-        DependencyError: It takes too long.
+        DependencyError: It takes longer.
     """
-    left = LostPodRemover(api, name, min(_OVERDUE_S, gone_s / 4))
+    lost = LostPodRemover(api, name, min(_OVERDUE_S, gone_s / 4))
 
     def gone() -> bool:
         found = api.job(name)
         if not uid and found is not None:
             return True
-        there = found is not None and found["metadata"].get("uid") == uid
-        if not there and not live_pods(api, name, attempt):
+        exists = found is not None and found["metadata"].get("uid") == uid
+        if not exists and not live_pods(api, name, attempt):
             return True
-        left.release()
+        lost.remove()
         return False
 
     if not poll_until(gone, gone_s):
         raise DependencyError(
-            f"job {name} does not go away within {gone_s:,.0f} s{left.told}",
+            f"job {name} does not go away within {gone_s:,.0f} s{lost.summary}",
             where=f"namespace {api.namespace}",
             hint="Look at its pods, their nodes and its finalizers. A node that is lost has to be removed; "
-            "one that answers and cannot end a process (a driver that hangs), drained and started anew. "
-            "Then run the step again: it goes on from its last checkpoint.",
+            "one that responds and cannot end a process (a driver that hangs), drained and restarted. "
+            "Then run the step again: it resumes from its last checkpoint.",
         )
 
 
-def poll_until(fact: Callable[[], bool], longest_s: float) -> bool:
-    """Ask again and again, less and less often; tell whether it came true in time."""
+def poll_until(condition: Callable[[], bool], longest_s: float) -> bool:
+    """Poll a condition with growing pauses; tell whether it held in time."""
     end, pause = time.monotonic() + longest_s, _FIRST_S
-    while not fact():
+    while not condition():
         if time.monotonic() + pause > end:
             return False
         time.sleep(pause)
@@ -82,12 +82,12 @@ def poll_until(fact: Callable[[], bool], longest_s: float) -> bool:
 
 
 def wait_until_name_is_free(api: Api, name: str, gone_s: float) -> None:
-    """Wait for the pods that a deleted job of this name has left, if there is no such job any more.
+    """Wait for the pods that a job deleted in the background has left.
 
-    A job that is deleted in the foreground keeps its name until they are gone: nothing has to be asked.
+    A job deleted in the foreground keeps its name until they are gone.
 
     Raises:
-        DependencyError: It takes too long.
+        DependencyError: It takes longer than ``gone_s``.
     """
     if api.kind.propagation == FOREGROUND:
         return
@@ -96,7 +96,7 @@ def wait_until_name_is_free(api: Api, name: str, gone_s: float) -> None:
 
 
 def live_pods(api: Api, name: str, attempt: str = "") -> list[Object]:
-    """Return the pods of a job that have not ended; of one attempt, if it is named."""
+    """Return the pods of a job, or of one attempt, that have not ended."""
     pods, _ = api.retry(lambda: api.select(Selection(kind="pods", labels=f"{api.kind.pods}={name}")))
     return [
         pod
@@ -106,7 +106,7 @@ def live_pods(api: Api, name: str, attempt: str = "") -> list[Object]:
 
 
 def belongs_to(pod: Object, attempt: str) -> bool:
-    """Tell whether a pod belongs to an attempt; one without the label may belong to any, and so does."""
+    """Tell whether a pod belongs to an attempt; one without the label may belong to any."""
     label = (pod["metadata"].get("labels") or {}).get(ATTEMPT, "")
     return not attempt or label in ("", attempt)
 
@@ -118,40 +118,37 @@ def attempt_of(job: Object) -> str:
 
 
 def all_pods_ending(api: Api, name: str, attempt: str) -> bool:
-    """Tell whether every pod of an attempt has ended, or is told to."""
+    """Tell whether every pod of an attempt has ended or is being deleted."""
     return all(pod["metadata"].get("deletionTimestamp") for pod in live_pods(api, name, attempt))
 
 
 class LostPodRemover:
-    """The pods that keep a deleted job: one is removed by force once its node is known to be lost.
+    """Removes by force the pods of lost nodes, which otherwise keep a deleted job and its name.
 
-    Nothing but its node can end a pod in good order, and a node that does not answer never does. Kubernetes
-    leaves such a pod for as long as the node is listed, and the name of the job is taken for as long. It is
-    removed if all of this holds: it is ours and told to end; it is there much longer than its grace; it is
-    not ready; and the node controller has said of this very pod that its node is not ready. A node that
-    answers but cannot end a process (a driver that hangs) is none of these: its GPU is not given to another
-    pod. Where a lost node still runs the process, nothing new is put on it, and the process writes nothing
-    that counts: the number of its attempt is an old one.
+    Kubernetes keeps the pod of a node that does not respond for as long as the node is listed. A pod is
+    removed if all of this holds: it is ours and being deleted; it is long beyond its grace period; it is not
+    ready; and the node controller has said of this very pod that its node is not ready. A node that responds
+    but cannot end a process (a driver that hangs) meets none of this: its GPU is not given to another pod. A
+    process that still runs on a lost node does no harm: its attempt number is outdated.
 
     Args:
         api: Access to the cluster.
         job: Name of the job.
-        late_s: Seconds beyond its grace after which a pod is looked at.
+        overdue_s: Seconds beyond its grace period after which a pod is examined.
     """
 
-    def __init__(self, api: Api, job: str, late_s: float) -> None:
-        self._api, self._late_s = api, late_s
-        self._mine = Selection(kind="pods", labels=f"{api.kind.pods}={job},{MANAGED_BY}={OURS}")
-        self._began_s = self._looked_s = time.monotonic()
-        self._allowed, self.told = True, ""
+    def __init__(self, api: Api, job: str, overdue_s: float) -> None:
+        self._api, self._overdue_s = api, overdue_s
+        self._pods = Selection(kind="pods", labels=f"{api.kind.pods}={job},{MANAGED_BY}={OURS}")
+        self._started_s = self._checked_s = time.monotonic()
+        self._allowed, self.summary = True, ""
 
-    def release(self) -> None:
-        """Remove the pods that are lost; a look now and then is enough, and none before it can be one."""
+    def remove(self) -> None:
+        """Remove the lost pods; most calls return at once, since a check every few seconds is enough."""
         now = time.monotonic()
-        pause = min(_CHECK_S, self._late_s / 2)
-        if not self._allowed or now - self._looked_s < pause:
+        if not self._allowed or now - self._checked_s < min(_CHECK_S, self._overdue_s / 2):
             return
-        self._looked_s = now
+        self._checked_s = now
         try:
             for pod in self._lost(now):
                 name = pod["metadata"]["name"]
@@ -161,22 +158,20 @@ class LostPodRemover:
             return
         except PermissionRefused as error:
             self._allowed = False
-            self.told += f"; a pod of a lost node could not be removed: {error.what}"
+            self.summary += f"; a pod of a lost node could not be removed: {error.what}"
 
     def _lost(self, now: float) -> Iterator[Object]:
-        """Find the pods whose nodes are lost. They were told to end when the waiting began, or before."""
-        pods, _ = self._api.select(self._mine)
-        leaving = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
-        names = sorted(f"{pod['metadata']['name']} on node {_node_of(pod)}" for pod in leaving)
-        self.told = f"; it is kept by {', '.join(names)}" if names else ""
-        for pod in leaving:
+        pods, _ = self._api.select(self._pods)
+        deleting = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
+        names = sorted(f"{pod['metadata']['name']} on node {_node_of(pod)}" for pod in deleting)
+        self.summary = f"; it is kept by {', '.join(names)}" if names else ""
+        for pod in deleting:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-            late = now - self._began_s >= grace_s + self._late_s
-            if late and not _ready(pod) and self._unheard_of(pod):
+            overdue = now - self._started_s >= grace_s + self._overdue_s
+            if overdue and not _ready(pod) and self._node_is_lost(pod):
                 yield pod
 
-    def _unheard_of(self, pod: Object) -> bool:
-        """Tell whether the node controller has said that the node of this pod is not ready."""
+    def _node_is_lost(self, pod: Object) -> bool:
         return any(
             event.get("reason") == _NODE_LOST
             and (event.get("involvedObject") or {}).get("uid") == pod["metadata"]["uid"]

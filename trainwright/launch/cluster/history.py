@@ -1,4 +1,4 @@
-"""What became of the attempts at a job: kept beside them, for a launcher that is started again."""
+"""The failed attempts of a job and the losses of an elastic attempt, saved for a restarted launcher."""
 
 import contextlib
 import sys
@@ -10,24 +10,26 @@ from typing import ClassVar
 from trainwright.documents import Document
 from trainwright.errors import InputError
 from trainwright.launch import job_directory
-from trainwright.launch.diagnosis import incidents
-from trainwright.launch.diagnosis.incidents import Loss, find_incidents
+from trainwright.launch.diagnosis.incidents import Loss, find_incidents, held_span, latest_s
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.job import Budget
+
+_COMMITTED = "checkpoints/step-*/manifest.json"
+"""The manifest of a checkpoint is written last: without it there is no checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt(Document):
-    """An attempt that has failed.
+    """A failed attempt, as written into its folder.
 
     Attributes:
         job: Digest of the job.
-        kind: The class of its failure.
+        kind: The failure class.
         what: What happened.
         counts: Restarts that it used up, by budget.
-        took_s: Seconds that it took, waiting in a queue apart.
+        took_s: Its duration in seconds, time in a queue excluded.
         lost_gpu_s: GPU seconds that have to be spent again.
-        final: Whether no other attempt followed from it. A later launch begins to count afresh.
+        final: Whether no other attempt followed. A later launch counts from 0.
     """
 
     FILE: ClassVar[str] = job_directory.FAILED_ATTEMPT_FILE
@@ -42,29 +44,29 @@ class FailedAttempt(Document):
 
 @dataclass(frozen=True)
 class AttemptHistory:
-    """The failed attempts of one launch so far, the oldest first, by the names of their folders."""
+    """The failed attempts of one launch, the oldest first, by the names of their folders."""
 
     entries: tuple[tuple[str, FailedAttempt], ...] = ()
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> "AttemptHistory":
-        """Read what became of attempts, from their folders in order; a final one ends an earlier launch."""
+        """Read failed attempts from their folders in order; a final one ends an earlier launch."""
         found: list[tuple[str, FailedAttempt]] = []
         for folder in folders:
             if not (folder / FailedAttempt.FILE).exists():
                 continue
             try:
                 entry = FailedAttempt.read(folder)
-            except InputError:  # of a newer library: its attempt counts for nothing here
+            except InputError:  # written by a newer library: it does not count here
                 continue
             found = [] if entry.final else [*found, (folder.name, entry)]
         return cls(tuple(found))
 
     @classmethod
     def before(cls, folder: Path) -> "AttemptHistory":
-        """Read what became of the attempts before one, of the same launch."""
-        home = job_directory.job_directory_of(folder)
-        earlier = [path for path in job_directory.attempts(home) if path != folder] if home else []
+        """Read the failed attempts of the same launch before one."""
+        directory = job_directory.job_directory_of(folder)
+        earlier = [path for path in job_directory.attempts(directory) if path != folder] if directory else []
         return cls.read(earlier)
 
     @property
@@ -78,7 +80,7 @@ class AttemptHistory:
 
     @property
     def took_s(self) -> float:
-        """Seconds that all of them took."""
+        """Duration of all attempts, in seconds."""
         return sum(entry.took_s for _, entry in self.entries)
 
     @property
@@ -87,15 +89,15 @@ class AttemptHistory:
         return sum(entry.lost_gpu_s for _, entry in self.entries)
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """Say what became of each."""
+    def lines(self) -> tuple[str, ...]:
+        """One line for each attempt."""
         return tuple(f"attempt {name}: {entry.kind}: {entry.what}" for name, entry in self.entries)
 
 
 def last_failed_attempt(folder: Path) -> tuple[Path, FailedAttempt] | None:
-    """Return the latest failed attempt at a job, with its folder, of those that share a home with one."""
-    home = job_directory.job_directory_of(folder)
-    for path in reversed(job_directory.attempts(home) if home else []):
+    """Return the latest failed attempt of the job that an attempt belongs to, with its folder."""
+    directory = job_directory.job_directory_of(folder)
+    for path in reversed(job_directory.attempts(directory) if directory else []):
         if (path / FailedAttempt.FILE).exists():
             with contextlib.suppress(InputError):
                 return path, FailedAttempt.read(path)
@@ -103,21 +105,23 @@ def last_failed_attempt(folder: Path) -> tuple[Path, FailedAttempt] | None:
 
 
 def exceeded_budget(budget: Budget, spent: Mapping[str, int]) -> str:
-    """Name the budget that is used up beyond its limit; empty if none is."""
+    """Return the name of a budget that is exceeded; empty if none is."""
     limits = asdict(budget)
     return next((name for name, count in spent.items() if count > limits[name]), "")
 
 
+def last_checkpoint_s(directory: Path) -> float:
+    """Return when a job last committed a checkpoint, in seconds since 1970; 0 if it never did."""
+    times = []
+    for path in directory.glob(_COMMITTED):
+        with contextlib.suppress(OSError):  # removed in between
+            times.append(path.stat().st_mtime)
+    return max(times, default=0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeldGpus:
-    """The GPUs that a pod held which is gone.
-
-    Attributes:
-        uid: The pod.
-        gpus: How many.
-        since_s: From when on, in seconds since 1970.
-        until_s: Until when.
-    """
+    """The GPUs that a removed pod held, and from when until when, in seconds since 1970."""
 
     uid: str
     gpus: int
@@ -127,11 +131,14 @@ class HeldGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLosses(Document):
-    """All that an attempt lost, the oldest first.
+    """What an elastic attempt lost, the oldest first.
+
+    Such an attempt continues when a pod is lost, whose object is gone within seconds. A launcher that adopts
+    the job finds other pods in their places, and must not count from 0.
 
     Attributes:
-        lost: What was lost.
-        held: What the pods held that are gone.
+        lost: The lost pods and runs of containers.
+        held: The GPUs that the removed pods held.
     """
 
     FILE: ClassVar[str] = "losses.json"
@@ -140,57 +147,39 @@ class AttemptLosses(Document):
 
     @classmethod
     def of(cls, folder: Path) -> "AttemptLosses":
-        """Read what was noted of an attempt; nothing if nothing was, or a newer library did."""
+        """Read the losses of an attempt; none if none were saved, or a newer library saved them."""
         with contextlib.suppress(InputError, OSError):
             return cls.read(folder)
         return cls()
 
-    def with_those_of(self, observed: ObservedJob) -> "AttemptLosses":
-        """Return what was lost before this launcher came, with what it has seen itself.
-
-        What is seen again is judged anew: more may be known of it.
-        """
+    def with_observed(self, observed: ObservedJob) -> "AttemptLosses":
+        """Return the saved losses with those that this launcher observed, which replace older judgements."""
         lost = {loss.key: loss for loss in self.lost}
         for entry in find_incidents(observed):
             loss = Loss.of(entry)
             lost.pop(loss.key, None)
             if not entry.finding.weak:
                 lost[loss.key] = loss
-        held = {hold.uid: hold for hold in self.held}
-        latest_s = incidents.latest_s(observed)
+        held = {entry.uid: entry for entry in self.held}
+        end_s = latest_s(observed)
         for pod in observed.pods:
-            if pod.gone is not None and pod.gpus and (span := incidents.held_span(pod, latest_s)):
+            if pod.gone is not None and pod.gpus and (span := held_span(pod, end_s)):
                 held[pod.uid] = HeldGpus(uid=pod.uid, gpus=pod.gpus, since_s=span[0], until_s=span[1])
         return AttemptLosses(lost=tuple(lost.values()), held=tuple(held.values()))
 
-    def forgotten_gpu_s(self, observed: ObservedJob, since_s: float) -> float:
-        """Return the GPU seconds since a time that pods held which this launcher has not seen itself."""
+    def unobserved_gpu_s(self, observed: ObservedJob, since_s: float) -> float:
+        """Return the GPU seconds since a time of pods that this launcher has not observed itself."""
         seen = {pod.uid for pod in observed.pods}
         spans = [
-            (hold.gpus, hold.until_s - max(hold.since_s, since_s))
-            for hold in self.held
-            if hold.uid not in seen
+            (entry.gpus, entry.until_s - max(entry.since_s, since_s))
+            for entry in self.held
+            if entry.uid not in seen
         ]
         return float(sum(gpus * max(0.0, span) for gpus, span in spans))
 
-    def note(self, folder: Path) -> None:
-        """Write them into the folder of the attempt."""
+    def save(self, folder: Path) -> None:
+        """Write the losses into the folder of the attempt."""
         try:
             self.write(folder / self.FILE)
         except OSError as error:  # a full disk is no reason to stop
-            sys.stderr.write(f"what attempt {folder.name} lost could not be noted: {error}\n")
-
-
-_COMMITTED = "checkpoints/step-*/manifest.json"
-"""The manifest of a checkpoint is written last: without it there is none."""
-
-
-def last_checkpoint_s(home: Path) -> float:
-    """Return when a training last committed a checkpoint, in seconds since 1970; 0 if it never did."""
-    times = []
-    for path in home.glob(_COMMITTED):
-        try:
-            times.append(path.stat().st_mtime)
-        except OSError:  # tidied away in between
-            continue
-    return max(times, default=0.0)
+            sys.stderr.write(f"the losses of attempt {folder.name} could not be saved: {error}\n")

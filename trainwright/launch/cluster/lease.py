@@ -1,7 +1,9 @@
-"""The owner's lease: a job says until when somebody looks after it, and who. An expired one is swept away.
+"""The lease of a job: annotations that name the launcher in charge and until when.
 
-There is one holder at a time. A launcher that is started again takes over; the one before notices it by the
-very patch with which it wanted to renew, and stops following without touching the job.
+One launcher holds the lease. A launcher that is started again takes it over; the previous holder notices when
+it renews, and stops without touching the job. The janitor deletes jobs whose lease has expired. The lease
+is part of the job, and each change is one JSON patch that tests the holder: it needs no clock but the API
+server's and no object besides the job, unlike a lease in a file or a store (trainwright.storage.lease).
 """
 
 import secrets
@@ -21,43 +23,38 @@ from trainwright.launch.manifests.annotations import LEASE_UNTIL, OUTAGE_S
 from trainwright.retries import Backoff, RetryPolicy
 
 HOLDER = "trainwright/holder"
-"""Annotation: the launcher that looks after the job."""
+"""Annotation: the launcher that holds the lease."""
 
 LEASE_S, RENEW_S = 180.0, 60.0
 _LATE_RENEWAL = TransientError("the lease is renewed late")
 
 
 class LeaseLost(Exception):
-    """Another launcher has taken the job over."""
+    """Another launcher has taken over the lease; its name is the message."""
 
 
 def new_holder() -> str:
-    """Name this launcher: no other one has this name, nor had it before."""
+    """Return a name for this launcher that no other launcher ever had."""
     return f"{socket.gethostname()}-{secrets.token_hex(6)}"
 
 
 def lease_annotations(holder: str, api: Api) -> dict[str, str]:
-    """Return what a job says that is looked after from now on.
-
-    Args:
-        holder: Who looks after it.
-        api: Access to the cluster: whose clock it is, and how long an outage may keep one from renewing.
-    """
+    """Return the annotations of a lease that begins now, by the API server's clock."""
     until = datetime.fromtimestamp(api.clock.now() + LEASE_S, UTC)
-    said = until.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {HOLDER: holder, LEASE_UNTIL: said, OUTAGE_S: f"{api.policy.outage_s:.0f}"}
+    text = until.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {HOLDER: holder, LEASE_UNTIL: text, OUTAGE_S: f"{api.policy.outage_s:.0f}"}
 
 
 def holder_of(job: Mapping[str, Any]) -> str:
-    """Return who looks after a job; empty if nobody says so."""
+    """Return the holder of a job's lease; empty if it has none."""
     return str((job["metadata"].get("annotations") or {}).get(HOLDER, ""))
 
 
 def require_held(api: Api, name: str, uid: str, holder: str) -> Object | None:
-    """Return the job as it is now; nothing if it is gone, or another one has its name.
+    """Return the job as it is now; None if it is gone, or another one has its name.
 
     Raises:
-        Outdone: Another launcher looks after it by now.
+        LeaseLost: Another launcher holds the lease.
     """
     found = api.job(name)
     if found is None or found["metadata"].get("uid") != uid:
@@ -67,22 +64,22 @@ def require_held(api: Api, name: str, uid: str, holder: str) -> Object | None:
     return found
 
 
-def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = "", **how: float) -> None:
-    """Delete a job, unless another launcher looks after it: one who comes back late must not end its work.
+def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = "", **options: float) -> None:
+    """Delete a job unless another launcher holds its lease.
 
-    The deletion itself says which version of the job it means. It is asked for at once, and only if the job
-    has changed since then, it is looked at who holds it.
+    The deletion names the version of the job that it means. Only if the job has changed since, its holder is
+    read first.
 
     Args:
         api: Access to the cluster.
         name: The job.
         uid: Its identity.
-        holder: Who deletes.
-        version: The version in which it was last seen to be held by us; empty if none was.
-        how: What :meth:`.Api.delete` takes beside these.
+        holder: This launcher.
+        version: The version in which this launcher last observed that it holds the lease; empty: none.
+        options: Further options of :meth:`.Api.delete`.
 
     Raises:
-        Outdone: Another launcher looks after it.
+        LeaseLost: Another launcher holds the lease.
     """
     while True:
         if not version:
@@ -91,7 +88,7 @@ def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = ""
                 return
             version = found["metadata"]["resourceVersion"]
         try:
-            api.delete(name, uid, version, **how)
+            api.delete(name, uid, version, **options)
         except ApiConflict:
             version = ""
         else:
@@ -99,14 +96,14 @@ def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = ""
 
 
 class Lease:
-    """Renews the lease of a job from a thread of its own, through outages of any length.
+    """Renews the lease of a job in a thread, through outages of any length.
 
     Args:
         api: Access to the cluster.
         name: The job.
         uid: Its identity.
-        holder: Who renews.
-        tell: Called with :class:`Outdone`, should another launcher have taken over.
+        holder: This launcher.
+        notify: Called with :class:`LeaseLost` if another launcher has taken over.
         every_s: Seconds between two renewals.
     """
 
@@ -116,27 +113,27 @@ class Lease:
         name: str,
         uid: str,
         holder: str,
-        tell: Callable[[Exception], None],
+        notify: Callable[[Exception], None],
         *,
         every_s: float = RENEW_S,
     ) -> None:
-        self._api, self._name, self._uid, self._holder, self._tell = api, name, uid, holder, tell
+        self._api, self._name, self._uid, self._holder, self._notify = api, name, uid, holder, notify
         self._every_s, self._stopped = every_s, threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to renew."""
+        """Start renewing."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; the lease runs out by itself."""
+        """Stop renewing; the lease expires by itself."""
         self._stopped.set()
 
     def _run(self) -> None:
-        # The watch of the job decides how long an outage may last.
+        # The watch of the job limits how long an outage may last.
         policy = RetryPolicy(outage_s=float("inf"), longest_s=min(self._every_s, 20.0))
         backoff, due = Backoff(policy, self._stopped), time.monotonic() + self._every_s
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
@@ -144,24 +141,24 @@ class Lease:
             try:
                 while not self._renewed():
                     backoff.wait(_LATE_RENEWAL)
-            except LeaseLost as outdone:
-                self._tell(outdone)
+            except LeaseLost as lost:
+                self._notify(lost)
                 return
             except Exception as error:  # whatever it is: the next renewal may succeed
                 if not self._stopped.is_set():
-                    told = error.what if isinstance(error, TrainwrightError) else type(error).__name__
-                    sys.stderr.write(f"the lease of {self._name} could not be renewed: {told}\n")
+                    reason = error.what if isinstance(error, TrainwrightError) else type(error).__name__
+                    sys.stderr.write(f"the lease of {self._name} could not be renewed: {reason}\n")
             backoff.reset()
 
     def _renewed(self) -> bool:
-        """Renew once; tell whether that is done with.
+        """Renew once; tell whether no retry is needed.
 
         Raises:
-            Outdone: Another launcher has taken over.
+            LeaseLost: Another launcher has taken over.
         """
         try:
-            said = lease_annotations(self._holder, self._api)
-            self._api.annotate(self._name, self._uid, said, unless_changed={HOLDER: self._holder})
+            values = lease_annotations(self._holder, self._api)
+            self._api.annotate(self._name, self._uid, values, unless_changed={HOLDER: self._holder})
         except ApiNotFound:
             return True
         except (ApiUnavailable, ApiConflict):

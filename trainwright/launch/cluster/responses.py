@@ -1,4 +1,4 @@
-"""What an answer of the Kubernetes API that is no success means, and whether asking again can help."""
+"""Answers of the Kubernetes API: objects, streams of lines, and the errors that other answers become."""
 
 import json
 import re
@@ -29,7 +29,7 @@ _RUNTIME_HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class ApiCall:
-    """What is asked of the API, in the words of a Role.
+    """A call of the API, in the terms of a Role.
 
     Attributes:
         verb: Such as ``create``.
@@ -37,7 +37,7 @@ class ApiCall:
         namespace: The namespace.
         group: The API group; empty for the core.
         name: The object, where it is one.
-        operator: What has to be installed for it; empty if it always is there.
+        operator: The operator that has to be installed for it; empty for the API's own objects.
     """
 
     verb: str
@@ -48,7 +48,7 @@ class ApiCall:
     operator: str = ""
 
     def __str__(self) -> str:
-        """Say it in a few words."""
+        """Return verb, resource and group."""
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
 
     @property
@@ -59,23 +59,23 @@ class ApiCall:
 
 
 class ApiNotFound(Exception):
-    """There is no object of that name."""
+    """No object of that name exists (404)."""
 
 
 class ApiConflict(Exception):
-    """The object is already there, or has changed."""
+    """The object exists already, or has changed (409)."""
 
 
 class ApiGone(Exception):
-    """The version that was asked for is too old: a list has to be made again."""
+    """The requested version is too old: list again (410)."""
 
 
 class ApiUnavailable(Exception):
-    """Asking again can help.
+    """A call failed that may succeed later.
 
     Args:
-        error: What to end with if it does not help for too long.
-        pause_s: Seconds to wait at least, as the API asks for.
+        error: The error to raise when the outage lasts too long.
+        pause_s: The pause that the API asks for, in seconds.
     """
 
     def __init__(self, error: TransientError, pause_s: float = 0.0) -> None:
@@ -84,11 +84,11 @@ class ApiUnavailable(Exception):
 
 
 class ApiInvalid(InputError):
-    """The API refuses the content of a call."""
+    """The API rejects the content of a call (400, 422)."""
 
 
 def transport_error(error: Exception) -> Exception:
-    """Return what a call that got no answer amounts to."""
+    """Return the error for a call without an answer."""
     told = f"{type(error).__name__}: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in told:
         return DependencyError(
@@ -99,7 +99,7 @@ def transport_error(error: Exception) -> Exception:
 
 
 def foreign_answer(said: object, call: ApiCall) -> ApiUnavailable:
-    """Return what an answer amounts to that is none of the API's, such as a proxy's page to log in."""
+    """Return the error for an answer that is not the API's, such as the login page of a proxy."""
     text = " ".join((said.decode(errors="replace") if isinstance(said, bytes) else str(said)).split())
     told = f"what answers to {call} is not the Kubernetes API: {text:.200}"
     hint = "Look at the address of the API, and at what stands between it and this step."
@@ -107,10 +107,10 @@ def foreign_answer(said: object, call: ApiCall) -> ApiUnavailable:
 
 
 def parse_object(data: bytes, call: ApiCall) -> dict[str, Any]:
-    """Return the object, the list or the status that an answer is.
+    """Return the object, the list or the status of an answer.
 
     Raises:
-        Passing: It is none of these.
+        ApiUnavailable: The answer is none of these.
     """
     try:
         answer = json.loads(data)
@@ -122,12 +122,7 @@ def parse_object(data: bytes, call: ApiCall) -> dict[str, Any]:
 
 
 def rejection(error: k8s.ApiException, call: ApiCall) -> Exception:
-    """Return what an answer amounts to.
-
-    Returns:
-        :class:`Absent`, :class:`Conflict`, :class:`Expired`, :class:`Passing`, or an error of ours, where
-        asking again does not help.
-    """
+    """Return the error for an answer with an error status: one of this module, or a permanent one."""
     message = message_of(error.body, str(error.reason or ""))
     match error.status:
         case 0 | None:
@@ -145,7 +140,7 @@ def rejection(error: k8s.ApiException, call: ApiCall) -> Exception:
 
 
 def _forbidden(message: str, call: ApiCall, *, known: bool) -> TrainwrightError:
-    """Translate a 401 or a 403. The latter stands for several things; only the message tells them apart."""
+    """Return the error for a 401 or a 403, whose several causes only the message tells apart."""
     if not known:
         return PermissionRefused(
             f"the Kubernetes API does not know this step: {message}",
@@ -185,7 +180,7 @@ def _not_found(error: k8s.ApiException, message: str, call: ApiCall) -> Exceptio
 
 
 def message_of(body: object, otherwise: str = "") -> str:
-    """Return what the API says in the body of an answer."""
+    """Return the message in the body of an answer."""
     if isinstance(body, bytes):
         body = body.decode(errors="replace")
     try:
@@ -206,28 +201,28 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d
 
 
 def read_lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
-    """Give the lines of an open answer as they come, until it ends or breaks."""
+    """Yield the lines of an open response as they arrive."""
     try:
         for line in iter_resp_lines(response):
             if line:
                 yield line
     except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-        # The last two are what a response gives that was closed by another thread.
+        # The last two are raised by a response that another thread has closed.
         raise transport_error(error) from error
 
 
 def split_timestamp(line: str) -> tuple[str, str]:
-    """Part a line of a log from its time; that is empty where the node itself says something in between."""
+    """Split a log line into its time and text; lines of the node itself have no time."""
     stamp, _, text = line.partition(" ")
     return (stamp, text) if _TIMESTAMP.fullmatch(stamp) else ("", line)
 
 
 def watch_events(response: urllib3.BaseHTTPResponse, call: ApiCall) -> Iterator[Object]:
-    """Give the events of a watch.
+    """Yield the events of a watch.
 
     Raises:
-        Expired: The version it began with is too old.
-        Passing: It broke.
+        ApiGone: The version that it started from is too old.
+        ApiUnavailable: It broke.
     """
     for line in read_lines(response):
         change = _watch_event(line, call)
@@ -241,7 +236,7 @@ def watch_events(response: urllib3.BaseHTTPResponse, call: ApiCall) -> Iterator[
 
 
 def _watch_event(line: str, call: ApiCall) -> Object:
-    """Read one event of a watch."""
+    """Return one event of a watch."""
     try:
         change = json.loads(line)
     except ValueError:

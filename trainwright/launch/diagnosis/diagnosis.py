@@ -1,4 +1,4 @@
-"""The truth about how a job ended: only the marker of its rank 0 is a success, and a failure has a cause."""
+"""Diagnose how a job ended: only the marker of rank 0 is a success, and a failure has a cause."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,24 +14,24 @@ from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
 _KUBERNETES_FACTS = frozenset({"HOST_OOM", "PREEMPTED", "EVICTED_DISK", "NODE_GPU"})
-"""What Kubernetes knows better than the processes do, which only feel its consequences."""
+"""Classes that Kubernetes knows better than the processes, which only notice the consequences."""
 
 _SYMPTOMS = frozenset({"PREEMPTED", "INFRASTRUCTURE", "NCCL_TIMEOUT", "HANG", "UNKNOWN"})
-"""What a process tells when something else was the cause."""
+"""Classes that a process reports when something else was the cause."""
 
 _REPEATED_EVENTS = frozenset({"Error", "PyTorchJobFailed", "PyTorchJobRestarting"})
-"""Events that repeat a state, or tell of a restart that does not come; ``Error pod`` begins a pod's own."""
+"""Reasons of events that repeat a state or announce a restart that does not come."""
 
 _MAX_PODS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """A job that has succeeded: rank 0 left its marker.
+    """A job that has succeeded: rank 0 wrote its marker.
 
     Attributes:
         completion: The marker.
-        doubts: What else was seen that does not look like success, such as a job that says Failed.
+        doubts: Observations that contradict success, such as a job that says Failed.
     """
 
     completion: Completion
@@ -49,20 +49,19 @@ def diagnose(
     *,
     saved_s: float = 0.0,
 ) -> Outcome | None:
-    """Say how a job ended; None as long as it has not.
+    """Return how a job ended; None while it has not.
 
-    A job has ended when the operator says Succeeded or Failed (or both: it does), or when it is gone. How it
-    ended is not for the operator to say: whoever finds the marker of this attempt has a success, whatever
-    the conditions are, and whoever does not has none.
+    A job has ended when the operator says Succeeded or Failed (or both: it does), or when it is gone. The
+    operator does not decide how: an attempt with a marker has succeeded, one without has failed.
 
-    A diagnosis gets better as more is seen: pods and logs come through other watches than the job does. Ask
-    again for a moment after a job's end, above all while the answer is UNKNOWN.
+    Pods and logs arrive through other watches than the job, so a diagnosis improves for a moment after the
+    job's end: call this again, above all while the answer is UNKNOWN.
 
     Args:
-        observed: What was seen of the job.
-        completion: The completion marker of this attempt, if it is there.
-        report: What the job's processes left, if anything.
-        saved_s: Time of the last committed checkpoint in seconds since 1970; what was done after it is lost.
+        observed: What was observed of the job.
+        completion: The completion marker of this attempt, if it exists.
+        report: The report of the job's processes, if they left one.
+        saved_s: Time of the last committed checkpoint in seconds since 1970; later work is lost.
     """
     job = observed.job
     if job is None or not job.ended:
@@ -83,12 +82,12 @@ def diagnose(
 
 
 def limit_failure(observed: ObservedJob, kind: str, what: str, *, saved_s: float = 0.0) -> Failure:
-    """Return the failure of a job that the launcher itself ends: at its deadline, or because it is stuck.
+    """Return the failure of a job that exceeds a limit of the launcher.
 
     Args:
-        observed: What was seen of the job.
+        observed: What was observed of the job.
         kind: ``DEADLINE``, ``STUCK``, or the class of what it waited for.
-        what: The limit, and what was reached of it.
+        what: A sentence with the limit and the state.
         saved_s: Time of the last committed checkpoint.
     """
     held = find_waiting(observed)
@@ -107,8 +106,8 @@ def limit_failure(observed: ObservedJob, kind: str, what: str, *, saved_s: float
 def _cause(observed: ObservedJob, found: tuple[Incident, ...]) -> Incident | None:
     """Return the incident that ended the job.
 
-    It is the first one that was not recovered from and that came before the job's end. A job that had used
-    up its backoff limit had recovered from all of them: then it is the last.
+    It is the first unrecovered one before the job's end. A job at its backoff limit had recovered from all
+    incidents: then it is the last.
     """
     job = observed.job
     if job is None or job.late:
@@ -119,19 +118,19 @@ def _cause(observed: ObservedJob, found: tuple[Incident, ...]) -> Incident | Non
         return early[-1] if early else None
     still = [entry for entry in early if not entry.recovered]
     if not still and job.holds("Failed"):
-        # Something made it fail; a node whose clock is ahead says that it happened afterwards.
+        # A node whose clock is ahead dates the cause after the end of the job.
         still = [entry for entry in found if not entry.recovered]
     return min(still, key=lambda entry: entry.cause_order, default=None)
 
 
 def _weighed(observed: ObservedJob, chosen: Incident | None, report: ProcessReport | None) -> Failure:
-    """Weigh what the pods show against what the processes told."""
+    """Weigh the incident of a pod against the report of the processes."""
     found = _failure(observed, chosen.pod.name, chosen.finding) if chosen else _without_incident(observed)
     if report is None:
         return found
     told = report.failure
     fact = chosen is not None and not chosen.finding.weak and found.kind in _KUBERNETES_FACTS
-    # An agent that was told to stop only shows that the operator cleaned up after the pod that failed.
+    # Elsewhere an agent was stopped because the operator cleaned up after the pod that failed.
     alone = chosen is not None and not chosen.finding.weak and chosen.pod.deletion is None
     if alone and told.kind == "PREEMPTED" and found.kind != "PREEMPTED":
         return replace(found, evidence=(*found.evidence, *told.evidence))
@@ -165,7 +164,7 @@ def _failure(observed: ObservedJob, pod: str, finding: Finding) -> Failure:
 
 
 def _without_incident(observed: ObservedJob) -> Failure:
-    """Return the failure of a job none of whose pods explains it."""
+    """Return the failure of a job that no pod explains."""
     job = observed.job
     if job is not None and job.late:
         return Failure.of("DEADLINE", job.message, reason="DeadlineExceeded")
@@ -195,7 +194,7 @@ def _waiting_text(held: Waiting) -> str:
 
 
 def _doubts(observed: ObservedJob, found: tuple[Incident, ...]) -> tuple[str, ...]:
-    """List what does not look like success, although it is one."""
+    """Return observations that contradict a success."""
     job = observed.job
     said = job.said if job else ""
     odd = [] if said == "Succeeded" else [f"the job says {said or 'nothing, and is gone'}"]
@@ -205,7 +204,7 @@ def _doubts(observed: ObservedJob, found: tuple[Incident, ...]) -> tuple[str, ..
 def _other_evidence(
     observed: ObservedJob, chosen: Incident | None, found: tuple[Incident, ...], report: ProcessReport | None
 ) -> list[str]:
-    """List what was seen beside the cause: the end of the log, other pods, the job's words, events."""
+    """Return evidence besides the cause: the end of the log, other pods, the job's message, events."""
     seen: list[str] = []
     if chosen and (tail := logs.parse_log(observed.log(chosen.pod.uid)).tail):
         seen.append(f"end of the log of pod {chosen.pod.name}:\n" + "\n".join(tail))
@@ -223,7 +222,7 @@ def _other_evidence(
 
 
 def _pod_summary(observed: ObservedJob, index: int) -> str:
-    """Say what was seen of one pod, where nothing in it is an explanation."""
+    """Return a line about a pod that explains nothing."""
     pod = observed.pods[index]
     ends = [f"{end.container} ended with {end.exit_code} ({end.reason})" for end in pod.endings]
     state = "; ".join(ends) or ("ran" if pod.starts else "never started")

@@ -1,4 +1,4 @@
-"""What one piece of evidence amounts to, before the whole story of a job is told."""
+"""Classify single pieces of evidence: the exit of a container, an eviction, a deletion."""
 
 import re
 import signal
@@ -14,20 +14,20 @@ from trainwright.launch.logs import LogFindings
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A class of failures, and what shows it.
+    """A failure class with its evidence.
 
     Attributes:
         kind: The class.
         what: What happened, in a sentence with its values.
-        reason: The word of Kubernetes, torch or the program for it.
-        exit_code: What the process ended with; negative for a signal.
-        rank: The process, of the whole job.
-        weak: Whether it only shows that something else had failed before.
-        evidence: What shows it, beside ``what``.
-        advice: What to do, where that is not what the class says.
-        code: Exit code of the step, where that is not the class's.
-        retryable: Whether to try again, where that is not what the class says.
-        charged: Whose budget, where that is not the class's.
+        reason: The reason of Kubernetes, torch or the program.
+        exit_code: Exit code of the process; negative for a signal.
+        rank: Global rank of the process.
+        weak: Whether it only shows that something else failed before.
+        evidence: Evidence besides ``what``.
+        advice: What to do; empty: the class's advice.
+        code: Exit code of the step; None: the class's.
+        retryable: Whether to retry; None: as the class.
+        charged: The budget; empty: the class's.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def budget(self) -> str:
-        """Whose restarts it counts against."""
+        """The budget that it counts against."""
         return self.charged or FAILURE_CLASSES[self.kind].budget
 
 
@@ -65,10 +65,10 @@ _CLASS_BY_CODE = {
     70: "USER_EXCEPTION",
     _NAN: "NAN_LOSS",
 }
-"""Classes of the exit codes that our own processes end with; 86 is a loss that is not finite."""
+"""Failure classes of the library's own exit codes; 86 is a loss that is not finite."""
 
 _SPECIFIC_CODES = frozenset({11, 12, 30, 40, 41, 50, _NAN})
-"""Those that say more than any line of a log, which may tell of something that was overcome."""
+"""Codes that are stronger evidence than any log line, which may be about an error that was handled."""
 
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 _NO_COMMAND = frozenset({126, 127})
@@ -84,7 +84,7 @@ _KILL_ADVICE = (
 
 @dataclass(frozen=True)
 class _Exit:
-    """A failed end, and all that is known of it; ``code`` is what the first failing process ended with."""
+    """A failed exit with all that is known of it; ``code`` is that of the process that failed first."""
 
     pod: PodState
     end: ContainerExit
@@ -95,7 +95,7 @@ class _Exit:
     def finding(
         self, kind: str, what: str, *, reason: str = "", advice: str = "", weak: bool = False
     ) -> Finding:
-        """Make a finding, with what was seen as its evidence."""
+        """Return a finding with the exit and the log as its evidence."""
         root, clue = self.story.root, self.story.clue
         told = root.rank if root else clue.rank if clue else None
         return Finding(
@@ -112,8 +112,8 @@ class _Exit:
 
 
 def classify_exit(pod: PodState, end: ContainerExit, story: LogFindings, events: Sequence[Event]) -> Finding:
-    """Return what a failed end amounts to. What nothing explains stays UNKNOWN."""
-    # torchrun itself ends with 1, whatever its processes end with.
+    """Classify a failed exit; one that nothing explains is UNKNOWN."""
+    # torchrun exits with 1, whatever its processes exit with.
     code = story.root.exit_code if story.root and end.exit_code == 1 else end.exit_code
     case = _Exit(pod, end, story, events, code)
     looks = (_by_kubernetes, _by_events, _by_named_code, _by_log, _by_our_code, _by_signal)
@@ -121,7 +121,7 @@ def classify_exit(pod: PodState, end: ContainerExit, story: LogFindings, events:
 
 
 def _by_kubernetes(case: _Exit) -> Finding | None:
-    """Believe what the kubelet says; exit codes come after it."""
+    """Classify by the kubelet's reason, the strongest evidence."""
     pod, end = case.pod, case.end
     if end.container not in MAIN_CONTAINERS:
         return case.finding(
@@ -143,7 +143,7 @@ def _by_kubernetes(case: _Exit) -> Finding | None:
 
 
 def _by_events(case: _Exit) -> Finding | None:
-    """Believe what the kernel and the driver had said about the pod, or about its node."""
+    """Classify by events of the kernel and the driver about the pod or its node."""
     killed = case.code in {-signal.SIGKILL, _SIGNAL_BASE + signal.SIGKILL}
     for event in case.events:
         if killed and _KERNEL_OOM.search(f"{event.reason} {event.message}"):
@@ -156,12 +156,12 @@ def _by_events(case: _Exit) -> Finding | None:
 
 
 def _by_named_code(case: _Exit) -> Finding | None:
-    """Believe an exit code with which our own process names the cause."""
+    """Classify by an exit code of the library that names the cause."""
     return _by_our_code(case) if case.code in _SPECIFIC_CODES else None
 
 
 def _by_log(case: _Exit) -> Finding | None:
-    """Believe a line that can only be a cause; an exit code of ours says more than a traceback does."""
+    """Classify by a log line that can only be a cause; a library exit code outweighs a traceback."""
     clue, pod = case.story.clue, case.pod
     if case.story.told_to_stop and case.code in {1, -signal.SIGTERM, _SIGNAL_BASE + signal.SIGTERM}:
         what = f"pod {pod.name} was told to stop (SIGTERM), and its processes with it"
@@ -179,7 +179,7 @@ def _by_log(case: _Exit) -> Finding | None:
 
 
 def _by_our_code(case: _Exit) -> Finding | None:
-    """Believe the exit codes that our own processes end with."""
+    """Classify by an exit code of the library."""
     if case.code not in _CLASS_BY_CODE:
         return None
     changed = case.code != case.end.exit_code
@@ -191,7 +191,7 @@ def _by_our_code(case: _Exit) -> Finding | None:
 
 
 def _by_signal(case: _Exit) -> Finding | None:
-    """A signal that the program raises itself is its own doing; for SIGKILL and SIGTERM nobody is known."""
+    """Classify by a signal: a crash is the program's fault, the sender of SIGKILL or SIGTERM is unknown."""
     number = -case.code if case.code < 0 else case.code - _SIGNAL_BASE
     if number not in set(signal.Signals):
         return None
@@ -201,7 +201,7 @@ def _by_signal(case: _Exit) -> Finding | None:
         seen = "; no eviction, no deletion and no sign of a lack of memory was seen"
         advice = _KILL_ADVICE if number == signal.SIGKILL else ""
         found = case.finding("UNKNOWN", what + seen, reason=name, advice=advice)
-        # Whoever did it from outside may well not do it again: worth some tries, but not without end.
+        # Whoever sent it may not do it again: retried, within a budget.
         return replace(found, retryable=True, charged="infrastructure")
     advice = _BUS_ERROR_ADVICE if number == signal.SIGBUS else ""
     crashed = f"{what}: it crashed{_without_log(case)}"
@@ -209,7 +209,7 @@ def _by_signal(case: _Exit) -> Finding | None:
 
 
 def _by_exit(case: _Exit) -> Finding:
-    """An exit code that the program chose, and no line that explains it."""
+    """Classify an exit code that nothing else explains."""
     pod, code, root = case.pod, case.code, case.story.root
     if code in _NO_COMMAND:
         what = f"the program of pod {pod.name} was not found, or may not be run (exit {code})"
@@ -273,10 +273,9 @@ _DISRUPTIONS = {
 
 
 def classify_eviction(pod: PodState) -> Finding | None:
-    """Return why a pod was thrown out, if Kubernetes says that it was.
+    """Classify a pod that was evicted or rejected by its node; None for any other.
 
-    The pod itself is the only place that says so: its container shows exit code 137, or 0 if the program
-    saved its state and left in time.
+    Only the pod says so: its container shows exit code 137, or 0 if the program saved its state in time.
     """
     verdict = pod.verdict
     if verdict and verdict.reason == "Evicted":
@@ -293,9 +292,9 @@ def classify_eviction(pod: PodState) -> Finding | None:
 
 
 def classify_deletion(pod: PodState, *, suspended: bool, replaced: bool) -> Finding:
-    """Return what the deletion of a running pod amounts to, where Kubernetes gives no reason for it.
+    """Classify the deletion of a running pod for which Kubernetes gives no reason.
 
-    One that is gone and replaced before it was seen to end may have ended in any way.
+    A pod that was replaced before its end was observed may have ended in any way.
     """
     if pod.deletion is None and replaced:
         what = f"pod {pod.name} was replaced before it was seen to end"
@@ -322,7 +321,7 @@ def _preempted(pod: PodState, word: StatusReason, why: str = "") -> Finding:
 
 
 def _by_kubelet(pod: PodState, word: StatusReason) -> Finding:
-    """Tell a pod's own limit from a node that ran short, and disks from memory."""
+    """Classify by whether the pod's own limit or the node ran out, of disk or of memory."""
     own, low = _OWN_LIMIT.search(word.message), _PRESSURE.search(word.message)
     resource = low["resource"] if low else ""
     volume = own["volume"] if own and own["volume"] else ""
@@ -360,7 +359,7 @@ def _by_kubelet(pod: PodState, word: StatusReason) -> Finding:
 
 
 def _rejected_by_node(pod: PodState, word: StatusReason) -> Finding:
-    """The kubelet did not admit a pod that the scheduler had put on its node."""
+    """Classify a pod that the kubelet did not admit although the scheduler had assigned it."""
     broken = "unhealthy devices" in word.message or "no longer healthy" in word.message
     return Finding(
         kind="NODE_GPU" if broken else "INFRASTRUCTURE",

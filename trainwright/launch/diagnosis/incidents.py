@@ -1,4 +1,10 @@
-"""What went wrong with single pods: every failed end, and every pod that was taken away while it ran."""
+"""Incidents of single pods, and the interruptions of the job that they add up to.
+
+The loss of one pod ends the processes of all others, and each of those exits looks like a loss of its own: an
+elastic survivor returns the exit code of the rank that was evicted, and a job of 11 nodes that its queue
+preempts loses 11 pods. Kubernetes does not tell these apart, so losses are grouped by what ran at the time of
+the first one, and each group is charged to a budget once.
+"""
 
 import dataclasses
 import math
@@ -14,20 +20,20 @@ from trainwright.launch.failure import Failure
 from trainwright.launch.logs import LogFindings
 
 _SKEW_S = 5
-"""By how much the clocks of a cluster's machines may differ, in seconds."""
+"""Largest difference between the clocks of a cluster's machines, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """One thing that went wrong with one pod.
+    """A failed exit or a removal of one pod. Times are in seconds since 1970.
 
     Attributes:
         pod: The pod.
-        finding: Its class and what shows it.
-        at_s: When, in seconds since 1970; infinite if unknown.
-        order: The sight of the job's pods that first showed it, for those of the same second.
-        began_s: When the run of the container that this ended had begun; None if it took the whole pod.
-        back_s: When the same place in the job ran again afterwards, before the job ended; None if it did not.
+        finding: Its class and evidence.
+        at_s: When; infinite if unknown.
+        order: Number of the observation that first showed it, which orders those of the same second.
+        began_s: Start of the container's run that it ended; None if it ended the whole pod.
+        back_s: When the same place ran again before the job's end; None if it did not.
     """
 
     pod: PodState
@@ -44,15 +50,12 @@ class Incident:
 
     @property
     def cause_order(self) -> tuple[bool, float, int]:
-        """Orders incidents: the first is the cause; what only shows that another one had failed is last."""
+        """Sort key: the least is the cause; weak findings come last."""
         return self.finding.weak, self.at_s, self.order
 
 
 def find_incidents(observed: ObservedJob) -> tuple[Incident, ...]:
-    """Return all that went wrong with the pods of a job, in the order of their time.
-
-    The budgets of a launcher are counted over these (:mod:`.interruption`), also while the job still runs.
-    """
+    """Return all incidents of a job's pods, in the order of their time."""
     found = [entry for pod in observed.pods for entry in _pod_incidents(observed, pod)]
     marked = [dataclasses.replace(entry, back_s=_recovered_s(observed, entry)) for entry in found]
     return tuple(sorted(marked, key=lambda entry: (entry.at_s, entry.order)))
@@ -66,7 +69,7 @@ def _pod_incidents(observed: ObservedJob, pod: PodState) -> list[Incident]:
             finding=findings.classify_exit(pod, end, story, events),
             at_s=_failed_at_s(end, story),
             order=end.order,
-            # What runs before the training container is overcome as soon as that runs.
+            # A failed init container is recovered from as soon as the training container runs.
             began_s=end.started_s if end.container in MAIN_CONTAINERS else 0.0,
         )
         for end in pod.endings
@@ -90,7 +93,7 @@ def _pod_incidents(observed: ObservedJob, pod: PodState) -> list[Incident]:
 
 
 def _failed_at_s(end: ContainerExit, story: LogFindings) -> float:
-    """Return when a process failed: its container may have ended a little later than it."""
+    """Return when the first process failed, which may be before its container ended."""
     ended_s = math.inf if end.finished_s is None else end.finished_s
     first_s = story.root.at_s if story.root else None
     within = first_s is not None and (end.started_s or 0.0) <= first_s <= ended_s
@@ -110,10 +113,10 @@ def _killed_by_deletion(pod: PodState, end: ContainerExit) -> bool:
 
 
 def _was_deleted(observed: ObservedJob, pod: PodState) -> bool:
-    """Tell whether a pod was deleted from outside while it ran.
+    """Tell whether a running pod was deleted by anybody but the operator.
 
-    The operator deletes pods too: to clean up once a pod has ended for good, at its deadline or backoff
-    limit, and with the job. Only times and the order of the pods' own versions tell these apart.
+    The operator deletes pods to clean up after a pod that ended for good, at its deadline or backoff limit,
+    and with the job. Only times and the order of the pods' versions tell these apart.
     """
     if (pod.deletion is None and not _vanished(observed, pod)) or _ended_before(pod, pod):
         return False
@@ -126,10 +129,10 @@ def _was_deleted(observed: ObservedJob, pod: PodState) -> bool:
 
 
 def _cleaned_up(job: JobState, pod: PodState, others: list[PodState]) -> bool:
-    """Tell whether the operator deleted a pod because of what became of another one, which ended the job.
+    """Tell whether the operator deleted a pod because another one had ended the job.
 
-    It does so within a second, and a list may show both at once. That other pod was seen to be deleted before
-    this one, or Kubernetes says that it was taken away, or it had ended by itself.
+    It does so within a second, and a list may show both at once. The other pod was deleted before this one,
+    disrupted, or had ended by itself.
     """
     if job.ended_s is None or pod.deletion is None or pod.deletion_s is None or pod.deletion_s < job.ended_s:
         return False
@@ -137,14 +140,14 @@ def _cleaned_up(job: JobState, pod: PodState, others: list[PodState]) -> bool:
 
 
 def _cause_of(other: PodState, deletion: int, deletion_s: float) -> bool:
-    """Tell whether what became of a pod came before the deletion of another one, or in the same second."""
+    """Tell whether a pod ended before the deletion of another one, or in the same second."""
     if other.deletion is None:
         return other.over is not None and (other.finished_s or math.inf) <= deletion_s
     return other.deletion < deletion or (other.deletion == deletion and other.disruption is not None)
 
 
 def _vanished(observed: ObservedJob, pod: PodState) -> bool:
-    """Tell whether a running pod is gone and others of the job stay: all at once is the job's own end."""
+    """Tell whether a running pod is gone while others stay: all at once is the job's own end."""
     if pod.gone is None or pod.running_s is None:
         return False
     leaves = [(other.gone, other.deletion) for other in observed.pods]
@@ -155,7 +158,7 @@ def _vanished(observed: ObservedJob, pod: PodState) -> bool:
 
 
 def _lost_before(other: PodState, pod: PodState) -> bool:
-    """Tell whether another pod was gone by then and never seen to end: what became of it is unknown."""
+    """Tell whether another pod was gone by then without an observed end."""
     leaves = pod.gone if pod.deletion is None else pod.deletion
     unseen = other.gone is not None and other.over is None and other.deletion is None
     return unseen and leaves is not None and (other.gone or 0) <= leaves
@@ -173,10 +176,9 @@ def _ended_with(job: JobState, observed: ObservedJob, pod: PodState) -> bool:
 
 
 def _ended_before(other: PodState, pod: PodState) -> bool:
-    """Tell whether one pod had ended for good before the deletion of another was asked for.
+    """Tell whether one pod had ended for good before another was deleted.
 
-    The order of versions is the truth; the times come from the clocks of several machines, and only decide
-    what one list showed at once.
+    The order of versions decides. Times come from several clocks, and only order what one list showed.
     """
     leaves = pod.gone if pod.deletion is None else pod.deletion
     if other.over is None or leaves is None:
@@ -196,7 +198,7 @@ def _was_suspended(observed: ObservedJob, pod: PodState) -> bool:
 def _recovered_s(observed: ObservedJob, entry: Incident) -> float | None:
     """Return when the place of a pod ran again, before the job ended."""
     ended_s = observed.job.ended_s if observed.job else None
-    # Not by the time of the incident: whole seconds cannot tell a start from an end that came right after it.
+    # Not by the time of the incident: within a second, a start cannot be told from the end right after it.
     began_s = entry.began_s
     again = [start for start in entry.pod.starts if began_s is not None and start > began_s]
     again += [start for other in observed.successors(entry.pod) for start in other.starts]
@@ -204,9 +206,9 @@ def _recovered_s(observed: ObservedJob, entry: Incident) -> float | None:
 
 
 def held_span(pod: PodState, until_s: float) -> tuple[float, float] | None:
-    """Return when a pod began and ceased to hold its node, in seconds since 1970; None if it never did.
+    """Return from when until when a pod held its GPUs, in seconds since 1970; None if it never did.
 
-    A pod holds its GPUs from the moment it is put on a node until its last container has ended.
+    It holds them from its scheduling until its last container has ended.
     """
     if pod.scheduled_s is None:
         return None
@@ -217,12 +219,9 @@ def held_span(pod: PodState, until_s: float) -> tuple[float, float] | None:
 
 
 def gpu_seconds(observed: ObservedJob, *, since_s: float = 0.0) -> float:
-    """Return the GPU seconds that the job's pods have held since a time, from what was seen of them.
+    """Return the GPU seconds that the observed pods have held since a time.
 
-    Args:
-        observed: What was seen.
-        since_s: Only what was held after this counts, in seconds since 1970: the time of the last committed
-            checkpoint gives what is lost by starting again from it.
+    With the time of the last checkpoint as ``since_s`` (seconds since 1970), these are lost by a restart.
     """
     until_s = latest_s(observed)
     spans = [(pod.gpus, span) for pod in observed.pods if (span := held_span(pod, until_s))]
@@ -230,9 +229,9 @@ def gpu_seconds(observed: ObservedJob, *, since_s: float = 0.0) -> float:
 
 
 def latest_s(observed: ObservedJob) -> float:
-    """Return the latest time that anything which was seen speaks of; for a job that has ended, its end.
+    """Return the latest time in any observed object; of an ended job, its end.
 
-    What still runs is counted up to here. The reader's own clock plays no part.
+    Running pods are counted up to here, so the reader's clock plays no part.
     """
     job = observed.job
     if job and job.said and job.ended_s is not None:
@@ -248,29 +247,29 @@ def latest_s(observed: ObservedJob) -> float:
 
 
 _GROUPING_S = 600.0
-"""Seconds after a loss, or after its pod is back, in which the others can still end because of it.
+"""Seconds after a loss, or after its pod is back, in which other pods can still end because of it.
 
-A node that dies silently is noticed when a collective operation times out. Too long a time charges one
-interruption in place of two, and at most once for every container that lived through the first.
+A node that dies silently is noticed when a collective operation times out. Too long a time counts two
+interruptions as one.
 """
 
 _SYMPTOMS = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "UNKNOWN"})
-"""Classes that the processes show when something else, which Kubernetes may tell later, was the cause."""
+"""Classes of consequences, whose cause Kubernetes may report later."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A pod, or a run of its container, that was lost.
+    """A pod, or a run of its container, that was lost. Times are in seconds since 1970, None if unknown.
 
     Attributes:
-        key: The pod's identity, and when the run of the container had begun where only that was lost.
-        budget: Whose restarts it counts against.
-        kind: Its class.
+        key: The pod's uid, with the start of the run where only that was lost.
+        budget: The budget that it counts against.
+        kind: The failure class.
         what: What happened.
-        place: Its place in the job, which a pod that replaces it takes.
-        suspended: Whether the job's queue took it by suspending the job.
-        began_s: When the run that was lost had begun, in seconds since 1970; None if unknown.
-        at_s: When it was lost; None if unknown.
+        place: Its place in the job, which a replacement takes.
+        suspended: Whether the job's queue suspended the job.
+        began_s: When the lost run began.
+        at_s: When it was lost.
         back_s: When its place ran again; None if it did not.
     """
 
@@ -286,11 +285,10 @@ class Loss:
 
     @classmethod
     def of(cls, entry: Incident) -> "Loss":
-        """Return the loss that an incident is."""
+        """Return the loss of an incident."""
         pod, finding = entry.pod, entry.finding
         runs = [entry.began_s] if entry.began_s is not None else list(pod.starts[-1:])
         return cls(
-            # Known by this, whoever sees it, and however often.
             key=pod.uid if entry.began_s is None else f"{pod.uid}/{entry.began_s:.0f}",
             budget=finding.budget,
             kind=finding.kind,
@@ -305,27 +303,27 @@ class Loss:
 
 @dataclass(frozen=True)
 class Interruption:
-    """Losses that belong together, the earliest first."""
+    """Losses with one cause, the earliest first."""
 
     losses: tuple[Loss, ...]
 
     @property
     def charged(self) -> Loss | None:
-        """The loss whose budget pays for all; None for a queue's suspension, which costs nothing."""
+        """The loss whose budget is charged; None for a suspension by the queue, which is free."""
         cause = min(self.losses, key=lambda loss: (loss.kind in _SYMPTOMS, _time_or_inf(loss.at_s)))
         free = cause.kind == "PREEMPTED" and any(loss.suspended for loss in self.losses)
         return None if free else cause
 
     @property
     def recovered(self) -> bool:
-        """Whether everything that was lost ran again."""
+        """Whether all lost places ran again."""
         return all(loss.back_s is not None for loss in self.losses)
 
-    def takes(self, loss: Loss) -> bool:
+    def includes(self, loss: Loss) -> bool:
         """Tell whether a later loss belongs to this interruption.
 
-        It does if its run was there when the interruption began, and the others can still have felt it. A
-        run that began in the same second counts as there, unless it is the next one at the same place.
+        It does if its run had started before the interruption, and ended soon enough after it. A run that
+        started in the same second counts, unless it is the next one at the same place.
         """
         began_s, first_s = loss.began_s or 0.0, _time_or_inf(self.losses[0].at_s)
         places = {entry.place for entry in self.losses}
@@ -338,7 +336,7 @@ class Interruption:
 
 
 def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
-    """Return the losses among incidents; one that only shows that another process had failed is none."""
+    """Return the losses among incidents, those with weak findings excluded."""
     return tuple(Loss.of(entry) for entry in found if not entry.finding.weak)
 
 
@@ -346,7 +344,7 @@ def group_interruptions(lost: Iterable[Loss]) -> tuple[Interruption, ...]:
     """Group losses into interruptions, in the order of their time."""
     groups: list[Interruption] = []
     for loss in sorted(lost, key=lambda loss: _time_or_inf(loss.at_s)):
-        if groups and groups[-1].takes(loss):
+        if groups and groups[-1].includes(loss):
             groups[-1] = Interruption((*groups[-1].losses, loss))
         else:
             groups.append(Interruption((loss,)))
@@ -354,7 +352,7 @@ def group_interruptions(lost: Iterable[Loss]) -> tuple[Interruption, ...]:
 
 
 def charged_losses(lost: Iterable[Loss]) -> tuple[Loss, ...]:
-    """Return the loss of each interruption that its budget pays for."""
+    """Return the charged loss of each interruption."""
     return tuple(loss for group in group_interruptions(lost) if (loss := group.charged))
 
 
@@ -366,10 +364,10 @@ def count_interruptions(lost: Iterable[Loss]) -> dict[str, int]:
 def count_attempt_interruptions(
     failure: Failure, lost: Iterable[Loss], *, used_up: bool = False
 ) -> dict[str, int]:
-    """Count the interruptions of an attempt that failed; its own failure is one, however many pods show it.
+    """Count the interruptions of a failed attempt by budget, its own failure included once.
 
-    The failure is the last interruption if the job did not recover from that, or if it ended because of too
-    many of them. Otherwise, as when the job hangs hours after it recovered, the failure counts besides.
+    The failure is the last interruption if the job did not recover from it, or exceeded its backoff limit.
+    Otherwise, as when the job hangs hours after a recovery, the failure counts in addition.
 
     Args:
         failure: How the attempt failed.
@@ -379,7 +377,7 @@ def count_attempt_interruptions(
     groups = group_interruptions(lost)
     ended = bool(groups) and (used_up or not groups[-1].recovered)
     paid = [loss for group in (groups[:-1] if ended else groups) if (loss := group.charged)]
-    # A launcher that ends a job whose budget is used up names the class of the loss that used it up.
+    # A launcher that ends a job for its budget names the class of the loss that exceeded it.
     last = next((loss for loss in reversed(paid) if loss.budget == failure.budget), None)
     within = not ended and last is not None and last.kind == failure.kind
     counts = _count_budgets(paid)

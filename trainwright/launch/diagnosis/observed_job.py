@@ -1,4 +1,4 @@
-"""What a launcher has seen of one job so far. It only grows: pods and events vanish from a cluster."""
+"""All that a launcher has observed of one job. It only grows: pods and events vanish from a cluster."""
 
 import re
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from trainwright.launch.diagnosis.state import JobState, Object, PodState, parse
 from trainwright.launch.diagnosis.workload import Workload
 
 MAX_LOG = 65_536
-"""Characters of a log that are kept: its end is what tells."""
+"""Characters kept of the end of a log."""
 
 _JOB_OBJECTS = frozenset({"PyTorchJob", "TrainJob", "JobSet", "Job", "Pod", "Workload"})
-"""Kinds of objects whose events tell of a job; those of a node count for its pods."""
+"""Kinds of objects whose events concern a job; a node's events concern its pods."""
 
 _MAX_EVENTS = 500
 _NODE_EVENT_S = 60
-"""Seconds after a pod's end in which what is said about its node still counts: nodes are slow to tell."""
+"""Seconds after a pod's end in which events of its node still count: nodes report late."""
 
 _MAX_LOGS = 64
 _NO_LOG = re.compile(r"unable to retrieve container logs for \S+\s*\Z")
@@ -24,17 +24,13 @@ _NO_LOG = re.compile(r"unable to retrieve container logs for \S+\s*\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What a controller said about an object. A hint and never the state: events come late, or twice.
+    """A Kubernetes event about an object (``kind``, ``name``, ``uid``). A hint: events are late or repeated.
 
     Attributes:
-        kind: Kind of the object: ``PyTorchJob``, ``TrainJob``, ``JobSet``, ``Job``, ``Pod``, ``Workload`` or
-            ``Node``.
-        name: Its name.
-        uid: Its identity.
         reason: One word.
         message: A sentence.
         warning: Whether it is a warning.
-        at_s: When it was last said; None if it does not tell.
+        at_s: When it last occurred, in seconds since 1970; None if unknown.
     """
 
     kind: str
@@ -47,15 +43,14 @@ class Event:
 
 
 class ObservedJob:
-    """Everything that was seen of one job: fed by a watch, by lists, or by both, in any order between kinds.
+    """Everything observed of one job, by watches, lists, or both.
 
-    Versions of one kind have to come in their order, as a watch or a list gives them. Nothing that is read
-    from here depends on the order between kinds, because separate watches have none. Pods have to be selected
-    by the job's name; those of an older job of that name are told by their owner.
+    Versions of one kind have to arrive in order, as a watch or a list returns them; the order between kinds
+    does not matter. Pods have to be selected by the job's name.
 
     Args:
         name: The job's name.
-        uid: Its identity, if it is known. An older job of that name, and its pods, are then passed over.
+        uid: Its identity, if known. An older job of that name, and its pods, are then ignored.
     """
 
     def __init__(self, name: str, uid: str = "") -> None:
@@ -64,18 +59,18 @@ class ObservedJob:
         self._pods: dict[str, PodState] = {}
         self._events: dict[str, Event] = {}
         self._logs: dict[str, str] = {}
-        self._sights = 0
+        self._observations = 0
         self.workload: Workload | None = None
         self.preemptor = ""
         self._missing: tuple[float, float] | None = None
 
     def update(self, kind: str, change: str, body: Object) -> None:
-        """Take an event of a watch.
+        """Add an event of a watch.
 
         Args:
             kind: Kind of the object.
             change: ``ADDED``, ``MODIFIED`` or ``DELETED``.
-            body: The object, as the API writes it.
+            body: The object.
         """
         gone = change == "DELETED"
         match kind:
@@ -87,7 +82,7 @@ class ObservedJob:
                 self.add_event(body)
 
     def update_job(self, job: Object, *, gone: bool = False) -> None:
-        """Take a version of the job; ``gone`` with its last one, when it was removed."""
+        """Add a version of the job; ``gone`` marks the last one of a removed job."""
         uid = job["metadata"].get("uid", "")
         if job["metadata"]["name"] != self.name or (self._uid and uid != self._uid):
             return
@@ -95,25 +90,25 @@ class ObservedJob:
         self.job = state.updated_job_state(self.job or state.new_job_state(job), job, gone=gone)
 
     def update_pod(self, pod: Object, *, gone: bool = False) -> None:
-        """Take a version of a pod; ``gone`` with its last one, when it was removed."""
-        self._sights += 1
-        self._grow(pod, gone=gone)
+        """Add a version of a pod; ``gone`` marks the last one of a removed pod."""
+        self._observations += 1
+        self._update_pod(pod, gone=gone)
 
     def replace_pods(self, pods: Iterable[Object]) -> None:
-        """Take a list of the job's pods that exist now; those that are missing from it are gone."""
-        self._sights += 1
-        there = {self._grow(pod) for pod in pods}
+        """Add a list of all existing pods of the job; other known pods are gone."""
+        self._observations += 1
+        there = {self._update_pod(pod) for pod in pods}
         for uid in self._pods.keys() - there:
-            self._pods[uid] = state.removed_pod_state(self._pods[uid], self._sights)
+            self._pods[uid] = state.removed_pod_state(self._pods[uid], self._observations)
 
-    def _grow(self, pod: Object, *, gone: bool = False) -> str:
+    def _update_pod(self, pod: Object, *, gone: bool = False) -> str:
         uid: str = pod["metadata"].get("uid") or pod["metadata"]["name"]
-        story = self._pods.get(uid) or state.new_pod_state(pod, self._sights)
-        self._pods[uid] = state.updated_pod_state(story, pod, self._sights, gone=gone)
+        known = self._pods.get(uid) or state.new_pod_state(pod, self._observations)
+        self._pods[uid] = state.updated_pod_state(known, pod, self._observations, gone=gone)
         return uid
 
     def add_event(self, event: Object) -> None:
-        """Take an event of Kubernetes about the job, one of its pods, its Kueue workload, or a node."""
+        """Add a Kubernetes event about the job, one of its pods, its Kueue Workload, or a node."""
         about = event.get("involvedObject") or {}
         name = about.get("name", "")
         kind = about.get("kind", "")
@@ -139,12 +134,7 @@ class ObservedJob:
             del self._events[next(iter(self._events))]
 
     def update_workload(self, body: Object, *, preemptor: str = "") -> None:
-        """Take Kueue's Workload of the job.
-
-        Args:
-            body: The Workload, as the API writes it.
-            preemptor: The job that took its quota, in words, as far as it was found.
-        """
+        """Add Kueue's Workload of the job, and the kind and name of the job that took its quota, if known."""
         found = workload.read_workload(body)
         self.workload, self.preemptor, self._missing = found, preemptor, None
         key = f"{found.uid}/QuotaReserved"
@@ -161,17 +151,17 @@ class ObservedJob:
             )
 
     def mark_workload_missing(self, now_s: float) -> None:
-        """Take note that Kueue has no Workload of the job."""
+        """Record that Kueue has no Workload of the job at a time."""
         self.workload = None
         self._missing = (self._missing[0] if self._missing else now_s, now_s)
 
     @property
     def without_workload_s(self) -> float:
-        """For how many seconds Kueue was seen to have no Workload of the job."""
+        """Seconds for which Kueue had no Workload of the job."""
         return self._missing[1] - self._missing[0] if self._missing else 0.0
 
     def add_log(self, uid: str, text: str) -> None:
-        """Take the end of a pod's log. An empty one does not replace one that was read before."""
+        """Add the end of a pod's log. An empty one does not replace an earlier one."""
         if text.strip() and not _NO_LOG.search(text):
             self._logs.pop(uid, None)
             self._logs[uid] = text[-MAX_LOG:]
@@ -179,27 +169,27 @@ class ObservedJob:
             del self._logs[next(iter(self._logs))]
 
     def mark_job_removed(self) -> None:
-        """Note that the job was not found any more."""
+        """Record that the job was not found."""
         self.job = state.removed_job_state(self.job)
 
     @property
     def pods(self) -> tuple[PodState, ...]:
-        """The pods of this very job, in the order in which they were first seen."""
+        """The pods of this job, in the order of their first observation."""
         return tuple(
             pod for pod in self._pods.values() if not (self._uid and pod.owner and pod.owner != self._uid)
         )
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was said about it, each sentence once, the oldest first."""
+        """All events, the oldest first."""
         return tuple(sorted(self._events.values(), key=lambda event: event.at_s or 0.0))
 
     def log(self, uid: str) -> str:
-        """The end of a pod's log, as far as it was read."""
+        """Return the end of a pod's log; empty if it was not read."""
         return self._logs.get(uid, "")
 
     def events_of(self, pod: PodState) -> tuple[Event, ...]:
-        """What was said about a pod, and about its node while it was there."""
+        """Return the events of a pod, and of its node while the pod was there."""
         end = pod.finished_s if pod.finished_s is not None else float("inf")
         return tuple(
             event
@@ -213,5 +203,5 @@ class ObservedJob:
         )
 
     def successors(self, pod: PodState) -> tuple[PodState, ...]:
-        """The pods of the same name that came after one."""
+        """Return the later pods in the same place."""
         return tuple(other for other in self.pods if other.place == pod.place and other.first > pod.first)

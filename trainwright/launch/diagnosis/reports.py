@@ -1,9 +1,7 @@
-"""What the job's own processes left behind about their end: the strongest evidence there is."""
+"""Read what the job's own processes reported about their end: the strongest evidence there is."""
 
-import json
 import re
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +23,12 @@ _ENDED_WITH = re.compile(r"ended with exit code (-?\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessReport:
-    """A failure as a process told it.
+    """A failure reported by a process.
 
     Attributes:
-        failure: What it told.
-        named: Whether the process itself named the cause. Otherwise its agent only saw its end, or an
-            exception of another library ended it: often only because another process had gone.
+        failure: The failure.
+        named: Whether the process named the cause. Otherwise its agent only observed its exit, or it raised
+            an exception of another library, often only because another process was gone.
     """
 
     failure: Failure
@@ -38,7 +36,7 @@ class ProcessReport:
 
 
 def read_report(folder: Path) -> ProcessReport | None:
-    """Read what the last round of an attempt left: its agents' ``failure.json``, or the ranks' errors.
+    """Read the report of an attempt's last round: its agents' ``failure.json``, or its ranks' errors.
 
     The ``failure.json`` of the attempt itself may be of an earlier round, before a suspension or a restart.
     """
@@ -48,14 +46,14 @@ def read_report(folder: Path) -> ProcessReport | None:
     path = round_folder(folder, number) / Failure.FILE
     if path.exists():
         failure = Failure.read(path)
-        # An agent that saw no more than an end knows less than the pods, which may tell of memory.
+        # An agent that only observed an exit knows less than the pods, which may show an OOM kill.
         return ProcessReport(failure=failure, named=failure.kind != "UNKNOWN")
     error = first_error(folder, number)
     return report_of_rank(error) if error else None
 
 
 def report_of_rank(error: RankError) -> ProcessReport:
-    """Return what the error of one process amounts to."""
+    """Classify the error of one process."""
     said = f"{error.error}: {error.what}"
     clue = logs.find_clue(said)
     ours = error.error in CLASS_BY_ERROR and not error.witnessed
@@ -81,7 +79,7 @@ def report_of_rank(error: RankError) -> ProcessReport:
 
 
 def _exit_code(error: RankError) -> int | None:
-    """Return what a process ended with; of one that its agent saw end, the agent's words tell it."""
+    """Return the exit code of a process; one that its agent observed is in the agent's message."""
     if not error.witnessed:
         return error.code
     if killed := _KILLED_BY.search(error.what):
@@ -90,38 +88,8 @@ def _exit_code(error: RankError) -> int | None:
     return int(ended[1]) if ended else None
 
 
-def report_of_error_file(text: str, rank: int | None = None) -> ProcessReport | None:
-    """Read a torchelastic error file (``TORCHELASTIC_ERROR_FILE``); None if it holds none.
-
-    It is ``{"message": {"message": "ValueError: ...", "extraInfo": {"py_callstack", "timestamp"}}}``; a
-    file that an older torch wrote may have a string as the message.
-    """
-    try:
-        body = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    fields: Mapping[str, object] = body if isinstance(body, Mapping) else {"message": body}
-    message, extra = str(fields.get("message") or "").strip(), fields.get("extraInfo")
-    if not message:
-        return None
-    more = extra if isinstance(extra, Mapping) else {}
-    clue = logs.find_clue(message)
-    name, _, what = message.partition(": ")
-    kind = clue.kind if clue else _class_of(name, what)
-    trace = str(more.get("py_callstack") or "").strip().splitlines()
-    failure = Failure.of(
-        kind,
-        message,
-        rank=rank,
-        reason=name if name.isidentifier() else "",
-        evidence=("torchelastic error file: " + "\n".join([message, *trace[-6:-1]]),),
-    )
-    named = name in CLASS_BY_ERROR and not (clue and clue.weak)
-    return ProcessReport(failure=failure, named=named)
-
-
 def _class_of(name: str, what: str) -> str:
-    """Return the class for the name of an error."""
+    """Return the failure class for the name of an error."""
     if name == "MemoryError":
         return "HOST_OOM"
     kind = CLASS_BY_ERROR.get(name, "USER_EXCEPTION")

@@ -1,4 +1,7 @@
-"""Times as Kubernetes writes them: whole seconds, or microseconds in events, always UTC."""
+"""The state of a job and of its pods, accumulated over all observed versions of their objects.
+
+A pod is gone within seconds, so its state is kept here.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from typing import Any
 
 
 def parse_time(text: object) -> float | None:
-    """Return a time such as ``2026-11-20T08:44:27Z`` in seconds since 1970, or None where there is none."""
+    """Return a timestamp of Kubernetes in seconds since 1970; None for an empty one."""
     return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else None
 
 
@@ -22,20 +25,20 @@ WORKLOAD_PRIORITY = "kueue.x-k8s.io/priority-class"
 
 _OPERATORS = frozenset({"kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller"})
 _RUNTIME_MISSING = "TrainingRuntimeNotSupported"
-"""Reason of a TrainJob's Failed that the controller takes back as soon as the runtime is there."""
+"""Reason of a TrainJob's Failed condition that the controller withdraws once the runtime exists."""
 
 _BACKOFF_LIMIT = "reached the specified backoff limit"
 _DEADLINES = ("active longer than specified deadline", "exceeded its active deadline")
-"""How the operators say that they ended a job themselves, with all its pods."""
+"""The operators' messages for a job that they ended themselves, with all its pods."""
 
 
 _SYNONYMS = {"Complete": "Succeeded"}
-"""What a TrainJob calls otherwise than a PyTorchJob."""
+"""A TrainJob's condition types that a PyTorchJob names otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobCondition:
-    """One condition of a job: whether it holds, why, and since when."""
+    """One condition of a job."""
 
     holds: bool
     reason: str
@@ -45,23 +48,23 @@ class JobCondition:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """What was seen of one job, from its first version to its last.
+    """The state of a job. Times are in seconds since 1970.
 
     Attributes:
         uid: Its identity.
-        created_s: When it was created.
-        queue: Its Kueue queue; empty if it has none.
-        priority: Its Kueue WorkloadPriorityClass; empty if it names none.
-        operator: The controller that runs it, in words.
-        manager: Another controller that it was handed to; empty if its operator has it.
-        pods: How many pods it asks for.
-        needed: How many of these have to run for it to count as running.
+        created_s: Creation time.
+        queue: Its Kueue queue; empty if none.
+        priority: Its Kueue WorkloadPriorityClass; empty if none.
+        operator: The name of its operator.
+        manager: Another controller that manages it (``managedBy``); empty if its operator does.
+        pods: Number of requested pods.
+        needed: Number of running pods from which on it counts as running.
         taken_up: Whether the operator has written any status.
-        refusal: Why its runtime cannot run it, as far as its controller says so now.
-        conditions: Its conditions, by type. Their order in the list means nothing.
-        suspensions: When it was suspended, and when it was resumed, or None.
-        deletion_s: When its deletion was asked for, as far as it says so.
-        gone: Whether it was seen to be removed, or not found.
+        refusal: The controller's current reason why the runtime cannot run it.
+        conditions: Its conditions, by type.
+        suspensions: Start and end (None: still suspended) of each suspension.
+        deletion_s: When its deletion was requested.
+        gone: Whether it was removed or not found.
     """
 
     uid: str
@@ -80,22 +83,22 @@ class JobState:
     gone: bool = False
 
     def holds(self, kind: str) -> bool:
-        """Tell whether a condition holds."""
+        """Tell whether a condition is True."""
         return kind in self.conditions and self.conditions[kind].holds
 
     @property
     def said(self) -> str:
-        """How it ended in the operator's words: Succeeded, Failed, both, or neither (empty)."""
+        """Its final conditions: Succeeded, Failed, both, or neither (empty)."""
         return " and ".join(kind for kind in ("Succeeded", "Failed") if self.holds(kind))
 
     @property
     def ended(self) -> bool:
-        """Whether it will not go on: a last condition holds, or the object is gone."""
+        """Whether a final condition holds, or the object is gone."""
         return self.gone or bool(self.said)
 
     @property
     def ended_s(self) -> float | None:
-        """When the first of its last conditions came to hold; else when its deletion was asked for."""
+        """Time of its first final condition, else of the request to delete it."""
         kinds = [self.conditions[kind].since_s for kind in ("Succeeded", "Failed") if self.holds(kind)]
         return min((time for time in kinds if time), default=self.deletion_s)
 
@@ -111,14 +114,14 @@ class JobState:
 
     @property
     def message(self) -> str:
-        """What the operator says about its end."""
+        """The messages of its final conditions."""
         return "; ".join(
             self.conditions[kind].message for kind in ("Succeeded", "Failed") if self.holds(kind)
         )
 
 
 def new_job_state(job: Object) -> JobState:
-    """Begin the story of a job with its first version."""
+    """Return the state of a job from its first version."""
     metadata, spec = job["metadata"], job.get("spec") or {}
     policy = spec.get("runPolicy") or {}
     replicas = spec.get("pytorchReplicaSpecs") or {}
@@ -137,8 +140,8 @@ def new_job_state(job: Object) -> JobState:
     )
 
 
-def updated_job_state(story: JobState, job: Object, *, gone: bool = False) -> JobState:
-    """Return the story with one more version of the job."""
+def updated_job_state(state: JobState, job: Object, *, gone: bool = False) -> JobState:
+    """Return the state after one more version of the job."""
     metadata, status = job["metadata"], job.get("status") or {}
     entries = status.get("conditions") or []
     conditions = {
@@ -156,26 +159,26 @@ def updated_job_state(story: JobState, job: Object, *, gone: bool = False) -> Jo
         for entry in entries
         if entry.get("reason") == _RUNTIME_MISSING
     ]
-    kept = {kind: story.conditions[kind] for kind in ("Succeeded", "Failed") if story.holds(kind)}
+    kept = {kind: state.conditions[kind] for kind in ("Succeeded", "Failed") if state.holds(kind)}
     return dataclasses.replace(
-        story,
-        queue=(metadata.get("labels") or {}).get(QUEUE) or story.queue,
-        taken_up=story.taken_up or bool(entries or status.get("jobsStatus")),
+        state,
+        queue=(metadata.get("labels") or {}).get(QUEUE) or state.queue,
+        taken_up=state.taken_up or bool(entries or status.get("jobsStatus")),
         refusal=next(iter(refusals), ""),
         conditions=conditions | kept,
-        suspensions=_suspensions(story, conditions.get("Suspended")),
-        deletion_s=story.deletion_s or parse_time(metadata.get("deletionTimestamp")),
-        gone=story.gone or gone,
+        suspensions=_suspensions(state, conditions.get("Suspended")),
+        deletion_s=state.deletion_s or parse_time(metadata.get("deletionTimestamp")),
+        gone=state.gone or gone,
     )
 
 
-def _suspensions(story: JobState, condition: JobCondition | None) -> tuple[tuple[float, float | None], ...]:
-    """Note that the job is suspended, or was resumed.
+def _suspensions(state: JobState, condition: JobCondition | None) -> tuple[tuple[float, float | None], ...]:
+    """Return the suspensions after a new version of the condition.
 
-    One that was resumed before anybody looked counts as suspended from its creation on. That may be too long
-    if it ran in between; a limit that is reached too early would cost all of it.
+    A job that was resumed before it was first observed counts as suspended since its creation. That may be
+    too long; the opposite error would let it exceed a limit too early.
     """
-    known = story.suspensions
+    known = state.suspensions
     open_since = known[-1][0] if known and known[-1][1] is None else None
     if condition is None or condition.since_s is None:
         return known
@@ -183,18 +186,18 @@ def _suspensions(story: JobState, condition: JobCondition | None) -> tuple[tuple
         return (*known, (condition.since_s, None))
     if not condition.holds and open_since is not None:
         return (*known[:-1], (open_since, condition.since_s))
-    if not condition.holds and not known and story.created_s is not None:
-        return ((story.created_s, max(story.created_s, condition.since_s)),)
+    if not condition.holds and not known and state.created_s is not None:
+        return ((state.created_s, max(state.created_s, condition.since_s)),)
     return known
 
 
-def removed_job_state(story: JobState | None) -> JobState:
-    """Return the story of a job that is not found any more, or was never seen."""
-    return dataclasses.replace(story or JobState(uid="", created_s=None), gone=True)
+def removed_job_state(state: JobState | None) -> JobState:
+    """Return the state of a job that was not found."""
+    return dataclasses.replace(state or JobState(uid="", created_s=None), gone=True)
 
 
 MAIN_CONTAINERS = frozenset({"pytorch", "node"})
-"""The operators insist on these names for the container that trains: of a PyTorchJob, of a TrainJob."""
+"""The operators' names for the training container, of a PyTorchJob and of a TrainJob."""
 
 _LABEL, _SET = "training.kubeflow.org/", "jobset.sigs.k8s.io/"
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -204,17 +207,17 @@ _GPU = "/gpu"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerExit:
-    """One end of a container.
+    """One exit of a container.
 
     Attributes:
         container: Its name.
-        exit_code: What it ended with; above 128 mostly a signal.
-        reason: Kubernetes' word: Completed, Error, OOMKilled, ContainerStatusUnknown, StartError.
-        message: What Kubernetes says, or the container's termination message.
-        started_s: When it had started; None if it never had.
+        exit_code: Its exit code; above 128 mostly a signal.
+        reason: Kubernetes' reason: Completed, Error, OOMKilled, ContainerStatusUnknown, StartError.
+        message: Kubernetes' message, or the container's termination message.
+        started_s: When it started; None if it never did.
         finished_s: When it ended; None if Kubernetes does not know.
-        order: The sight of the job's pods that first showed it; a list shows all of them at once.
-        during_deletion: Whether the pod was already being deleted when this was first seen.
+        order: Number of the observation that first showed it; a list is one observation.
+        during_deletion: Whether the pod was already being deleted then.
     """
 
     container: str
@@ -229,7 +232,7 @@ class ContainerExit:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusReason:
-    """A reason of Kubernetes with its message, and since when it holds."""
+    """A reason of Kubernetes with its message and time."""
 
     reason: str
     message: str = ""
@@ -238,7 +241,7 @@ class StatusReason:
 
 @dataclass(frozen=True, kw_only=True)
 class PodState:
-    """What was seen of one pod, from its first version to its last.
+    """The state of a pod. Times are in seconds since 1970, orders number the observations.
 
     Attributes:
         name: Its name; a pod that replaces it has the same.
@@ -302,19 +305,19 @@ class PodState:
 
     @property
     def starts(self) -> tuple[float, ...]:
-        """When its training container had started, each time, in seconds since 1970."""
+        """All start times of its training container, in seconds since 1970."""
         ended = [end.started_s for end in self.endings if end.container in MAIN_CONTAINERS and end.started_s]
         return tuple(sorted({*ended, *([self.running_s] if self.running_s else [])}))
 
     @property
     def finished_s(self) -> float | None:
-        """When its last container ended, if none runs any more."""
+        """When its last container ended, if none runs."""
         times = [end.finished_s for end in self.endings if end.finished_s]
         return max(times) if times and self.running_s is None else None
 
 
 def new_pod_state(pod: Object, order: int) -> PodState:
-    """Begin the story of a pod with its first version."""
+    """Return the state of a pod from its first version."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     container = _main_container(spec.get("containers") or [{}])
     labels = metadata.get("labels") or {}
@@ -336,7 +339,7 @@ def new_pod_state(pod: Object, order: int) -> PodState:
         name=metadata["name"],
         uid=metadata.get("uid") or "",
         owner="" if in_set or not owners else owners[0],
-        # An indexed Job ends its pods' names with random letters.
+        # The pod names of an indexed Job end with random letters.
         place=metadata["name"].rpartition("-")[0] if in_set else metadata["name"],
         chief=(role == "node" and rank == 0) if in_set else labels.get(f"{_LABEL}job-role") == "master",
         role=role,
@@ -355,8 +358,8 @@ def new_pod_state(pod: Object, order: int) -> PodState:
     )
 
 
-def updated_pod_state(story: PodState, pod: Object, order: int, *, gone: bool = False) -> PodState:
-    """Return the story with one more version of the pod."""
+def updated_pod_state(state: PodState, pod: Object, order: int, *, gone: bool = False) -> PodState:
+    """Return the state after one more version of the pod."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled", {})
@@ -365,24 +368,24 @@ def updated_pod_state(story: PodState, pod: Object, order: int, *, gone: bool = 
     if deletion_s is not None:
         deletion_s -= metadata.get("deletionGracePeriodSeconds") or 0
     disrupted = conditions.get("DisruptionTarget", {})
-    phase = status.get("phase") or story.phase
+    phase = status.get("phase") or state.phase
     waiting = _waiting(status)
     return dataclasses.replace(
-        story,
-        node=(pod.get("spec") or {}).get("nodeName") or story.node,
-        scheduled_s=story.scheduled_s or placed,
+        state,
+        node=(pod.get("spec") or {}).get("nodeName") or state.node,
+        scheduled_s=state.scheduled_s or placed,
         running_s=_running(status),
-        endings=_exits(story, status, order, deleting=story.deletion is not None),
+        endings=_exits(state, status, order, deleting=state.deletion is not None),
         waiting=waiting,
-        obstacle=_more_specific(story.obstacle, waiting),
+        obstacle=_more_specific(state.obstacle, waiting),
         unscheduled=_reason(scheduled) if scheduled.get("status") == "False" else None,
         phase=phase,
-        over=story.over if story.over is not None or phase not in _ENDED_PHASES else order,
-        verdict=_reason(status) if status.get("reason") else story.verdict,
-        disruption=_reason(disrupted) if disrupted.get("status") == "True" else story.disruption,
-        deletion_s=story.deletion_s if story.deletion_s is not None else deletion_s,
-        deletion=order if story.deletion is None and deletion_s is not None else story.deletion,
-        gone=order if gone and story.gone is None else story.gone,
+        over=state.over if state.over is not None or phase not in _ENDED_PHASES else order,
+        verdict=_reason(status) if status.get("reason") else state.verdict,
+        disruption=_reason(disrupted) if disrupted.get("status") == "True" else state.disruption,
+        deletion_s=state.deletion_s if state.deletion_s is not None else deletion_s,
+        deletion=order if state.deletion is None and deletion_s is not None else state.deletion,
+        gone=order if gone and state.gone is None else state.gone,
     )
 
 
@@ -411,34 +414,34 @@ def _reason(entry: Object) -> StatusReason:
 
 
 def _statuses(status: Object) -> list[Any]:
-    """Return the containers that count: those before the training container, and itself; no sidecars."""
+    """Return the statuses of the init containers and the training container, without sidecars."""
     found = status.get("containerStatuses") or []
     return [*(status.get("initContainerStatuses") or []), *([_main_container(found)] if found else [])]
 
 
 def _running(status: Object) -> float | None:
-    """Return since when the training container runs."""
+    """Return when the running training container started."""
     state = _main_container(status.get("containerStatuses") or []).get("state") or {}
     return parse_time((state.get("running") or {}).get("startedAt"))
 
 
 def _waiting(status: Object) -> StatusReason | None:
-    """Return why a container waits; that of the training container tells more than that of another."""
+    """Return why a container waits, the most informative reason first."""
     found = [(entry.get("state") or {}).get("waiting") for entry in _statuses(status)]
     words = [_reason(entry) for entry in found if entry and entry.get("reason")]
     return max(words, key=lambda word: (bool(word.message), word.reason != "PodInitializing"), default=None)
 
 
 def _more_specific(known: StatusReason | None, new: StatusReason | None) -> StatusReason | None:
-    """Keep the reason with a cause in it: ErrImagePull has one, ImagePullBackOff after it has none."""
+    """Return the reason that names a cause: ErrImagePull does, the later ImagePullBackOff does not."""
     if new is None or not new.message or new.reason == "CrashLoopBackOff":
         return known
     return known if known and new.message.startswith("Back-off") else new
 
 
-def _exits(story: PodState, status: Object, order: int, *, deleting: bool) -> tuple[ContainerExit, ...]:
-    """Add the ends that this version shows and that are not known yet, also those before a restart."""
-    known = list(story.endings)
+def _exits(state: PodState, status: Object, order: int, *, deleting: bool) -> tuple[ContainerExit, ...]:
+    """Return the known exits and those that this version adds, including those before a restart."""
+    known = list(state.endings)
     seen = {(end.container, end.exit_code, end.finished_s) for end in known}
     for entry in _statuses(status):
         for place in ("lastState", "state"):
@@ -460,6 +463,6 @@ def _exits(story: PodState, status: Object, order: int, *, deleting: bool) -> tu
     return tuple(known)
 
 
-def removed_pod_state(story: PodState, order: int) -> PodState:
-    """Return the story of a pod that is not listed any more."""
-    return story if story.gone is not None else dataclasses.replace(story, gone=order)
+def removed_pod_state(state: PodState, order: int) -> PodState:
+    """Return the state of a pod that is no longer listed."""
+    return state if state.gone is not None else dataclasses.replace(state, gone=order)

@@ -1,4 +1,4 @@
-"""Where a job stands, for the line of progress: queued, pending, starting, running, restarting, ending."""
+"""The status of a job for the progress line, and the timeline of its phases."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from trainwright.launch.diagnosis.waiting import Waiting, find_waiting
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """Where a job stands.
+    """The status of a running or waiting job.
 
     Attributes:
         phase: ``absent``, ``queued``, ``pending``, ``starting``, ``running``, ``restarting``,
             ``ending`` or ``ended``.
-        waiting: What holds it up, where something does.
-        running: How many of its pods run their program.
-        pods: How many it asks for.
-        restarts: How often a pod or its container was started again.
-        admission: What its queue gave it; empty without a queue, and before.
+        waiting: Why it waits, if it does.
+        running: Number of pods whose training container runs.
+        pods: Number of requested pods.
+        restarts: Number of restarts of pods and containers.
+        admission: Queue and flavors that it was admitted to; empty before, and without a queue.
     """
 
     phase: str
@@ -31,7 +31,7 @@ class JobStatus:
     admission: str = ""
 
     def __str__(self) -> str:
-        """Say it on one line."""
+        """Return one line."""
         if self.waiting and self.phase not in {"running", "ended"}:
             return f"{self.phase}: {self.waiting.words}"
         again = f", {self.restarts} restart(s)" if self.restarts else ""
@@ -40,7 +40,7 @@ class JobStatus:
 
 
 def job_status(observed: ObservedJob) -> JobStatus:
-    """Return where a job stands. The job's own Running means one pod, and flickers; its pods are counted."""
+    """Return the status of a job from its pods: its own Running condition means one pod, and flickers."""
     job, running = observed.job, sum(pod.running_s is not None and pod.gone is None for pod in observed.pods)
     starts = sum(len(pod.starts) for pod in observed.pods)
     places = len({pod.place for pod in observed.pods if pod.starts})
@@ -71,7 +71,7 @@ def job_status(observed: ObservedJob) -> JobStatus:
 
 
 def _has_completed(pod: PodState) -> bool:
-    """Tell whether a pod's program has ended well: the job does not wait for it any more."""
+    """Tell whether a pod's training container has exited with 0."""
     ends = [end for end in pod.endings if end.container in MAIN_CONTAINERS]
     return pod.running_s is None and bool(ends) and ends[-1].exit_code == 0
 
@@ -83,20 +83,20 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The life of a job so far, as phases that follow one another without a gap.
+    """The phases of a job so far, without gaps.
 
     Attributes:
-        spans: Name, begin and end of each, in seconds since 1970. ``queued``: suspended, so that it waits in
-            a queue. ``pending``: some pod has no node. ``starting``: some pod has a node but does not run.
-            ``running``: as many pods run as are needed. ``restarting``: not any more, after it ran.
-            ``ending``: the same, and it never ran again.
+        spans: Name, start and end of each, in seconds since 1970. ``queued``: suspended. ``pending``: some
+            pod has no node. ``starting``: some pod has a node but does not run. ``running``: as many pods run
+            as are needed. ``restarting``: no longer, after it ran. ``ending``: the same, and it never ran
+            again.
     """
 
     spans: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def totals(self) -> tuple[tuple[str, float], ...]:
-        """Seconds in each phase that there was, in the order of ``PHASES``."""
+        """Seconds in each phase that occurred, in the order of ``PHASES``."""
         sums = {
             name: sum(end - start for phase, start, end in self.spans if phase == name) for name in PHASES
         }
@@ -104,7 +104,7 @@ class Timeline:
 
 
 def timeline_of(observed: ObservedJob) -> Timeline:
-    """Work out the phases from the times in the objects themselves, never from when they were seen."""
+    """Derive the phases from the times in the objects, never from when they were observed."""
     job = observed.job
     if job is None or job.created_s is None:
         return Timeline()
@@ -159,7 +159,7 @@ def _scheduled_span(pod: PodState, end: float) -> Span | None:
 
 
 def _running_spans(pod: PodState, end: float) -> list[Span]:
-    """Return when the training container ran: each of its runs that ended, and the one that goes on."""
+    """Return the runs of the training container, including the current one."""
     spans = [
         (entry.started_s, entry.finished_s)
         for entry in pod.endings

@@ -1,4 +1,4 @@
-"""Why a job does not run yet, in plain words. Waiting in a queue is not waiting for nodes."""
+"""Find out why a job does not run yet. Waiting in a queue is not waiting for nodes."""
 
 import re
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ _MISSING_OBJECT = re.compile(
 )
 _MOUNT_REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
 _UNQUEUED_S = 60.0
-"""Seconds in which Kueue makes the Workload of a job; one that has none for longer gets none."""
+"""Seconds in which Kueue creates the Workload of a job; later it creates none."""
 
 _NO_PODS = frozenset(
     {"FailedCreatePod", "FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"}
 )
-"""Reasons of events that tell of pods which could not be created: of the job, its JobSet, its batch Job."""
+"""Event reasons for pods that could not be created, of the job, its JobSet and its batch Job."""
 
 _MESSAGE_LENGTH = 300
-"""Characters of a controller's sentence that a line shows."""
+"""Characters shown of a controller's message."""
 
 _MISNAMED = re.compile(r"(?:LocalQueue|ClusterQueue)\b.*(?:not found|doesn't exist|does not exist)")
 _QUEUE_REASONS = ("Pending", "Inadmissible", "Misconfigured", "ExceedsMaxQuota", "EvictedDueTo")
@@ -61,14 +61,14 @@ class Waiting:
     """Why a job does not run yet.
 
     Attributes:
-        kind: The class it becomes if it lasts: ``QUOTA_WAIT``, ``UNSCHEDULABLE``, ``IMAGE_PULL``,
+        kind: The failure class if it lasts: ``QUOTA_WAIT``, ``UNSCHEDULABLE``, ``IMAGE_PULL``,
             ``CONFIG``, ``INFRASTRUCTURE``, or ``DEADLINE`` where its queue stopped it for good.
-        words: What it waits for, in plain words.
-        reason: The word of Kubernetes or Kueue.
-        message: Their sentence.
-        pod: The pod that waits; empty where the whole job does.
-        broken: Whether it will most likely not pass by waiting longer.
-        since_s: Since when, as far as Kubernetes says.
+        words: What the job waits for.
+        reason: The reason of Kubernetes or Kueue.
+        message: Their message.
+        pod: The waiting pod; empty where the whole job waits.
+        broken: Whether waiting longer most likely does not help.
+        since_s: Since when, if known.
     """
 
     kind: str
@@ -80,20 +80,19 @@ class Waiting:
     since_s: float | None = None
 
     def __str__(self) -> str:
-        """Say it on one line."""
+        """Return one line."""
         told = self.message
         if (
             len(told) > _MESSAGE_LENGTH
-        ):  # its beginning names the webhook, its end the fault; between them lies an object
+        ):  # it begins with the webhook and ends with the fault; between them is an object
             told = f"{told[: _MESSAGE_LENGTH // 2]} ... {told[-_MESSAGE_LENGTH // 2 :]}"
         return self.words + (f" ({self.reason}: {told})" if told else f" ({self.reason})")
 
 
 def find_waiting(observed: ObservedJob) -> Waiting | None:
-    """Return what a job waits for, the most hopeless first; None if nothing is known to hold it up.
+    """Return what a job waits for, what will not pass first; None if nothing is known.
 
-    The job itself stays Created for ever in that case, so everything else is asked. Only pods that never
-    ran count: one that restarts waits for nothing.
+    A waiting job stays Created, so everything else is examined. Only pods that never ran count.
     """
     found = [*_job_waits(observed), *_pods_wait(observed)]
     return min(found, key=lambda entry: (not entry.broken, entry.kind == "INFRASTRUCTURE"), default=None)
@@ -103,7 +102,7 @@ def _job_waits(observed: ObservedJob) -> Iterator[Waiting]:
     job = observed.job
     if job is None:
         return
-    # What its queue said once is over when its pods are there.
+    # The queue's reason is outdated once there are pods.
     held_back = job.holds("Suspended") or not observed.pods
     said = _queue_reason(observed) if held_back else None
     if said and _MISNAMED.search(said.message):
@@ -127,7 +126,7 @@ def _job_waits(observed: ObservedJob) -> Iterator[Waiting]:
 
 
 def _in_queue(observed: ObservedJob, job: JobState, said: StatusReason | None) -> Waiting:
-    """Say what a suspended job waits for in its queue, and whether that can ever come."""
+    """Return what a suspended job waits for, and whether its queue can ever admit it."""
     since_s = job.suspensions[-1][0] if job.suspensions else None
     if job.queue and said is None and observed.without_workload_s > _UNQUEUED_S:
         return _without_workload(job, since_s)
@@ -149,7 +148,7 @@ def _in_queue(observed: ObservedJob, job: JobState, said: StatusReason | None) -
 
 
 def _why_queued(observed: ObservedJob, reason: str, message: str) -> tuple[str, bool]:
-    """Return why a job has no quota, in words, and whether waiting is in vain."""
+    """Return why a job has no quota, and whether waiting is useless."""
     if can_never_be_admitted(reason, message):
         return ": it asks for more than the queue can ever give", True
     given_up = observed.workload is not None and observed.workload.given_up
@@ -162,14 +161,14 @@ def _why_queued(observed: ObservedJob, reason: str, message: str) -> tuple[str, 
 
 
 def _without_workload(job: JobState, since_s: float | None) -> Waiting:
-    """Say that Kueue does not queue a job. It emits no event for that, only a line in its own log."""
+    """Return that Kueue does not queue a job, for which it emits no event."""
     why = f"is there a WorkloadPriorityClass {job.priority}?" if job.priority else "does Kueue take its kind?"
     words = f"it names queue {job.queue}, and Kueue makes no workload of it: {why}"
     return Waiting(kind="CONFIG", words=words, reason="NoWorkload", broken=True, since_s=since_s)
 
 
 def _queue_reason(observed: ObservedJob) -> StatusReason | None:
-    """Return why the job is not admitted, in Kueue's words: from its Workload, else from events."""
+    """Return Kueue's reason why the job is not admitted, from its Workload, else from events."""
     found = observed.workload
     if found and found.reason:
         return StatusReason(reason=found.reason, message=found.message, since_s=found.since_s)
@@ -192,11 +191,10 @@ def _queue_reason(observed: ObservedJob) -> StatusReason | None:
 
 
 def _rejected_pods(observed: ObservedJob) -> Iterator[Waiting]:
-    """Find pods that could not be created; the job itself says nothing of it.
+    """Find pods that could not be created; the job's own status does not show them.
 
-    It may be some of them: a quota that lasts for the first pod, or a Worker with a container that a
-    namespace does not allow. What was rejected before the newest pod was created, or before the job left its
-    queue, was accepted in the end.
+    Some pods may exist: a quota may suffice for the first, or a namespace reject only the Workers. A
+    rejection before the newest pod was created, or before the job left its queue, is outdated.
     """
     job, there = observed.job, [pod for pod in observed.pods if pod.gone is None]
     running = sum(pod.running_s is not None for pod in there)
@@ -215,7 +213,7 @@ def _rejected_pods(observed: ObservedJob) -> Iterator[Waiting]:
 
 
 def _uncreated_pods(job: JobState, event: Event) -> Waiting:
-    """Say why there are no pods: the namespace rejects them, or the operator cannot derive them."""
+    """Return why pods are missing: the namespace rejects them, or the operator cannot create them."""
     quota = "exceeded quota" in event.message
     if quota:
         words = "the namespace's quota is used up"
@@ -263,7 +261,7 @@ def _pod_waiting(kind: str, pod: PodState, word: StatusReason, words: str, *, br
 
 
 def _unscheduled(pod: PodState, word: StatusReason, events: tuple[Event, ...]) -> Waiting:
-    """Say why no node takes a pod, and whether one is being added."""
+    """Return why no node takes a pod, and whether one is being added."""
     if word.reason == "SchedulingGated":
         return _pod_waiting(
             "QUOTA_WAIT", pod, word, f"pod {pod.name} is held back by its queue", broken=False
@@ -281,14 +279,14 @@ def _unscheduled(pod: PodState, word: StatusReason, events: tuple[Event, ...]) -
 
 
 def _image_waiting(pod: PodState, word: StatusReason) -> Waiting:
-    """Registries hiccup for a moment; an image that does not come within that will not come at all."""
+    """Return why an image is missing. A registry hiccups for a moment only, so the pod counts as broken."""
     passing = bool(_REGISTRY_BUSY.search(word.message))
     words = f"pod {pod.name} does not get its image" + (", the registry does not answer" if passing else "")
     return _pod_waiting("IMAGE_PULL", pod, word, words, broken=True)
 
 
 def _mount_waits(pod: PodState, events: tuple[Event, ...]) -> Iterator[Waiting]:
-    """Say what keeps a pod that has its node from starting, where only an event tells it."""
+    """Return why a scheduled pod does not start, where only an event says so."""
     told = [event for event in events if event.reason in _MOUNT_REASONS]
     for event in told[-1:]:
         absent = bool(_MISSING_OBJECT.search(event.message))

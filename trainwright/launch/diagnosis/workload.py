@@ -1,6 +1,6 @@
-"""Kueue's Workload of a job: whether it has quota, why not, and who took it away.
+"""Kueue's Workload of a job: whether it has quota, why not, and which job took it.
 
-The sentences are those of Kueue 0.15 to 0.19 (``pkg/scheduler/flavorassigner``, ``pkg/workload``).
+The messages are those of Kueue 0.15 to 0.19 (``pkg/scheduler/flavorassigner``, ``pkg/workload``).
 """
 
 import re
@@ -14,15 +14,15 @@ Object = Mapping[str, Any]
 
 _POD_SET = re.compile(r"couldn't assign flavors to pod set [^:]+: ")
 _PASSES_LATER = re.compile(r"insufficient unused quota|topology", re.IGNORECASE)
-"""What passes when other jobs end, in a clause about one pod set."""
+"""Reasons about one pod set that pass when other jobs end."""
 
 _NEVER = re.compile(
     r"> maximum capacity|unavailable in ClusterQueue|untolerated taint|doesn't match node affinity"
 )
-"""What no other job's end changes."""
+"""Reasons that no other job's end changes."""
 
 _TOO_MUCH = "ExceedsMaxQuota"
-"""Reason that releases after 0.19 give to a workload above its queue's maximum."""
+"""Reason of releases after 0.19 for a workload above its queue's maximum."""
 
 _PREEMPTOR = re.compile(r"Preempted to accommodate a workload \(UID: [^,)]+, JobUID: ([^,)]+)\)")
 _WHY = re.compile(r"due to ([^;]+)")
@@ -30,15 +30,15 @@ _WHY = re.compile(r"due to ([^;]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What Kueue says about one job, as of the last look.
+    """The latest version of a job's Workload.
 
     Attributes:
         uid: Its identity.
         name: Its name.
-        active: Whether Kueue considers it at all; a deactivated one is never admitted.
-        reason: Why it has no quota, or why Kueue gave it up: one word.
+        active: Whether Kueue considers it; a deactivated one is never admitted.
+        reason: Why it has no quota, or why Kueue gave it up.
         message: The same as a sentence.
-        since_s: Since when.
+        since_s: Since when, in seconds since 1970.
         cluster_queue: ClusterQueue that admitted it; empty before.
         flavors: Resource flavors that it was admitted to.
     """
@@ -54,18 +54,18 @@ class Workload:
 
     @property
     def given_up(self) -> bool:
-        """Whether Kueue will never admit it unless somebody activates it again."""
+        """Whether Kueue admits it only after somebody activates it again."""
         return not self.active
 
     @property
     def preemptor(self) -> str:
-        """Identity (``JobUID``) of the job that took its quota; empty if none did."""
+        """``JobUID`` of the job that took its quota; empty if none."""
         found = _PREEMPTOR.search(self.message)
         return found[1] if found and found[1] != "UNKNOWN" else ""
 
     @property
     def admission(self) -> str:
-        """Where it was admitted to, in words; empty if it was not."""
+        """A text with its queue and flavors; empty if it is not admitted."""
         if not self.cluster_queue:
             return ""
         flavors = f", flavor {', '.join(self.flavors)}" if self.flavors else ""
@@ -73,10 +73,10 @@ class Workload:
 
 
 def read_workload(body: Object) -> Workload:
-    """Read a Workload as the API writes it.
+    """Parse a Workload.
 
-    An eviction outlives its cause in the conditions: it counts only while its status is ``True``. Of a
-    workload that was deactivated, the eviction says why, and ``QuotaReserved`` may keep an older sentence.
+    An eviction counts only while its status is ``True``. For a deactivated Workload the eviction has the
+    reason, while ``QuotaReserved`` may keep an older one.
     """
     metadata, status = body["metadata"], body.get("status") or {}
     conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
@@ -104,10 +104,10 @@ def read_workload(body: Object) -> Workload:
 
 
 def can_never_be_admitted(reason: str, message: str) -> bool:
-    """Tell whether a queue can never give what is asked for, whatever other jobs end.
+    """Tell whether a queue can never admit a workload, whatever other jobs end.
 
-    Kueue names for each pod set every flavor that it tried. A flavor whose quota is only in use now may be
-    free later, so one pod set has to be without any such flavor.
+    For each pod set Kueue lists every flavor that it tried. A flavor whose quota is in use may be free later,
+    so some pod set has to be without such a flavor.
     """
     if reason == _TOO_MUCH:
         return True
@@ -117,6 +117,6 @@ def can_never_be_admitted(reason: str, message: str) -> bool:
 
 
 def preemption_cause(message: str) -> str:
-    """Return the cause of a preemption in Kueue's words, such as ``prioritization in the ClusterQueue``."""
+    """Return Kueue's cause of a preemption, such as ``prioritization in the ClusterQueue``."""
     found = _WHY.search(message)
     return found[1].strip() if found else ""
