@@ -33,7 +33,7 @@ test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its enviro
 	@$(BIN)/python tests/run.py $(ARGS)
 
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
-	.venv/bin/python -m pytest tests/kubeflow -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
+	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
