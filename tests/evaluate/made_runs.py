@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Environment, Record
-from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, Metric
+from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, MetricValue
 from trainwright.verdicts import Verdict
 
 HERE = Environment(
@@ -61,7 +61,7 @@ def made_run(
         kind="binary",
         label="late",
         measures=tuple(
-            Metric(name=name, value=value, better=LOWER if "loss" in name else HIGHER)
+            MetricValue(name=name, value=value, better=LOWER if "loss" in name else HIGHER)
             for name, value in figures.items()
         ),
     ).write(place)

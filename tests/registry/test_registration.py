@@ -289,7 +289,7 @@ def ended(child: int) -> int:
 
 @pytest.mark.parametrize(
     "point",
-    ["open_run", "log_run", "log_files", "create_version", "settle", "write_note"],
+    ["open_run", "log_run", "log_files", "create_version", "settle_version", "write_note"],
 )
 def test_a_kill_between_any_two_parts_is_taken_up_and_gives_one_version(
     run: Run, registry: Registry, point: str

@@ -9,7 +9,7 @@ from typing import Any
 from trainwright.artifacts import Record
 from trainwright.documents import canonical
 from trainwright.errors import InputError
-from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, Metric
+from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, MetricValue
 from trainwright.significance import holm
 from trainwright.significance.permutation import RunDifference, paired_test, pairs_required, unpaired_test
 from trainwright.verdicts import Verdict
@@ -55,7 +55,7 @@ class ComparedRun:
     training_set: str
     data: str
     rows: int
-    measures: Mapping[str, Metric] = field(repr=False)
+    measures: Mapping[str, MetricValue] = field(repr=False)
     started: str = ""
     library: str = ""
 
@@ -150,11 +150,11 @@ def _read_metrics(place: Path, verdict: Verdict) -> MeasuredMetrics | None:
     return measured
 
 
-def _rule_metrics(verdict: Verdict) -> Iterator[Metric]:
+def _rule_metrics(verdict: Verdict) -> Iterator[MetricValue]:
     """Read what a verdict alone tells: the numbers that its rules were about."""
     for rule in verdict.rules:
         better = _BETTER.get(rule.name, LOWER if "gap" in rule.name else "")
-        yield Metric(name=rule.name, value=rule.value, better=better)
+        yield MetricValue(name=rule.name, value=rule.value, better=better)
 
 
 def _evaluation_data(verdict: Verdict, record: Record, measured: MeasuredMetrics | None) -> str:
@@ -340,7 +340,7 @@ class RunComparison:
     """
 
     sides: tuple[ComparisonSide, ...]
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, MetricValue]
     contrasts: tuple[Contrast, ...]
     level: float
     rows: int
@@ -418,7 +418,7 @@ def _chosen(runs: Sequence[ComparedRun], metrics: Sequence[str]) -> list[str]:
     return known[:_MAX_METRICS]
 
 
-def _contrast(measure: Metric, first: ComparisonSide, second: ComparisonSide, level: float) -> Contrast:
+def _contrast(measure: MetricValue, first: ComparisonSide, second: ComparisonSide, level: float) -> Contrast:
     before, after = (
         {s: run.measures[measure.name].value for s, run in side.runs.items()} for side in (first, second)
     )

@@ -130,7 +130,7 @@ HIGHER, LOWER = "higher", "lower"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MetricValue:
     """One figure.
 
     Attributes:
@@ -168,7 +168,7 @@ class MeasuredMetrics(Document):
     split: str
     kind: str
     label: str = ""
-    measures: tuple[Metric, ...] = ()
+    measures: tuple[MetricValue, ...] = ()
 
 
 _DETAIL = re.compile(r"(slice|fairness)/.*|.*_(low|high)")

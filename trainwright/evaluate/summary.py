@@ -9,7 +9,7 @@ from trainwright.evaluate.findings import (
     ComparedMetric,
     Findings,
     MeasuredMetrics,
-    Metric,
+    MetricValue,
     Ruling,
     Slicing,
 )
@@ -141,7 +141,7 @@ def measured_metrics(findings: Findings, verdict: Verdict) -> MeasuredMetrics:
     )
 
 
-def _measures(findings: Findings) -> Iterator[Metric]:
+def _measures(findings: Findings) -> Iterator[MetricValue]:
     for name, found in findings.overall.items():
         yield from _measure(name, found)
     for name, gap in findings.overfitting.items():
@@ -154,18 +154,18 @@ def _measures(findings: Findings) -> Iterator[Metric]:
     for cut in findings.cuts:
         for entry in cut.slices:
             place = f"slice/{'*'.join(cut.columns)}/{entry.name}"
-            yield Metric(name=f"{place}/rows", value=float(entry.rows))
+            yield MetricValue(name=f"{place}/rows", value=float(entry.rows))
             for name, found in entry.figures.items():
                 yield from _measure(f"{place}/{name}", found)
 
 
-def _measure(name: str, found: ComparedMetric) -> Iterator[Metric]:
+def _measure(name: str, found: ComparedMetric) -> Iterator[MetricValue]:
     if found.candidate:
         yield _estimate(name, found.candidate, found.better)
 
 
-def _estimate(name: str, found: Estimate, better: str) -> Metric:
-    return Metric(name=name, value=found.value, interval=(found.low, found.high), better=better)
+def _estimate(name: str, found: Estimate, better: str) -> MetricValue:
+    return MetricValue(name=name, value=found.value, interval=(found.low, found.high), better=better)
 
 
 def draw_card(findings: Findings, verdict: Verdict) -> str:

@@ -2,29 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright import tables
-from trainwright.artifacts import Model, Snapshot
+from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, Diverged
 from trainwright.experiment import LanguageModel
-from trainwright.serving import TokenPredictor
+from trainwright.serving import Predictor, TokenPredictor
 from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs
-
-
-class Predictor(Protocol):
-    """A loaded model, whatever it is made of."""
-
-    model: Model
-
-    def predict(self, rows: Any) -> NDArray[np.float64]:
-        """Return scores, shape (rows,) or (rows, classes)."""
-        ...
 
 
 def write_predictions(
