@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
 COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
 WORKFLOW_BYTES = 1_030_000
-"""Argo's limit is 1,048,576."""
+"""The measured workflow is a tenth larger than its estimate. Argo's limit is 1,048,576."""
 
 ALWAYS_LOOKS = {"resolve", "locate", "register", "summarize", "hold", "hold-2"}
 
@@ -270,7 +270,7 @@ def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:
             assert not any(name in producer for name in ("resolve", "register", "summarize")), producer
 
 
-def test_the_workflow_of_the_longest_run_of_the_example_stays_below_argos_limit() -> None:
+def test_the_workflow_of_the_longest_run_of_the_example_does_not_grow() -> None:
     """Above 1 MiB Argo compresses the nodes, and KFP 2.17's API lists none of the run's tasks."""
     pipeline, platform = spec()
     inputs = pipeline["root"]["inputDefinitions"]["parameters"]

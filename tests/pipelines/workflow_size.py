@@ -6,7 +6,8 @@ specification of the component twice, and the patch of the executor's pod, which
 Each of them is JSON in a JSON string, and the patch has further JSON in its strings.
 
 Checked against a recorded workflow of the flights example (13 containers, KFP 2.17.0, 22 November 2026): it
-had 104 nodes with 1,199,911 bytes; the estimate from what was compiled then is 1,177,864.
+had 104 nodes with 1,199,911 bytes; the estimate from what was compiled then is 1,177,864. A later one, with
+``configure``, had 98 nodes with 969,105 bytes and a specification of 148,215, a tenth above the estimate.
 """
 
 import json
