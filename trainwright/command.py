@@ -1,4 +1,4 @@
-"""The command line of a verb: wrong arguments, Ctrl-C, and a reader that has gone.
+"""Run the command line of a step: argument errors, Ctrl-C, and a closed standard output.
 
 ``python -m trainwright.command VERB …`` runs ``python -m trainwright.VERB …`` so.
 """

@@ -1,4 +1,4 @@
-"""From a result back to the bytes it was made from: the chain of run records."""
+"""Trace a result back to the bytes it was made from, through the chain of run records."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -35,7 +35,7 @@ HEADER = ("step", "made", "from", "environment", "what it found")
 
 
 def rows(records: Sequence[Record]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Give one row a step for a table of a lineage, in the order of the records."""
+    """Yield one row a step for a table of a lineage, in the order of the records."""
     for record in records:
         place = record.environment
         lock = f"lock {place.lock_sha256[:SHOWN]}" if place.lock_sha256 else "lock unknown"

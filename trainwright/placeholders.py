@@ -1,4 +1,4 @@
-"""What Kubeflow puts in the place of ``{{$.pipeline_job_schedule_time_utc}}``, and where nothing did."""
+"""Values of the placeholders of Kubeflow Pipelines, such as ``{{$.pipeline_job_schedule_time_utc}}``."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a gate decided, on what numbers: one form for validation, evaluation and promotion.
+"""Verdicts of gates, with the numbers they follow from: one form for validation, evaluation and promotion.
 
 Every rule carries what its outcome follows from, so that a reader can decide again and compare. Only the
 standard library is needed.
@@ -81,7 +81,7 @@ class Rule:
     needed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no reader could decide again."""
+        """Reject a rule that no reader could decide again."""
         named = {self.decision, self.broken, self.unsure} - {""}
         if named - {*DECISIONS} or self.test not in TESTS or (self.test and len(self.interval) != _ENDS):
             raise InternalError(f"rule {self.name!r} cannot be decided again: {self}")
@@ -105,12 +105,12 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class NotJudged:
-    """One thing that was asked for and could not be judged, and why.
+    """One configured check that could not be judged, and why.
 
     Attributes:
         name: What it is.
         reason: Why.
-        decision: What it makes of the verdict: one of :data:`DECISIONS`, or empty if it is only told.
+        decision: What it makes of the verdict: one of :data:`DECISIONS`, or empty if it is only reported.
         needed: Rows like these with which it could be judged; 0 where that is not known.
     """
 
@@ -120,14 +120,14 @@ class NotJudged:
     needed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a decision that no reader knows."""
+        """Reject a decision that no reader knows."""
         if self.decision not in ("", *DECISIONS):
             raise InternalError(f"{self.name!r} decides one of {DECISIONS}, not {self.decision!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Document):
-    """What a gate decided, on what grounds, about what. Its digest is over all of that.
+    """The decision of a gate, its rules, and the digests of everything judged.
 
     Attributes:
         decision: One of :data:`DECISIONS`.
@@ -135,7 +135,7 @@ class Verdict(Document):
         judged: Digests of everything judged, by name. Of an evaluation: ``predictions``,
             ``predictions.model`` and ``predictions.<parent>``; ``evaluation``, the section that was asked;
             ``baseline`` and ``baseline.model``, where there was one.
-        not_judged: What was asked for and could not be judged; never empty on an INCONCLUSIVE.
+        not_judged: Configured checks that could not be judged; never empty on an INCONCLUSIVE.
         baseline_version: Number of the registered version that was in production when this was decided;
             empty for none. Promotion compares it with the one that is there then.
     """
@@ -148,7 +148,7 @@ class Verdict(Document):
     baseline_version: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a decision that no reader knows."""
+        """Reject a decision that no reader knows."""
         if self.decision not in DECISIONS:
             raise InternalError(f"a verdict decides one of {DECISIONS}, not {self.decision!r}")
 
@@ -157,7 +157,7 @@ class Verdict(Document):
         """Read plain JSON data: what no reader could decide again is bad input, whoever wrote it.
 
         Raises:
-            InputError: It is not this document, or a number in it is none, or a word that decides is unknown.
+            InputError: It is not this document, a number in it is not finite, or a decision is unknown.
         """
         try:
             verdict = super().from_json(data, where)
@@ -167,7 +167,7 @@ class Verdict(Document):
             if not all(
                 map(math.isfinite, (rule.value, rule.limit, rule.p_value, rule.level, *rule.interval))
             ):
-                raise InputError(f"rule {rule.name!r} has a number that is none: {rule}", where=where)
+                raise InputError(f"rule {rule.name!r} has a number that is not finite: {rule}", where=where)
         return verdict
 
     def recomputed(self) -> str:

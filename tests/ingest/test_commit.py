@@ -10,7 +10,7 @@ from trainwright.artifacts import Listing, Record, Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
 from trainwright.ingest.ingest import ingest
-from trainwright.ingest.request import Request
+from trainwright.ingest.request import IngestRequest
 from trainwright.storage import Access
 
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
@@ -72,7 +72,7 @@ def test_a_copied_source_hits_and_another_request_does_not(tmp_path: Path, sourc
 
 def test_the_digest_of_a_request_leaves_out_where_it_is_made_and_goes() -> None:
     def digest(place: str = "a", **changes: object) -> str:
-        return Request(source=place, version="v", data=data(**changes), access=Access()).digest
+        return IngestRequest(source=place, version="v", data=data(**changes), access=Access()).digest
 
     same = [
         digest(),

@@ -8,7 +8,7 @@ from tests.ingest.taking import START, data, flights, put, take, whole
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
-from trainwright.ingest.shards import Shard, cut
+from trainwright.ingest.shards import SourceShard, cut
 from trainwright.sources import Part
 
 
@@ -30,7 +30,7 @@ def test_text_files_are_put_together_by_their_size() -> None:
 
 
 def test_a_source_without_rows_is_one_shard() -> None:
-    assert cut([part(0, 0)], {}, 1000) == [Shard(index=0, parts=(part(0, 0),))]
+    assert cut([part(0, 0)], {}, 1000) == [SourceShard(index=0, parts=(part(0, 0),))]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.validate.comparison import (
-    Comparison,
-    Measured,
-    Pair,
+    ColumnComparison,
+    Distance,
+    SamplePair,
     decide,
     measure,
     measure_missing,
@@ -106,7 +106,7 @@ def profile(split: str, rows: Rows, size: int, cuts: Mapping[str, NDArray[np.flo
     return Profile(split, size, statistics, counts)
 
 
-def compared(current: Rows, previous: Rows, limits: Sequence[Limit], schema: Any) -> list[Measured]:
+def compared(current: Rows, previous: Rows, limits: Sequence[Limit], schema: Any) -> list[Distance]:
     """Measure everything that the gate measures between two samples."""
     sizes = [len(next(iter(rows.values())).values) for rows in (current, previous)]
     cuts = {name: cuts_of(column) for name, column in previous.items() if not column.names}
@@ -120,15 +120,15 @@ def compared_in(
     schema: Any,
     cuts: Mapping[str, NDArray[np.float64]],
     sizes: Sequence[int],
-) -> list[Measured]:
+) -> list[Distance]:
     """The same, in given bins."""
     profiles = [profile("evaluate", current, sizes[0], cuts), profile("train", previous, sizes[1], cuts)]
-    pair = Pair("previous", *profiles, cuts)
+    pair = SamplePair("previous", *profiles, cuts)
     drift, unseen = measure(pair, schema, limits), measure_unseen(pair, limits, threshold=0.0)
     assert drift.not_judged == unseen.not_judged == ()
     return [*drift.measured, *unseen.measured, *measure_missing(pair, list(current), threshold=0.0)]
 
 
-def moved(measured: Sequence[Measured], rate: float) -> list[Comparison]:
+def moved(measured: Sequence[Distance], rate: float) -> list[ColumnComparison]:
     """What moved, when all limits are as configured and chance may alarm at this rate."""
     return [entry for entry in decide(measured, rate) if entry.moved]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainwright.validate.null_distribution import (
-    Still,
+    NoChance,
     of_bins,
     of_divergence,
     of_largest_share,
@@ -128,7 +128,7 @@ def test_a_floor_is_where_the_tail_falls_below_its_level() -> None:
 
 def test_no_rows_and_a_single_value_have_no_noise() -> None:
     for chance in (of_divergence([7], [9]), of_largest_share([], []), of_share((0, 0), (5, 9))):
-        assert isinstance(chance, Still)
+        assert isinstance(chance, NoChance)
         assert chance.floor(0.01) == 0
         assert (chance.tail(0.0), chance.tail(0.1)) == (1.0, 0.0)
 

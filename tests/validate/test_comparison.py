@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.significance import holm
-from trainwright.validate.comparison import Measured, decide
-from trainwright.validate.null_distribution import Still
+from trainwright.validate.comparison import Distance, decide
+from trainwright.validate.null_distribution import NoChance
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Even:
         return 1 - level
 
 
-def measured(values: list[float], limit: float = 0.0) -> list[Measured]:
+def measured(values: list[float], limit: float = 0.0) -> list[Distance]:
     return [
-        Measured(f"c{n}", "x", "previous", value, limit, Even(), (1, 1)) for n, value in enumerate(values)
+        Distance(f"c{n}", "x", "previous", value, limit, Even(), (1, 1)) for n, value in enumerate(values)
     ]
 
 
@@ -45,7 +45,7 @@ def test_what_comes_after_the_first_that_could_be_chance_is_held_to_the_same_lev
 
 
 def test_comparisons_that_chance_cannot_move_take_no_part_of_the_rate() -> None:
-    still = [Measured(f"s{n}", "x", "previous", 0.0, 0.0, Still(), (1, 1)) for n in range(9)]
+    still = [Distance(f"s{n}", "x", "previous", 0.0, 0.0, NoChance(), (1, 1)) for n in range(9)]
     found = decide([*still, *measured([0.96])], 0.05)
     assert found[-1].moved
     assert not any(entry.moved for entry in found[:-1])

@@ -9,9 +9,9 @@ import pytest
 
 from trainwright.tables import write_snapshot
 from trainwright.validate.comparison import (
-    Comparison,
+    ColumnComparison,
     Drift,
-    Pair,
+    SamplePair,
     decide,
     measure,
     measure_missing,
@@ -33,7 +33,9 @@ feature { name: "c" type: INT int_domain { is_categorical: true } }
 def profiles(tmp_path: Path) -> object:
     """Profile two tables, the current one first, as the gate does."""
 
-    def run(current: Mapping[str, object], previous: Mapping[str, object], schema: str = SCHEMA) -> Pair:
+    def run(
+        current: Mapping[str, object], previous: Mapping[str, object], schema: str = SCHEMA
+    ) -> SamplePair:
         parsed = parse_schema(schema, where="test")
         tables = {"train": [pa.table(previous)], "evaluate": [pa.table(current)]}
         folder = tmp_path / "snapshot"
@@ -41,16 +43,16 @@ def profiles(tmp_path: Path) -> object:
         numbers = [feature.name for feature in parsed.feature if kind(feature) == "numbers"]
         found = Profiler(folder, snapshot, parsed).profiles(["train", "evaluate"], numbers)
         cuts = own_cuts(found["train"].statistics, numbers)
-        return Pair("previous", found["evaluate"], found["train"], cuts)
+        return SamplePair("previous", found["evaluate"], found["train"], cuts)
 
     return run
 
 
-def compare(pair: Pair, *limits: Limit, schema: str = SCHEMA) -> Drift:
+def compare(pair: SamplePair, *limits: Limit, schema: str = SCHEMA) -> Drift:
     return measure(pair, parse_schema(schema, where="test"), limits)
 
 
-def judged(drift: Drift, level: float = 0.001) -> list[Comparison]:
+def judged(drift: Drift, level: float = 0.001) -> list[ColumnComparison]:
     return list(decide(drift.measured, level * len(drift.measured)))
 
 
@@ -110,7 +112,7 @@ def test_a_distance_that_equals_its_limit_passes(profiles: object) -> None:
 
 def test_a_distance_just_beyond_its_limit_is_not_written_as_equal_to_it() -> None:
     def written(value: float, digits: int = 3) -> tuple[str, str]:
-        return Comparison("x", "Jensen-Shannon", value, 0.05, 0.0, (1, 1)).written(digits)
+        return ColumnComparison("x", "Jensen-Shannon", value, 0.05, 0.0, (1, 1)).written(digits)
 
     assert written(0.2141) == ("0.214", "0.050")
     assert written(0.0501) == ("0.0501", "0.0500")
@@ -167,9 +169,10 @@ def test_a_column_without_numbers_on_one_side_is_not_judged(
     profiles: object, empty: list[object], side: str
 ) -> None:
     """TFDV only writes a line to its log when a histogram is missing."""
-    sides = {"current": {"x": drawn(50, 1)}, "previous": {"x": drawn(50, 2)}} | {
-        side: {"x": pa.array(empty, pa.float64())}
-    }
+    sides = {
+        "current": {"x": drawn(50, 1)},
+        "previous": {"x": drawn(50, 2)},
+    } | {side: {"x": pa.array(empty, pa.float64())}}
     drift = compare(profiles(**sides), X)
     assert drift.measured == ()
     split = {"current": "evaluate", "previous": "train"}[side]

@@ -11,7 +11,7 @@ import pytest
 
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
-from trainwright.validate.policy import Finding, moment_of, policy
+from trainwright.validate.policy import DataFinding, moment_of, policy
 
 Table = Callable[..., pa.Table]
 Judge = Callable[..., Any]
@@ -31,19 +31,21 @@ USUAL = {
 }
 
 
-def graded(finding: Finding, label: str = "", newest: float | None = NEWEST, **section: Any) -> Finding:
+def graded(
+    finding: DataFinding, label: str = "", newest: float | None = NEWEST, **section: Any
+) -> DataFinding:
     asked = Validation.check(section, "test")
     return policy(asked, label=label, moment=moment_of(newest, "", "")).judge(finding)
 
 
 @pytest.mark.parametrize(("severity", "kind"), [(s, kind) for s, kinds in USUAL.items() for kind in kinds])
 def test_every_kind_has_the_gravity_of_the_house(severity: str, kind: str) -> None:
-    assert graded(Finding(kind=kind, what="x")).severity == severity
+    assert graded(DataFinding(kind=kind, what="x")).severity == severity
 
 
 def test_whatever_the_schema_says_is_wrong_with_the_label_blocks_and_its_drift_holds() -> None:
-    wrong = Finding(kind="SCHEMA_NEW_COLUMN", column="late", what="x", of_schema=True)
-    moved = Finding(kind="COMPARATOR_L_INFTY_HIGH", column="late", what="x", against="previous")
+    wrong = DataFinding(kind="SCHEMA_NEW_COLUMN", column="late", what="x", of_schema=True)
+    moved = DataFinding(kind="COMPARATOR_L_INFTY_HIGH", column="late", what="x", against="previous")
     assert graded(wrong, label="late").severity == "BLOCK"
     assert graded(moved, label="late").severity == "HOLD"
 
@@ -53,9 +55,9 @@ def test_the_last_rule_that_fits_counts_by_kind_column_and_what_is_compared_with
         {"kind": "COMPARATOR_*_HIGH", "severity": "BLOCK"},
         {"kind": "COMPARATOR_L_INFTY_HIGH", "column": "plan", "against": "previous", "severity": "WARN"},
     ]
-    plan = Finding(kind="COMPARATOR_L_INFTY_HIGH", column="plan", what="x", against="previous")
-    other = Finding(kind="COMPARATOR_L_INFTY_HIGH", column="hour", what="x", against="previous")
-    baseline = Finding(kind="COMPARATOR_L_INFTY_HIGH", column="plan", what="x", against="baseline")
+    plan = DataFinding(kind="COMPARATOR_L_INFTY_HIGH", column="plan", what="x", against="previous")
+    other = DataFinding(kind="COMPARATOR_L_INFTY_HIGH", column="hour", what="x", against="previous")
+    baseline = DataFinding(kind="COMPARATOR_L_INFTY_HIGH", column="plan", what="x", against="baseline")
     found = [graded(entry, severity=rules).severity for entry in (plan, other, baseline)]
     assert found == ["WARN", "BLOCK", "BLOCK"]
 
@@ -68,7 +70,9 @@ def test_what_was_not_judged_is_never_made_a_pass_by_a_rule(kind: str) -> None:
 
 @pytest.mark.parametrize(("how", "severity"), [("hold", "HOLD"), ("fail", "BLOCK"), ("bootstrap", "WARN")])
 def test_a_missing_baseline_is_as_grave_as_asked(how: str, severity: str) -> None:
-    assert graded(Finding(kind="BASELINE_MISSING", what="x"), on_missing_baseline=how).severity == severity
+    assert (
+        graded(DataFinding(kind="BASELINE_MISSING", what="x"), on_missing_baseline=how).severity == severity
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Runner
 from trainwright.tables import pieces, write_snapshot
 from trainwright.tables.workers import Pool
-from trainwright.validate.scan import FAN_IN, Wanted, levels, scan, take
+from trainwright.validate.scan import FAN_IN, ScanRequest, levels, scan, take
 from trainwright.validate.statistics import counted_as
 from trainwright.validate.tfdv import schema_pb2
 
@@ -33,10 +33,10 @@ def snapshot(tmp_path: Path) -> tuple[Path, object]:
     return tmp_path, made
 
 
-def wanted(snapshot: object) -> Wanted:
+def wanted(snapshot: object) -> ScanRequest:
     schema = counted_as(schema_pb2.Schema()).SerializeToString()
     cuts = {"x": np.linspace(-3, 3, 7), "n": np.array([0.5, 3.5])}
-    return Wanted(schema, tuple(column.name for column in snapshot.columns), cuts)
+    return ScanRequest(schema, tuple(column.name for column in snapshot.columns), cuts)
 
 
 def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Path, object]) -> None:
@@ -55,7 +55,7 @@ def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Pa
 def test_beam_takes_its_own_options(snapshot: tuple[Path, object], tmp_path: Path) -> None:
     folder, manifest = snapshot
     runner = Runner(engine="beam", options=("--runner=DirectRunner", "--direct_num_workers=1"))
-    counted = Wanted(b"", (), {"n": np.array([0.5])})
+    counted = ScanRequest(b"", (), {"n": np.array([0.5])})
     statistics, counts = scan(folder, manifest, "train", counted, runner, shared=str(tmp_path / "shared"))
     assert counts["n"].sum() == 40_000
     assert not statistics.datasets[0].features
@@ -90,7 +90,7 @@ def test_the_memory_of_a_worker_stays_flat(tmp_path: Path) -> None:
     table = pa.table(columns | {"w": draw.choice([f"v{n}" for n in range(900)], 100_000)})
     manifest = write_snapshot(tmp_path, {"train": [table] * 16}, parents={}, roles={}, rows_per_file=100_000)
     schema = counted_as(schema_pb2.Schema()).SerializeToString()
-    asked = Wanted(schema, tuple(table.column_names), {})
+    asked = ScanRequest(schema, tuple(table.column_names), {})
 
     def work(piece: object) -> int:
         take(tmp_path, piece, asked)

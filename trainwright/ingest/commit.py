@@ -20,13 +20,13 @@ from trainwright.artifacts import Listing, Snapshot, SnapshotFile, SourceFile
 from trainwright.documents import canonical, digest_file
 from trainwright.errors import InputError
 from trainwright.ingest.reports import ShardReport, unpacked
-from trainwright.ingest.request import Request
+from trainwright.ingest.request import IngestRequest
 from trainwright.storage import Access, AlreadyExists
 from trainwright.tables import WrittenFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class OutputLocations:
     """The folders of one attempt, as paths or URIs.
 
     Attributes:
@@ -64,7 +64,7 @@ class Outbox:
         scratch: A folder of this process, for what goes into a store.
     """
 
-    def __init__(self, place: Place, shard: int, scratch: Path, access: Access) -> None:
+    def __init__(self, place: OutputLocations, shard: int, scratch: Path, access: Access) -> None:
         self._place, self._scratch, self._access = place, scratch, access
         self._stem = f"{shard:05d}" + (f"-{secrets.token_hex(4)}" if place.shared else "")
         self._uris: list[str] = []
@@ -129,10 +129,10 @@ class Outbox:
 _AT_A_TIME = 16
 
 
-class Commit(ABC):
-    """Where one attempt writes, and how it ends."""
+class SnapshotCommit(ABC):
+    """Output locations of an attempt, its publication and its clean-up."""
 
-    place: Place
+    place: OutputLocations
 
     @abstractmethod
     def committed(self) -> Snapshot | None:
@@ -159,7 +159,7 @@ class Commit(ABC):
         """Remove what this attempt wrote; unless it failed for good, keep what the next can use."""
 
 
-class OwnFolder(Commit):
+class FolderCommit(SnapshotCommit):
     """The step's own folder: files below ``data``, named relative to the manifest beside it.
 
     A snapshot that lies there already stays whole until the new manifest replaces its manifest; the new
@@ -174,7 +174,7 @@ class OwnFolder(Commit):
             unfinished.unlink()
         names = ["data", *(f"data-{number}" for number in range(2, 2 + len(_data_folders(folder))))]
         self._name = next(name for name in names if not (folder / name).exists())
-        self.place = Place(
+        self.place = OutputLocations(
             files=str(folder / self._name),
             named=self._name,
             spills=str(self._attempt / "spills"),
@@ -214,7 +214,7 @@ class OwnFolder(Commit):
         shutil.rmtree(self._attempt, ignore_errors=True)
 
 
-class Store(Commit):
+class StoreCommit(SnapshotCommit):
     """A folder of a store that all attempts at one request share.
 
     ::
@@ -230,14 +230,14 @@ class Store(Commit):
         listing: The files of the source, which are not looked at again where a manifest names them.
     """
 
-    def __init__(self, root: str, request: Request, listing: Listing) -> None:
+    def __init__(self, root: str, request: IngestRequest, listing: Listing) -> None:
         self._access = request.access
         self._listed = {(entry.uri, entry.size, entry.checksum, entry.version) for entry in listing.files}
         path = storage.local_path(root)
         self._root = storage.join(str(path) if path else root, request.digest)
         self._manifest = storage.join(self._root, Snapshot.FILE)
         self._attempt = storage.join(self._root, f"attempt-{secrets.token_hex(8)}")
-        self.place = Place(
+        self.place = OutputLocations(
             files=self._attempt,
             named=self._attempt,
             spills=storage.join(self._attempt, "spills"),
@@ -341,7 +341,7 @@ def _whole(uri: str, there: dict[str, SourceFile], access: Access) -> ShardRepor
 
 
 def _is_there(uri: str, size: int, checksum: str, version: str, there: dict[str, SourceFile]) -> bool:
-    """Tell whether a file is as it was written: a store says so by its version, a disk by reading it."""
+    """Return whether a file is as it was written: a store says so by its version, a disk by reading it."""
     entry = there.get(uri)
     if entry is None or entry.size != size:
         return False

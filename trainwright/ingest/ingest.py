@@ -10,14 +10,22 @@ from trainwright import storage
 from trainwright.artifacts import Column, Listing, Snapshot, SnapshotFile
 from trainwright.errors import DataRefused, DependencyError, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
-from trainwright.ingest.commit import Commit, OwnFolder, Store, scratch_for
-from trainwright.ingest.keys import OpenRun, Values, refuse_repeated, refuse_shared
-from trainwright.ingest.quality import Judged, Page, figures_of, judge, judge_size, read_previous, refuse
+from trainwright.ingest.commit import FolderCommit, SnapshotCommit, StoreCommit, scratch_for
+from trainwright.ingest.keys import OpenRun, Values, reject_duplicates, reject_shared
+from trainwright.ingest.quality import (
+    LimitResult,
+    SummaryPage,
+    figures_of,
+    judge,
+    judge_size,
+    read_previous,
+    reject,
+)
 from trainwright.ingest.reference import referenced_files, require_referable, stored_types
 from trainwright.ingest.reports import ShardReport, Totals, add_up
-from trainwright.ingest.request import Request, located
+from trainwright.ingest.request import IngestRequest, locate_source
 from trainwright.ingest.runner import make_shards
-from trainwright.ingest.shards import Plan, cut
+from trainwright.ingest.shards import ShardPlan, cut
 from trainwright.ingest.splits import division
 from trainwright.sources import open_source
 from trainwright.storage import Access, ObjectChanged
@@ -29,7 +37,11 @@ _ONCE, _APART = "each once", "in one split each"
 
 
 def assemble(
-    request: Request, listing: Listing, reports: Sequence[ShardReport], schema: pa.Schema, totals: Totals
+    request: IngestRequest,
+    listing: Listing,
+    reports: Sequence[ShardReport],
+    schema: pa.Schema,
+    totals: Totals,
 ) -> Snapshot:
     """Build the manifest. It does not depend on who made which shard.
 
@@ -58,7 +70,7 @@ def assemble(
 
 def judge_values(
     data: Data, source: str, reports: Sequence[ShardReport], snapshot: Snapshot, folder: Path, access: Access
-) -> list[Judged]:
+) -> list[LimitResult]:
     """Judge whether every key is there once, and whether disjoint columns are.
 
     Args:
@@ -74,20 +86,20 @@ def judge_values(
         keys = _judged(
             f"key {data.key}",
             _ONCE,
-            lambda: refuse_repeated(data.key, runs(data.key, ""), snapshot.rows, source, values(data.key)),
+            lambda: reject_duplicates(data.key, runs(data.key, ""), snapshot.rows, source, values(data.key)),
         )
         disjoint = [
             _judged(
                 f"values of {name}",
                 _APART,
-                lambda name=name: refuse_shared(name, runs(name, None), values(name)),  # type: ignore[misc]
+                lambda name=name: reject_shared(name, runs(name, None), values(name)),  # type: ignore[misc]
             )
             for name in data.disjoint
         ]
     return [keys, *disjoint]
 
 
-def judged_values(data: Data) -> list[Judged]:
+def judged_values(data: Data) -> list[LimitResult]:
     """Return what :func:`judge_values` said of a snapshot that is committed: it would not be otherwise."""
     return [
         _judged(f"key {data.key}", _ONCE, lambda: None),
@@ -95,12 +107,12 @@ def judged_values(data: Data) -> list[Judged]:
     ]
 
 
-def _judged(name: str, limit: str, check: Callable[[], None]) -> Judged:
+def _judged(name: str, limit: str, check: Callable[[], None]) -> LimitResult:
     try:
         check()
     except DataRefused as refusal:
-        return Judged(name=name, figure="more than once", limit=limit, refusal=refusal)
-    return Judged(name=name, figure=limit, limit=limit)
+        return LimitResult(name=name, figure="more than once", limit=limit, refusal=refusal)
+    return LimitResult(name=name, figure=limit, limit=limit)
 
 
 @contextmanager
@@ -181,12 +193,14 @@ def ingest(
     """
     watch = Stopwatch()
     allowed = access or Access(hosts=data.hosts)
-    request, listing = located(Request(source=source, version=source_version, data=data, access=allowed))
+    request, listing = locate_source(
+        IngestRequest(source=source, version=source_version, data=data, access=allowed)
+    )
     sizes = judge_size(listing, data)
     if any(one.refusal for one in sizes):
-        Page(source=request.source, judged=sizes).write(summary)
-        refuse(sizes)
-    commit = Store(data.store, request, listing) if data.store else OwnFolder(folder)
+        SummaryPage(source=request.source, judged=sizes).write(summary)
+        reject(sizes)
+    commit = StoreCommit(data.store, request, listing) if data.store else FolderCommit(folder)
     step = _Step(request, listing, commit, folder, summary)
     snapshot = step.adopt() or step.make()
     folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +227,7 @@ class _Step:
     """One run of the step: adopt what is committed already, or make it."""
 
     def __init__(
-        self, request: Request, listing: Listing, commit: Commit, folder: Path, summary: Path
+        self, request: IngestRequest, listing: Listing, commit: SnapshotCommit, folder: Path, summary: Path
     ) -> None:
         self.listing = listing
         self._request, self._commit = request, commit
@@ -236,7 +250,7 @@ class _Step:
         judged = [*self._sizes, *judge(totals, self._request.data, self._request.source, self._previous)]
         judged += judged_values(self._request.data)
         self._tell(snapshot, totals, judged)
-        refuse(judged)
+        reject(judged)
         self._commit.tidy()  # whoever committed may have been killed before it did
         return snapshot
 
@@ -252,7 +266,7 @@ class _Step:
             if committed := self._committed_meanwhile(error):
                 return committed
             final = (DataRefused, InputError, PermissionRefused)
-            with suppress(TrainwrightError):  # what failed first is told
+            with suppress(TrainwrightError):  # the first failure is the one to report
                 self._commit.give_up(for_good=isinstance(error, final))
             raise
         self._commit.tidy()
@@ -276,7 +290,7 @@ class _Step:
                 request.data, request.source, reports, snapshot, self._folder, request.access
             )
         self._tell(snapshot, totals, judged)
-        refuse(judged)
+        reject(judged)
         return snapshot
 
     def _shards(self) -> tuple[list[ShardReport], pa.Schema]:
@@ -300,7 +314,7 @@ class _Step:
             sources.parts(), {entry.uri: entry.size for entry in listing.files}, request.data.shard_rows
         )
         kept = self._commit.kept()
-        plan = Plan(
+        plan = ShardPlan(
             sources=sources,
             listing=listing,
             data=request.data,
@@ -311,9 +325,9 @@ class _Step:
         reports = kept | {report.shard: report for report in made}
         return [reports[shard.index] for shard in shards], sources.schema
 
-    def _tell(self, snapshot: Snapshot, totals: Totals, judged: Sequence[Judged]) -> None:
+    def _tell(self, snapshot: Snapshot, totals: Totals, judged: Sequence[LimitResult]) -> None:
         refused = any(one.refusal for one in judged)
-        Page(
+        SummaryPage(
             source=self._request.source,
             judged=judged,
             totals=totals,
@@ -323,8 +337,8 @@ class _Step:
         ).write(self._summary)
 
 
-def _require_readable(schema: pa.Schema, listing: Listing, request: Request) -> None:
-    """Refuse a section that names columns which are not there, or cannot do what they shall."""
+def _require_readable(schema: pa.Schema, listing: Listing, request: IngestRequest) -> None:
+    """Reject a section that names columns which are not there, or are of the wrong type."""
     data = request.data
     named = [data.key, data.time, data.label, *data.disjoint, *data.quality.max_missing]
     require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=request.source)

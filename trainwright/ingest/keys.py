@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.errors import DataRefused
-from trainwright.ingest.reports import Run
+from trainwright.ingest.reports import FingerprintRun
 from trainwright.tables import fingerprints
 
 Fingerprints = NDArray[np.uint64]
@@ -35,7 +35,7 @@ class SpillWriter:
         self._stream = stream
         self._waiting: defaultdict[tuple[str, str], list[Fingerprints]] = defaultdict(list)
         self._counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._runs: list[Run] = []
+        self._runs: list[FingerprintRun] = []
 
     def add(self, column: str, split: str, found: Fingerprints) -> None:
         """Take more fingerprints.
@@ -50,7 +50,7 @@ class SpillWriter:
         if self._counts[place] >= _RUN:
             self._flush(place)
 
-    def finish(self) -> tuple[Run, ...]:
+    def finish(self) -> tuple[FingerprintRun, ...]:
         """Write what waits, and say what was written."""
         for place in sorted(self._waiting):
             self._flush(place)
@@ -64,7 +64,9 @@ class SpillWriter:
         if split:
             total = distinct(total)
         if len(total):
-            self._runs.append(Run(column=column, split=split, offset=self._stream.tell(), count=len(total)))
+            self._runs.append(
+                FingerprintRun(column=column, split=split, offset=self._stream.tell(), count=len(total))
+            )
             inside = np.searchsorted(total, _BOUNDS)
             self._stream.write(np.concatenate([[0], inside, [len(total)]]).astype("<u8").tobytes())
             self._stream.write(total.astype("<u8", copy=False).tobytes())
@@ -80,7 +82,7 @@ def distinct(ascending: Fingerprints) -> Fingerprints:
 class OpenRun:
     """A run of a spill that is open for reading by ranges."""
 
-    def __init__(self, shard: int, path: Path, run: Run) -> None:
+    def __init__(self, shard: int, path: Path, run: FingerprintRun) -> None:
         self.shard, self.split, self.count = shard, run.split, run.count
         self._path = path
         self._start = run.offset + _HEAD
@@ -149,8 +151,8 @@ def _twice(parts: Sequence[tuple[OpenRun, Fingerprints]]) -> Fingerprints:
     return distinct(total[1:][total[1:] == total[:-1]])
 
 
-def refuse_repeated(name: str, runs: Sequence[OpenRun], rows: int, source: str, values: Values) -> None:
-    """Refuse keys that are there more than once.
+def reject_duplicates(name: str, runs: Sequence[OpenRun], rows: int, source: str, values: Values) -> None:
+    """Reject keys that are there more than once.
 
     Raises:
         DataRefused: A key is there more than once.
@@ -172,8 +174,8 @@ def refuse_repeated(name: str, runs: Sequence[OpenRun], rows: int, source: str, 
         )
 
 
-def refuse_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
-    """Refuse values of a disjoint column that are in more than one split.
+def reject_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
+    """Reject values of a disjoint column that are in more than one split.
 
     Raises:
         DataRefused: A value is.
@@ -197,7 +199,7 @@ def refuse_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
 
 
 def _examined(suspects: Suspects, values: Values) -> Iterator[tuple[str, Any]]:
-    """Give the values behind the fingerprints that are examined, and their splits."""
+    """Yield the values behind the examined fingerprints, and their splits."""
     for split, column in values(suspects.shards):
         found = np.isin(fingerprints(column), suspects.examined)
         for value in column.filter(pa.array(found)).drop_null().to_pylist():

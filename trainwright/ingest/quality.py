@@ -10,7 +10,7 @@ from trainwright.artifacts import Listing, Snapshot, SnapshotFile
 from trainwright.documents import read_json
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
-from trainwright.ingest.reports import Figures, Totals
+from trainwright.ingest.reports import ColumnFigures, Totals
 from trainwright.ingest.splits import window_of, written
 from trainwright.report.markdown import escape, table
 from trainwright.storage import Access
@@ -19,7 +19,7 @@ _MICRO = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class LimitResult:
     """One limit, the figure beside it, and whether it holds.
 
     Attributes:
@@ -32,7 +32,7 @@ class Judged:
     refusal: DataRefused | None = None
 
 
-def judge_size(listing: Listing, data: Data) -> list[Judged]:
+def judge_size(listing: Listing, data: Data) -> list[LimitResult]:
     """Judge what the listing alone says: before anything is read."""
     most, size = data.quality.max_bytes, sum(entry.size for entry in listing.files)
     if most is None:
@@ -43,7 +43,7 @@ def judge_size(listing: Listing, data: Data) -> list[Judged]:
         hint="Name fewer files, or raise the limit.",
     )
     return [
-        Judged(
+        LimitResult(
             name="bytes of the source",
             figure=f"{size:,}",
             limit=f"at most {most:,}",
@@ -52,16 +52,16 @@ def judge_size(listing: Listing, data: Data) -> list[Judged]:
     ]
 
 
-def judge(totals: Totals, data: Data, source: str, previous: Snapshot | None) -> list[Judged]:
+def judge(totals: Totals, data: Data, source: str, previous: Snapshot | None) -> list[LimitResult]:
     """Judge what was counted."""
     if not totals.all_rows:
         empty = DataRefused(f"0 rows in {source}", where="data.source")
-        return [Judged(name="rows", figure="0", limit="at least 1", refusal=empty)]
+        return [LimitResult(name="rows", figure="0", limit="at least 1", refusal=empty)]
     found = [*_splits(totals, data, source), *_missing(totals, data)]
     return found if previous is None else [*found, *_volume(totals.all_rows, previous.rows, data)]
 
 
-def _splits(totals: Totals, data: Data, source: str) -> Iterator[Judged]:
+def _splits(totals: Totals, data: Data, source: str) -> Iterator[LimitResult]:
     assert totals.span is not None  # noqa: S101 - there are rows
     first, last = map(written, totals.span)
     for name in data.splits:
@@ -76,10 +76,10 @@ def _splits(totals: Totals, data: Data, source: str) -> Iterator[Judged]:
                 else "Make the share larger, or wait for more rows.",
             )
         limit = f"at least {data.min_rows:,}"
-        yield Judged(name=f"rows in split {name}", figure=f"{rows:,}", limit=limit, refusal=refusal)
+        yield LimitResult(name=f"rows in split {name}", figure=f"{rows:,}", limit=limit, refusal=refusal)
 
 
-def _missing(totals: Totals, data: Data) -> Iterator[Judged]:
+def _missing(totals: Totals, data: Data) -> Iterator[LimitResult]:
     for name, most in sorted(data.quality.max_missing.items()):
         figures = totals.columns[name]
         count = figures.nulls + figures.nans
@@ -91,12 +91,12 @@ def _missing(totals: Totals, data: Data) -> Iterator[Judged]:
                 where="data.quality.max_missing",
                 hint="See what was lost upstream, or raise the limit.",
             )
-        yield Judged(
+        yield LimitResult(
             name=f"missing in {name}", figure=f"{share:.2%}", limit=f"at most {most:.2%}", refusal=refusal
         )
 
 
-def _volume(rows: int, before: int, data: Data) -> Iterator[Judged]:
+def _volume(rows: int, before: int, data: Data) -> Iterator[LimitResult]:
     least, most = data.quality.min_volume, data.quality.max_volume
     if least is None and most is None:
         return
@@ -113,7 +113,7 @@ def _volume(rows: int, before: int, data: Data) -> Iterator[Judged]:
             hint="See whether files are missing or doubled, or move the limit.",
         )
         name = "rows, as a multiple of the previous"
-        yield Judged(name=name, figure=f"{ratio:.3g}", limit=limit, refusal=None if holds else refusal)
+        yield LimitResult(name=name, figure=f"{ratio:.3g}", limit=limit, refusal=None if holds else refusal)
 
 
 def read_previous(data: Data, access: Access) -> Snapshot | None:
@@ -137,8 +137,8 @@ def read_previous(data: Data, access: Access) -> Snapshot | None:
     return Snapshot.from_json(content, uri)
 
 
-def refuse(judged: Sequence[Judged]) -> None:
-    """Refuse the snapshot if any limit does not hold; all that do not are named at once.
+def reject(judged: Sequence[LimitResult]) -> None:
+    """Reject the snapshot if any limit does not hold; name all that do not.
 
     Raises:
         DataRefused: One does not.
@@ -187,8 +187,8 @@ _DIGITS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    """What the page says.
+class SummaryPage:
+    """The Markdown summary of the step.
 
     Attributes:
         totals: What was counted; None if nothing was read.
@@ -197,7 +197,7 @@ class Page:
     """
 
     source: str
-    judged: Sequence[Judged]
+    judged: Sequence[LimitResult]
     totals: Totals | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class Page:
     def _columns(self, totals: Totals) -> Iterator[tuple[str, ...]]:
         role_of = {name: role for role, name in self.roles.items()}
         for name, kind in self.types.items():
-            figures = totals.columns.get(name, Figures(nulls=-1))
+            figures = totals.columns.get(name, ColumnFigures(nulls=-1))
             shown = f"{name} ({role_of[name]})" if name in role_of else name
             missing = _missing_share(figures, totals.all_rows)
             yield shown, kind, missing, *_numbers(figures), _frequent(figures)
@@ -241,7 +241,7 @@ class Page:
 _HEADER = ("column", "type", "missing", "least", "mean", "largest", "deviation", "most frequent")
 
 
-def _limit(one: Judged) -> tuple[str, str, str, str]:
+def _limit(one: LimitResult) -> tuple[str, str, str, str]:
     return one.name, one.figure, one.limit, "yes" if one.refusal is None else "no"
 
 
@@ -252,14 +252,14 @@ def _split_rows(totals: Totals) -> Iterator[tuple[str, str, str, str]]:
             yield split, f"{rows:,}", f"{labels:,}", f"{positives / labels:.1%}" if labels else "-"
 
 
-def _missing_share(figures: Figures, rows: int) -> str:
+def _missing_share(figures: ColumnFigures, rows: int) -> str:
     if figures.nulls < 0:
         return "not counted"
     count = figures.nulls + figures.nans
     return f"{count:,} ({count / rows:.1%})" if count else "0"
 
 
-def _numbers(figures: Figures) -> tuple[str, str, str, str]:
+def _numbers(figures: ColumnFigures) -> tuple[str, str, str, str]:
     if not figures.count:
         return "", "", "", ""
     values = (figures.least, figures.mean, figures.most, figures.deviation)
@@ -267,7 +267,7 @@ def _numbers(figures: Figures) -> tuple[str, str, str, str]:
     return least, mean, most, deviation
 
 
-def _frequent(figures: Figures) -> str:
+def _frequent(figures: ColumnFigures) -> str:
     """Name the most frequent texts with their share; texts that are all different say so."""
     if not figures.top:
         return ""

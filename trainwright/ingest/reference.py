@@ -11,7 +11,7 @@ from trainwright import storage
 from trainwright.artifacts import Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.ingest.reports import Figures, ShardReport, Span
+from trainwright.ingest.reports import ColumnFigures, ShardReport, Span
 from trainwright.ingest.roles import TIME
 from trainwright.ingest.splits import written
 from trainwright.sources import Part
@@ -27,7 +27,7 @@ def columns_read(data: Data) -> list[str]:
 
 
 def require_referable(listing: Listing, schema: pa.Schema, data: Data) -> None:
-    """Refuse a source that readers could not read from where it lies.
+    """Reject a source that readers could not read in place.
 
     Raises:
         InputError: It is not of Parquet files, a store cannot pin them, or time and label are of a type
@@ -84,7 +84,7 @@ def read_referenced(
             start += table.num_rows
 
 
-def footer_figures(entry: SourceFile, part: Part, access: Access) -> dict[str, Figures]:
+def footer_figures(entry: SourceFile, part: Part, access: Access) -> dict[str, ColumnFigures]:
     """Return the missing values of every column that the file's footer counts them of."""
     with _opened(entry, access) as file:
         metadata, names = file.metadata, file.schema_arrow.names
@@ -100,7 +100,7 @@ def footer_figures(entry: SourceFile, part: Part, access: Access) -> dict[str, F
             for name in names:
                 known = name in counted and nulls[name] >= 0
                 nulls[name] = nulls[name] + counted[name] if known else -1
-    return {name: Figures(nulls=count) for name, count in nulls.items()}
+    return {name: ColumnFigures(nulls=count) for name, count in nulls.items()}
 
 
 @contextmanager

@@ -22,8 +22,8 @@ _LONGEST = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What some rows of a column hold.
+class ColumnFigures:
+    """Figures of some rows of a column.
 
     Attributes:
         nulls: Rows without a value; -1 where nobody counted.
@@ -47,7 +47,7 @@ class Figures:
         return float(np.sqrt(self.spread / self.count)) if self.count else 0.0
 
 
-def measure(column: pa.ChunkedArray, sample: int) -> Figures:
+def measure(column: pa.ChunkedArray, sample: int) -> ColumnFigures:
     """Measure one batch of a column.
 
     Args:
@@ -58,11 +58,13 @@ def measure(column: pa.ChunkedArray, sample: int) -> Figures:
         return _of_numbers(column)
     nulls = column.null_count
     if sample > 0 and (pa.types.is_string(kind) or pa.types.is_boolean(kind)):
-        return Figures(nulls=nulls, sampled=min(sample, len(column)), top=_frequent(column.slice(0, sample)))
-    return Figures(nulls=nulls)
+        return ColumnFigures(
+            nulls=nulls, sampled=min(sample, len(column)), top=_frequent(column.slice(0, sample))
+        )
+    return ColumnFigures(nulls=nulls)
 
 
-def _of_numbers(column: pa.ChunkedArray) -> Figures:
+def _of_numbers(column: pa.ChunkedArray) -> ColumnFigures:
     present: NDArray[np.float64] = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
     nans = 0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -70,10 +72,10 @@ def _of_numbers(column: pa.ChunkedArray) -> Figures:
             nans = int(np.isnan(present).sum())
             present = present[np.isfinite(present)]
         if not len(present):
-            return Figures(nulls=column.null_count, nans=nans)
+            return ColumnFigures(nulls=column.null_count, nans=nans)
         mean = _bounded(present.mean())
         spread = _bounded(np.square(present - mean).sum())
-    return Figures(
+    return ColumnFigures(
         nulls=column.null_count,
         nans=nans,
         count=len(present),
@@ -113,17 +115,17 @@ def _most(counts: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KEPT])
 
 
-def merged(figures: Iterable[Figures]) -> Figures:
+def merged(figures: Iterable[ColumnFigures]) -> ColumnFigures:
     """Add up the figures of several sets of rows of one column, in this order."""
-    return reduce(_merge, figures, Figures())
+    return reduce(_merge, figures, ColumnFigures())
 
 
-def _merge(one: Figures, other: Figures) -> Figures:
+def _merge(one: ColumnFigures, other: ColumnFigures) -> ColumnFigures:
     """Add two sets up; means and spreads as Chan, Golub and LeVeque (1979) do, which loses no digits."""
     numbers = (
         _merge_numbers(one, other) if one.count and other.count else _numbers_of(one if one.count else other)
     )
-    return Figures(
+    return ColumnFigures(
         nulls=-1 if -1 in {one.nulls, other.nulls} else one.nulls + other.nulls,
         nans=one.nans + other.nans,
         sampled=one.sampled + other.sampled,
@@ -132,11 +134,11 @@ def _merge(one: Figures, other: Figures) -> Figures:
     )
 
 
-def _numbers_of(figures: Figures) -> dict[str, Any]:
+def _numbers_of(figures: ColumnFigures) -> dict[str, Any]:
     return {name: getattr(figures, name) for name in ("count", "least", "most", "mean", "spread")}
 
 
-def _merge_numbers(one: Figures, other: Figures) -> dict[str, Any]:
+def _merge_numbers(one: ColumnFigures, other: ColumnFigures) -> dict[str, Any]:
     count, apart = one.count + other.count, other.mean - one.mean
     with np.errstate(over="ignore"):
         between = np.square(apart) * one.count / count * other.count
@@ -150,7 +152,7 @@ def _merge_numbers(one: Figures, other: Figures) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class FingerprintRun:
     """A sorted run of fingerprints in a shard's spill.
 
     Attributes:
@@ -181,7 +183,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport(Document):
-    """What one shard came to. It is written create-only: of two attempts at a shard, the first one's counts.
+    """The result of one shard. It is written create-only: of two attempts at a shard, the first one's counts.
 
     Attributes:
         files: The files that were written, named as the manifest names them; none in reference mode.
@@ -194,9 +196,9 @@ class ShardReport(Document):
     spans: tuple[Span, ...]
     labels: dict[str, int]
     positives: dict[str, int]
-    columns: dict[str, Figures]
+    columns: dict[str, ColumnFigures]
     spill: SourceFile
-    runs: tuple[Run, ...]
+    runs: tuple[FingerprintRun, ...]
 
 
 def packed(report: ShardReport) -> bytes:
@@ -208,7 +210,7 @@ def unpacked(content: bytes, where: str) -> ShardReport:
     """Read a report again.
 
     Raises:
-        InputError: It is none, or of another version of this library.
+        InputError: It is not a report, or of another version of this library.
     """
     return ShardReport.parse(content, where)
 
@@ -226,7 +228,7 @@ class Totals:
     rows: dict[str, int]
     labels: dict[str, int]
     positives: dict[str, int]
-    columns: dict[str, Figures] = field(default_factory=dict)
+    columns: dict[str, ColumnFigures] = field(default_factory=dict)
     span: tuple[int, int] | None = None
 
     @property

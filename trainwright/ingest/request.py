@@ -1,4 +1,4 @@
-"""What a run of the step is asked for, and whether the source still is what was asked for."""
+"""The request of a run: source, version and section; and the check that the source is still the same."""
 
 from dataclasses import dataclass, replace
 
@@ -14,8 +14,8 @@ LAYOUT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is asked for.
+class IngestRequest:
+    """The source, its version, and how to read it.
 
     Attributes:
         version: The content digest that it must have.
@@ -33,7 +33,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """The digest of what is asked for: the same gives the same snapshot.
+        """The digest of the request: equal digests give equal snapshots.
 
         Where it is made, where it goes and what is remembered are no part of it; the place of the source is
         one only where the manifest will name it.
@@ -47,7 +47,7 @@ class Request:
         """List the source.
 
         Raises:
-            InputError: Its content is not the one that was asked for.
+            InputError: Its content is not of the requested version.
         """
         listing = list_source(self.source, self.data, self.access)
         if listing.content_digest != self.version:
@@ -83,8 +83,8 @@ class Request:
         )
 
 
-def located(request: Request) -> tuple[Request, Listing]:
-    """Find where the content that was asked for lies, and list it there.
+def locate_source(request: IngestRequest) -> tuple[IngestRequest, Listing]:
+    """Find a location of the requested content, and list it there.
 
     Returns:
         The request with that place, and the listing.
@@ -103,7 +103,7 @@ def located(request: Request) -> tuple[Request, Listing]:
 
 
 def _may_have_moved(listing: Listing) -> bool:
-    """Tell whether a file was written since it was listed, or is in a store, which only a listing tells."""
+    """Return whether a file was written since it was listed, or is in a store, where only a listing tells."""
     for entry in listing.files:
         if local_path(entry.uri) is None:
             return True

@@ -30,7 +30,7 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
             where=where,
             hint="Name a column of timestamps or dates, or convert this one where it is written.",
         )
-    _refuse_nulls(column, "time", name, where, start)
+    _reject_nulls(column, "time", name, where, start)
     seconds = column.cast(pa.timestamp("s", tz=getattr(kind, "tz", None)), safe=False).cast(pa.int64())
     outside = pc.or_(pc.less(seconds, _FIRST), pc.greater(seconds, _LAST))
     if wrong := pc.sum(outside).as_py():
@@ -71,7 +71,7 @@ def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedA
 
 
 def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
-    """Refuse a column that shall name rows, or groups of them, and cannot: the key, and ``data.split_by``.
+    """Reject a column that cannot identify rows or groups of them: the key, and ``data.split_by``.
 
     Raises:
         InputError: A value is missing, they are lists or structures, or floats too large to be told apart.
@@ -84,11 +84,11 @@ def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, sta
         )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        _refuse_lost_digits(column, role, name, where)
-    _refuse_nulls(column, role, name, where, start)
+        _reject_lost_digits(column, role, name, where)
+    _reject_nulls(column, role, name, where, start)
 
 
-def _refuse_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
+def _reject_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
     if column.null_count:
         row = start + int(np.argmax(column.is_null().to_numpy())) + 1
         raise InputError(
@@ -99,8 +99,8 @@ def _refuse_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, sta
         )
 
 
-def _refuse_lost_digits(column: pa.ChunkedArray, role: str, name: str, where: str) -> None:
-    """Refuse large floats as names: an integer beyond 64 bits in a CSV file became one, without its end."""
+def _reject_lost_digits(column: pa.ChunkedArray, role: str, name: str, where: str) -> None:
+    """Reject large floats as names: an integer beyond 64 bits in a CSV file became one, without its end."""
     large = column.filter(pc.greater_equal(pc.abs(column), _WHOLE))
     if len(large):
         raise InputError(

@@ -21,7 +21,7 @@ from trainwright.errors import (
     in_our_words,
 )
 from trainwright.ingest.reports import ShardReport, packed
-from trainwright.ingest.shards import Plan, Shard, make_shard
+from trainwright.ingest.shards import ShardPlan, SourceShard, make_shard
 from trainwright.tables.workers import Pool
 
 _HERE = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -31,7 +31,7 @@ _LOCAL = {"", "DirectRunner", "direct", "FnApiRunner", _HERE}
 _AT_A_TIME = 16
 
 
-def make_shards(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
+def make_shards(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardReport]:
     """Make shards with the runner that the plan names.
 
     Args:
@@ -62,7 +62,7 @@ def make_shards(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
     return list(pool.run(shards))
 
 
-def _with_beam(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
+def _with_beam(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardReport]:
     """Make shards by Beam. Each result is written beside the reports, and read from there."""
     mark = "--runner="
     options = plan.data.runner.options
@@ -89,7 +89,9 @@ def _with_beam(plan: Plan, shards: Sequence[Shard]) -> list[ShardReport]:
     return [result for result in results if isinstance(result, ShardReport)]
 
 
-def _run_pipeline(options: Sequence[str], work: Callable[[Shard], None], shards: Sequence[Shard]) -> str:
+def _run_pipeline(
+    options: Sequence[str], work: Callable[[SourceShard], None], shards: Sequence[SourceShard]
+) -> str:
     try:
         import apache_beam
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -109,7 +111,7 @@ def _run_pipeline(options: Sequence[str], work: Callable[[Shard], None], shards:
         raise _lost(f"{type(error).__name__}: {error}") from error
 
 
-def write_result(plan: Plan, folder: str, shard: Shard) -> None:
+def write_result(plan: ShardPlan, folder: str, shard: SourceShard) -> None:
     """Make one shard and write its report, or its error; the first result counts, as Beam may try twice."""
     try:
         content = packed(make_shard(plan, shard))
@@ -129,7 +131,7 @@ def write_result(plan: Plan, folder: str, shard: Shard) -> None:
         return
 
 
-def _read_result(plan: Plan, folder: str, shard: Shard) -> ShardReport | TrainwrightError:
+def _read_result(plan: ShardPlan, folder: str, shard: SourceShard) -> ShardReport | TrainwrightError:
     uri = _result(folder, shard)
     try:
         content = storage.read_bytes(uri, access=plan.access)
@@ -150,7 +152,7 @@ def _subclasses(kind: type[TrainwrightError]) -> Iterator[type[TrainwrightError]
         yield from _subclasses(child)
 
 
-def _result(folder: str, shard: Shard) -> str:
+def _result(folder: str, shard: SourceShard) -> str:
     return storage.join(folder, f"{shard.index:05d}.outcome")
 
 

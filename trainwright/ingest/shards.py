@@ -1,8 +1,8 @@
 """One shard of a source: read, checked, divided, written, reported. The same on every machine.
 
 Which rows make up a shard is decided from the source alone, before any worker starts; a worker gets a
-:class:`Plan` once and then one :class:`Shard` after another, and returns small documents. So the number and
-place of workers change nothing of the result.
+:class:`ShardPlan` once and then one :class:`SourceShard` after another, and returns small documents. So the
+number and place of workers change nothing of the result.
 """
 
 from collections import defaultdict
@@ -19,13 +19,13 @@ from trainwright import storage
 from trainwright.artifacts import UNASSIGNED, Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.ingest.commit import Outbox, Place, scratch_for
+from trainwright.ingest.commit import Outbox, OutputLocations, scratch_for
 from trainwright.ingest.keys import SpillWriter
 from trainwright.ingest.reference import columns_read, footer_figures, read_referenced
 from trainwright.ingest.reports import (
     SAMPLE,
-    Figures,
-    Run,
+    ColumnFigures,
+    FingerprintRun,
     ShardReport,
     Span,
     measure,
@@ -88,7 +88,7 @@ class ShardFiles:
         return sum(entry.split == split for entry in self._done)
 
 
-class Tally:
+class ShardCounter:
     """Divides the rows of a shard into splits, and counts and fingerprints them on the way.
 
     Args:
@@ -99,14 +99,14 @@ class Tally:
         self._data = data
         self._division = division(data)
         self._spill = SpillWriter(spill)
-        self._columns: dict[str, Figures] = {}
+        self._columns: dict[str, ColumnFigures] = {}
         self._left_to_sample = SAMPLE
         self._spans: dict[tuple[str, str], Span] = {}
         self._labels: defaultdict[str, int] = defaultdict(int)
         self._positives: defaultdict[str, int] = defaultdict(int)
 
     def divide(self, rows: pa.Table, uri: str) -> Iterator[tuple[str, pa.Table]]:
-        """Give the rows of each split, counted."""
+        """Yield the rows of each split, counted."""
         self._measure(rows)
         if not rows.num_rows:
             return
@@ -117,14 +117,19 @@ class Tally:
                 self._keep_apart(split, part)
             yield split, part
 
-    def finish(self) -> tuple[Run, ...]:
+    def finish(self) -> tuple[FingerprintRun, ...]:
         """End the spill."""
         return self._spill.finish()
 
     def report(
-        self, shard: int, *, files: tuple[SnapshotFile, ...], spill: SourceFile, runs: tuple[Run, ...]
+        self,
+        shard: int,
+        *,
+        files: tuple[SnapshotFile, ...],
+        spill: SourceFile,
+        runs: tuple[FingerprintRun, ...],
     ) -> ShardReport:
-        """Say what was counted."""
+        """Return what was counted."""
         return ShardReport(
             shard=shard,
             files=files,
@@ -139,7 +144,7 @@ class Tally:
     def _measure(self, rows: pa.Table) -> None:
         for name, column in zip(rows.column_names, rows.columns, strict=True):
             found = measure(column, self._left_to_sample)
-            self._columns[name] = merged((self._columns.get(name, Figures()), found))
+            self._columns[name] = merged((self._columns.get(name, ColumnFigures()), found))
         self._left_to_sample = max(0, self._left_to_sample - rows.num_rows)
 
     def _count(self, split: str, rows: pa.Table, uri: str) -> None:
@@ -169,7 +174,7 @@ _BYTES_A_ROW = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shard:
+class SourceShard:
     """Consecutive parts of a source, made by one worker at a time."""
 
     index: int
@@ -177,8 +182,8 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What every worker is given once.
+class ShardPlan:
+    """The input of every worker, sent once.
 
     Attributes:
         listing: Its files, as they must still be after they were read.
@@ -187,7 +192,7 @@ class Plan:
     sources: Sources
     listing: Listing
     data: Data
-    place: Place
+    place: OutputLocations
     access: Access
 
     @cached_property
@@ -196,7 +201,7 @@ class Plan:
         return {} if self.data.sql else {entry.uri: entry for entry in self.listing.files}
 
 
-def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> list[Shard]:
+def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> list[SourceShard]:
     """Put consecutive parts together into shards of about ``shard_rows`` rows.
 
     Args:
@@ -213,10 +218,10 @@ def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> lis
             held = 0
         shards[-1].append(part)
         held += rows
-    return [Shard(index=index, parts=tuple(group)) for index, group in enumerate(shards)]
+    return [SourceShard(index=index, parts=tuple(group)) for index, group in enumerate(shards)]
 
 
-def make_shard(plan: Plan, shard: Shard) -> ShardReport:
+def make_shard(plan: ShardPlan, shard: SourceShard) -> ShardReport:
     """Make one shard, and commit its report; where another attempt was first, return that one's.
 
     Raises:
@@ -241,10 +246,10 @@ def make_shard(plan: Plan, shard: Shard) -> ShardReport:
         return report
 
 
-def _made(plan: Plan, shard: Shard, outbox: Outbox) -> ShardReport:
+def _made(plan: ShardPlan, shard: SourceShard, outbox: Outbox) -> ShardReport:
     copying = plan.data.mode == "copy"
     with outbox.spill_path().open("xb") as spill, ShardFiles(outbox, plan.data.shard_rows) as files:
-        tally = Tally(plan.data, spill)
+        tally = ShardCounter(plan.data, spill)
         for part in shard.parts:
             for uri, start, rows in _rows(plan, part):
                 for split, divided in tally.divide(_prepared(rows, plan.data, uri, start), uri):
@@ -257,7 +262,7 @@ def _made(plan: Plan, shard: Shard, outbox: Outbox) -> ShardReport:
     return report if copying else replace(report, columns=_with_footers(plan, shard, report.columns))
 
 
-def _rows(plan: Plan, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+def _rows(plan: ShardPlan, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
     if plan.data.mode == "copy":
         return plan.sources.batches(part)
     entry, columns = plan.entries[part.uri], columns_read(plan.data)
@@ -276,17 +281,21 @@ def _prepared(rows: pa.Table, data: Data, uri: str, start: int) -> pa.Table:
     return rows
 
 
-def _with_footers(plan: Plan, shard: Shard, read: Mapping[str, Figures]) -> dict[str, Figures]:
+def _with_footers(
+    plan: ShardPlan, shard: SourceShard, read: Mapping[str, ColumnFigures]
+) -> dict[str, ColumnFigures]:
     """Add what the files' footers say of the columns that were not read."""
     counted = [footer_figures(plan.entries[part.uri], part, plan.access) for part in shard.parts]
     return {
-        name: read[name] if name in read else merged(found.get(name, Figures(nulls=-1)) for found in counted)
+        name: read[name]
+        if name in read
+        else merged(found.get(name, ColumnFigures(nulls=-1)) for found in counted)
         for name in plan.sources.schema.names
     }
 
 
-def _require_unmoved(plan: Plan, shard: Shard) -> None:
-    """Refuse a file of a disk that was written since it was listed; a store's are pinned by their version.
+def _require_unmoved(plan: ShardPlan, shard: SourceShard) -> None:
+    """Reject a file of a disk that was written since it was listed; a store's are pinned by their version.
 
     Raises:
         ObjectChanged: One was.

@@ -37,7 +37,7 @@ class Division(ABC):
         """Return each row's split as an index into ``names``, shape (rows,)."""
 
     def divide(self, rows: pa.Table, places: NDArray[np.intp]) -> Iterator[tuple[str, pa.Table]]:
-        """Give the rows of each split, in the order in which they came."""
+        """Yield the rows of each split, in their order."""
         for place in np.unique(places):
             chosen = np.flatnonzero(places == place)
             first, count = int(chosen[0]), len(chosen)

@@ -58,7 +58,7 @@ def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:
 
 
 def schema_difference(first: pa.Schema, second: pa.Schema) -> str:
-    """Say in words how the second schema differs from the first."""
+    """Describe how the second schema differs from the first."""
     gone = [name for name in first.names if name not in second.names]
     new = [name for name in second.names if name not in first.names]
     retyped = [
@@ -121,7 +121,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Tell whether values of a type hold other values; an older pyarrow forgets lists of a fixed size."""
+    """Return whether values of a type hold other values; an older pyarrow forgets lists of a fixed size."""
     return bool(pa.types.is_nested(kind)) or bool(pa.types.is_fixed_size_list(kind))
 
 
@@ -160,7 +160,7 @@ def declared(table: pa.Table, columns: Sequence[Column], where: str) -> pa.Table
 
 
 def is_declared(schema: pa.Schema, columns: Sequence[Column]) -> bool:
-    """Tell whether a file has the declared columns in the declared types already."""
+    """Return whether a file has the declared columns in the declared types already."""
     types = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     return all(types.get(column.name) == column.type for column in columns)
 
@@ -181,7 +181,7 @@ def _as_declared(values: pa.ChunkedArray, column: Column, where: str) -> pa.Chun
 
 
 def _takes(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Tell whether one type takes the values of another of the same kind."""
+    """Return whether one type takes the values of another of the same kind."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp)
     if pa.types.is_timestamp(wide) and pa.types.is_timestamp(narrow):
         return bool(wide.tz) == bool(narrow.tz)

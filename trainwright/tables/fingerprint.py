@@ -261,7 +261,7 @@ def text_parts(array: pa.Array, rows: int) -> Iterator[pa.Array]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values are strings of characters or bytes."""
+    """Return whether values are strings of characters or bytes."""
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
     return pa.types.is_fixed_size_binary(kind) or any(is_kind(kind) for is_kind in kinds)
 

@@ -236,12 +236,12 @@ def _require_rows(file: pq.ParquetFile, entry: SnapshotFile) -> None:
 
 
 def gone(entry: SnapshotFile, where: str) -> InputError:
-    """Say that a file of a manifest is not there any more."""
+    """Return the error for a file of a manifest that is gone."""
     return InputError(f"cached input is gone: no {entry.uri}", where=where, hint=RUN_AGAIN)
 
 
 def changed(entry: SnapshotFile, found: str, expected: str, where: str) -> InputError:
-    """Say that a file of a manifest is another one now."""
+    """Return the error for a file of a manifest that changed."""
     return InputError(
         f"cached input changed: {entry.uri} has {found}, the manifest says {expected}",
         where=where,

@@ -97,7 +97,7 @@ def select(columns: Sequence[Column], names: Sequence[str] | None) -> list[Colum
 
 
 def entries(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterator[SnapshotFile]:
-    """Give the files of some splits, in the order of the splits and then of the manifest."""
+    """Return the files of some splits, in the order of the splits and then of the manifest."""
     for split in splits:
         found = [entry for entry in snapshot.files if entry.split == split]
         if not found:

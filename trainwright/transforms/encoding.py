@@ -109,7 +109,7 @@ class Category:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What the network reads.
+    """Encoded rows, the input of the network.
 
     Attributes:
         numeric: Shape (rows, ``Transforms.width``), float32, finite.

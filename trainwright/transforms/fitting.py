@@ -250,7 +250,7 @@ class Fit:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What of that comes to the same in whatever order parts are merged."""
+        """The part of the state that does not depend on the order of merges."""
         return {
             "distributions": {name: found.state for name, found in self._distributions.items()},
             "counts": {name: dict(counter) for name, counter in self._counts.items()},
@@ -294,7 +294,7 @@ class Fit:
         return Ranked(name=name, points=points, levels=levels, indicator=self._moments[name].missing > 0)
 
     def _tells_nothing(self, name: str) -> str:
-        """Say why a column tells nothing; empty if it tells something."""
+        """Return why a column is useless for learning; empty if it is useful."""
         if name in self._moments:
             distinct, missing = self._moments[name].distinct, self._moments[name].missing
         else:
@@ -310,7 +310,7 @@ def _category(name: str, values: tuple[str, ...]) -> Category:
 
 
 def _present(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say where a numeric column has a value that can be used."""
+    """Return a mask of the usable values of a numeric column."""
     return np.abs(values) <= LARGEST  # false for NaN
 
 

@@ -93,7 +93,7 @@ def accept_schema(folder: Path, schema: Path, split: str, *, yes: bool) -> None:
     """Show the patch, ask, and write the schema whole.
 
     Raises:
-        InputError: Nobody can be asked, and ``yes`` was not said.
+        InputError: No terminal to ask on, and ``yes`` was not said.
     """
     patch, text = _patch(folder, schema, split)
     sys.stdout.write(patch)
@@ -134,7 +134,7 @@ def accept_baseline(run: Path, to: str, promoted: Path | None, reason: str) -> N
     why = own.accepted["evidence"] or own.accepted["reason"]
     sys.stdout.write(
         f"{done.place}\n  data     {own.data_version[:12]}, {own.rows:,} rows of {own.split}\n"
-        f"  because  {why}\n  before   {was}\n  kept as  {done.kept}\n"
+        f"  because  {why}\n  before   {was}\n  kept as  {done.history}\n"
         f"Compare with it: set validation.baseline to {done.place}\n"
     )
 

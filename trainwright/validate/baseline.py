@@ -29,7 +29,7 @@ from trainwright.verdicts import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline(Document):
-    """What a split was like.
+    """Statistics and counts of a split, for comparison with later data.
 
     Attributes:
         data_version: Digest of the snapshot.
@@ -186,7 +186,7 @@ class Accepted:
 
     baseline: Baseline
     place: str
-    kept: str
+    history: str
     before: Baseline | None
 
 
@@ -198,7 +198,7 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
         place: Where the baseline is used from: a file or a URI that ends with ``.json``.
         promoted: A record, or the folder of one, which shows that a model trained on this data was promoted
             or, as long as nothing promotes, registered. One in the folder of the run is found.
-        reason: Why it is accepted without such a record; kept with it either way.
+        reason: Why it is accepted without such a record; recorded either way.
 
     Raises:
         InputError: There is no verdict or baseline, its files were changed, nothing shows that a model was
@@ -286,7 +286,7 @@ def _records(paths: Iterable[Path]) -> list[Record]:
 
 
 def _proves(record: Record) -> bool:
-    """Tell whether a record is of a model that went on: it was registered, or it is in production."""
+    """Return whether a record is of a model that was registered, or is in production."""
     if record.step != "promote":
         return record.step in _PROVES
     asked = record.config.get("request", {})
@@ -322,16 +322,18 @@ def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline
     _create_once(f"{root}/{name}", statistics)
     own = replace(baseline, statistics=name)
     number = int(before.accepted.get("number", "0")) if before else 0
-    kept = ""
-    while not kept:  # a number that is taken: another was accepted, and its writer died before the last step
+    history = ""
+    while (
+        not history
+    ):  # a number that is taken: another was accepted, and its writer died before the last step
         number += 1
         own = replace(own, accepted=own.accepted | {"number": str(number)})
-        kept = _created(f"{root}/{number:06d}{_SUFFIX}", _bytes(own))
+        history = _created(f"{root}/{number:06d}{_SUFFIX}", _bytes(own))
         if number > _MOST:
             raise InputError("the history has no free number", where=root)
     used = replace(own, statistics=f"{root.rpartition('/')[2]}/{name}")
     _point(place, used)
-    return Accepted(used, place, kept, before)
+    return Accepted(used, place, history, before)
 
 
 def _bytes(document: Baseline) -> bytes:

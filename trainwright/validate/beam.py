@@ -21,18 +21,18 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from trainwright import storage
 from trainwright.tables import Piece
 from trainwright.validate.columns import Counts
-from trainwright.validate.scan import FAN_IN, Taken, Wanted, finish, levels, merge, take
+from trainwright.validate.scan import FAN_IN, PartialResult, ScanRequest, finish, levels, merge, take
 from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import statistics_pb2
 
 _STATISTICS = "statistics"
 
-Numbered = tuple[int, tuple[int, Taken]]
+Numbered = tuple[int, tuple[int, PartialResult]]
 """What was taken, with its place, and the place of the group that it is merged in."""
 
 
 def scan_pieces(
-    folder: Path, found: Sequence[Piece], wanted: Wanted, options: Sequence[str], shared: str = ""
+    folder: Path, found: Sequence[Piece], wanted: ScanRequest, options: Sequence[str], shared: str = ""
 ) -> tuple[Any, dict[str, Counts]]:
     """Take what is wanted of all pieces.
 
@@ -67,25 +67,25 @@ def _each(function: Any) -> Any:
     return beam.Map(function)  # type: ignore[no-untyped-call]
 
 
-def _merged(level: int, wanted: Wanted) -> list[tuple[str, Any]]:
+def _merged(level: int, wanted: ScanRequest) -> list[tuple[str, Any]]:
     return [
         (f"group {level}", beam.GroupByKey()),  # type: ignore[no-untyped-call]
         (f"merge {level}", _each(partial(_merge, wanted=wanted))),
     ]
 
 
-def _take(numbered: tuple[int, Piece], folder: Path, wanted: Wanted) -> Numbered:
+def _take(numbered: tuple[int, Piece], folder: Path, wanted: ScanRequest) -> Numbered:
     place, piece = numbered
     return place // FAN_IN, (place, take(folder, piece, wanted))
 
 
-def _merge(group: tuple[int, Iterable[tuple[int, Taken]]], wanted: Wanted) -> Numbered:
+def _merge(group: tuple[int, Iterable[tuple[int, PartialResult]]], wanted: ScanRequest) -> Numbered:
     place, numbered = group
     in_order = [taken for _, taken in sorted(numbered, key=lambda entry: entry[0])]
     return place // FAN_IN, (place, merge(in_order, wanted))
 
 
-def _write(numbered: Numbered, wanted: Wanted, result: str) -> None:
+def _write(numbered: Numbered, wanted: ScanRequest, result: str) -> None:
     total = numbered[1][1]
     statistics = np.frombuffer(packed(finish(total, wanted)), np.uint8)
     content = io.BytesIO()
@@ -98,7 +98,7 @@ def _by_place(counts: dict[str, Counts]) -> dict[str, Counts]:
     return {f"counts-{place}": rows for place, rows in enumerate(counts.values())}
 
 
-def _read(content: bytes, wanted: Wanted) -> tuple[Any, dict[str, Counts]]:
+def _read(content: bytes, wanted: ScanRequest) -> tuple[Any, dict[str, Counts]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as found:
         counts = {name: found[f"counts-{place}"] for place, name in enumerate(wanted.cuts)}
         statistics = found[_STATISTICS].tobytes()

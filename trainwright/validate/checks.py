@@ -13,7 +13,7 @@ from typing import Any
 from trainwright.experiment import Validation
 from trainwright.validate.baseline import Baseline
 from trainwright.validate.columns import by_column
-from trainwright.validate.policy import Finding, learned_from, parse_time
+from trainwright.validate.policy import DataFinding, learned_from, parse_time
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import TRAINING, environment, expected, optional
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv
@@ -30,10 +30,10 @@ _FORMS = {
 }
 
 
-def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Finding]:
+def missing_columns(schema: Any, types: Mapping[str, str]) -> list[DataFinding]:
     """Find the columns that the schema has and the snapshot has not."""
     return [
-        Finding(
+        DataFinding(
             column=name,
             kind="SCHEMA_MISSING_COLUMN",
             of_schema=True,
@@ -45,7 +45,9 @@ def missing_columns(schema: Any, types: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequence[str]) -> list[Finding]:
+def missing_rows(
+    splits: Mapping[str, int], names: Sequence[str], required: Sequence[str]
+) -> list[DataFinding]:
     """Find the splits without rows.
 
     A split that was never made is no finding of its own unless it is required: what was to be compared with
@@ -61,27 +63,27 @@ def missing_rows(splits: Mapping[str, int], names: Sequence[str], required: Sequ
         for name in required
         if name not in splits
     ]
-    return [Finding(split=name, kind="NO_DATA_IN_SPAN", what=what) for name, what in empty]
+    return [DataFinding(split=name, kind="NO_DATA_IN_SPAN", what=what) for name, what in empty]
 
 
-def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[Finding]:
+def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[DataFinding]:
     """Find the columns that TFDV cannot read and that are new, or should hold something else."""
     found = []
     declared = {feature.name: feature.type for feature in schema.feature}
     for name, kind in foreign.items():
         if name not in declared:
             what = f"column {name} is new: {kind}, not in the schema"
-            found.append(Finding(column=name, kind="SCHEMA_NEW_COLUMN", what=what, of_schema=True))
+            found.append(DataFinding(column=name, kind="SCHEMA_NEW_COLUMN", what=what, of_schema=True))
         elif declared[name] != schema_pb2.STRUCT:
             wanted = schema_pb2.FeatureType.Name(declared[name])
             what = f"column {name} has another type: expected {wanted}, got {kind}"
-            found.append(Finding(column=name, kind="UNEXPECTED_DATA_TYPE", what=what, of_schema=True))
+            found.append(DataFinding(column=name, kind="UNEXPECTED_DATA_TYPE", what=what, of_schema=True))
     return found
 
 
 def check(
     profile: Profile, schema: Any, types: Mapping[str, str], where: str = TRAINING
-) -> tuple[list[Finding], Any]:
+) -> tuple[list[DataFinding], Any]:
     """Check one split against the schema.
 
     Args:
@@ -107,14 +109,14 @@ def check(
     return found, account
 
 
-def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[Finding]:
+def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[DataFinding]:
     for name, feature in by_column(profile.statistics).items():
         declared = columns.get(name)
         if declared is None or profile.missing(name) == profile.rows:
             continue
         wanted, got = schema_pb2.FeatureType.Name(declared.type), _FORMS[feature.type]
         if wanted != got:
-            yield Finding(
+            yield DataFinding(
                 split=profile.split,
                 column=name,
                 kind="UNEXPECTED_DATA_TYPE",
@@ -130,7 +132,7 @@ def _example(feature: Any) -> str:
     return f"{feature.num_stats.min:.6g}"
 
 
-def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> Finding:
+def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> DataFinding:
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     text = reason.description.strip() or reason.short_description or kind.lower().replace("_", " ")
     what = f"column {name}: {text}" if name else f"split {split}: {text}"
@@ -139,20 +141,20 @@ def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping
     if kind == _SPARSE and (shares := re.findall(r"= ([0-9.]+)", text)):
         least, actual = (float(share.rstrip(".")) for share in shares)
         what = f"column {name}: {actual:.2%} of rows have a value, at least {least:.2%} must"
-    # Values outside a domain are told, unless the schema says how many of them are borne: these are too many.
+    # Values outside a domain are reported, unless the schema bounds their number: these are too many.
     strict = kind == _NEW_VALUES and declared is not None and declared.HasField("distribution_constraints")
-    return Finding(
+    return DataFinding(
         split=split, column=name, kind=kind, severity="HOLD" if strict else "", what=what, of_schema=True
     )
 
 
-def _outside_booleans(profile: Profile, columns: Mapping[str, Any]) -> Iterator[Finding]:
+def _outside_booleans(profile: Profile, columns: Mapping[str, Any]) -> Iterator[DataFinding]:
     """Find numbers other than 0 and 1 under a boolean domain, which TFDV does not check."""
     for name, feature in columns.items():
         boolean = feature.type == schema_pb2.INT and feature.HasField("bool_domain")
         if boolean and (others := sorted(profile.values(name).keys() - {"0", "1"})):
             what = f"column {name}: a boolean domain, but the values {', '.join(others[:5])} are there"
-            yield Finding(
+            yield DataFinding(
                 split=profile.split, column=name, kind="BOOL_TYPE_BIG_INT", what=what, of_schema=True
             )
 
@@ -161,70 +163,74 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """What one of these checks gave.
+class CheckOutcome:
+    """The outcome of one check.
 
     Attributes:
         rules: Numbers with their limits; a rule that is broken has a finding.
     """
 
     rules: tuple[Rule, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DataFinding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
 
 
-def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> CheckResult:
+def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> CheckOutcome:
     """Compare the rows that a model would learn from with those that the model in production learned from.
 
     Args:
         baseline: The accepted baseline; nothing is compared without one.
     """
     if baseline is None:
-        return CheckResult()
+        return CheckOutcome()
     name, asked = learned_from(validation), validation.volume
     if not splits.get(name):
-        return CheckResult(
+        return CheckOutcome(
             not_judged=(NotJudged(name="volume", reason=f"split {name} has no rows, or is not there"),)
         )
     ratio = splits[name] / baseline.rows
-    told = f"split {name} has {splits[name]:,} rows, {ratio:.3g} times the {baseline.rows:,} of the baseline"
+    text = f"split {name} has {splits[name]:,} rows, {ratio:.3g} times the {baseline.rows:,} of the baseline"
     rules, found = [], []
-    for bound, limit, kept in (
+    for bound, limit, holds in (
         ("min", asked.min_ratio, ratio >= asked.min_ratio),
         ("max", asked.max_ratio, ratio <= asked.max_ratio),
     ):
-        rules.append(Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=kept, detail=told))
-        if not kept:
+        rules.append(Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=holds, detail=text))
+        if not holds:
             kind = "COMPARATOR_LOW_NUM_EXAMPLES" if bound == "min" else "COMPARATOR_HIGH_NUM_EXAMPLES"
-            what = f"{told}; {'at least' if bound == 'min' else 'at most'} {limit:g} times are accepted"
-            found.append(Finding(split=name, kind=kind, against="baseline", rule=rules[-1].name, what=what))
-    return CheckResult(tuple(rules), tuple(found))
+            what = f"{text}; {'at least' if bound == 'min' else 'at most'} {limit:g} times are accepted"
+            found.append(
+                DataFinding(split=name, kind=kind, against="baseline", rule=rules[-1].name, what=what)
+            )
+    return CheckOutcome(tuple(rules), tuple(found))
 
 
-def freshness(newest: float | None, newest_since: str) -> CheckResult:
+def freshness(newest: float | None, newest_since: str) -> CheckOutcome:
     """Check that the newest row is as new as it has to be.
 
     Args:
         newest: Its time in seconds since 1970 in UTC; None if the rows have no time.
-        newest_since: Time that it must reach, ISO 8601; empty if none is asked for.
+        newest_since: Time that it must reach, ISO 8601; empty if any will do.
 
     Raises:
         InputError: ``newest_since`` is no time.
     """
     if not newest_since:
-        return CheckResult()
+        return CheckOutcome()
     since = parse_time(newest_since, "parameter newest_since")
     if newest is None:
         reason = "the snapshot does not say how new its newest row is (time.newest); name data.time"
-        return CheckResult(not_judged=(NotJudged(name="freshness", reason=reason),))
+        return CheckOutcome(not_judged=(NotJudged(name="freshness", reason=reason),))
     late = since.timestamp() - newest
-    told = f"the newest row is of {_written(datetime.fromtimestamp(newest, UTC))}"
+    text = f"the newest row is of {_written(datetime.fromtimestamp(newest, UTC))}"
     rule = Rule(
         name="freshness", value=newest, limit=since.timestamp(), passed=late <= 0,
-        detail=f"{told}; it has to reach {_written(since)}; seconds since 1970",
+        detail=f"{text}; it has to reach {_written(since)}; seconds since 1970",
     )  # fmt: skip
-    what = f"{told}, {_span(late)} too old: it has to reach {_written(since)}"
-    return CheckResult((rule,), () if late <= 0 else (Finding(kind="DATA_STALE", rule=rule.name, what=what),))
+    what = f"{text}, {_span(late)} too old: it has to reach {_written(since)}"
+    return CheckOutcome(
+        (rule,), () if late <= 0 else (DataFinding(kind="DATA_STALE", rule=rule.name, what=what),)
+    )
 
 
 def _written(time: datetime) -> str:
@@ -236,7 +242,7 @@ def _span(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"  # noqa: PLR2004
 
 
-def label_balance(profile: Profile, label: str, least: float) -> CheckResult:
+def label_balance(profile: Profile, label: str, least: float) -> CheckOutcome:
     """Check that there is something to learn: a label with one value teaches nothing.
 
     Args:
@@ -244,7 +250,7 @@ def label_balance(profile: Profile, label: str, least: float) -> CheckResult:
     """
     feature = by_column(profile.statistics).get(label)
     if feature is None or profile.missing(label) >= profile.rows:
-        return CheckResult()  # a column that is gone or empty is found as such
+        return CheckOutcome()  # a column that is gone or empty is found as such
     values = profile.values(label)
     if not values:
         return _of_numbers(profile, label, feature.num_stats, least)
@@ -266,10 +272,10 @@ def label_balance(profile: Profile, label: str, least: float) -> CheckResult:
                 f"at least {least:.2%} must be ({_counts(values)})"
             )
             found.append(_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
-    return CheckResult(tuple(rules), tuple(found))
+    return CheckOutcome(tuple(rules), tuple(found))
 
 
-def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> CheckResult:
+def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> CheckOutcome:
     """Check a label whose values are not counted: a number to be predicted, or text."""
     rules, found, not_judged = [], [], []
     if numbers.common_stats.num_non_missing:
@@ -280,11 +286,11 @@ def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> Che
     if least:
         reason = f"the values of the label {label} are not counted one by one: the schema calls it a number"
         not_judged.append(NotJudged(name=f"label/{profile.split}/rarest", reason=reason))
-    return CheckResult(tuple(rules), tuple(found), tuple(not_judged))
+    return CheckOutcome(tuple(rules), tuple(found), tuple(not_judged))
 
 
-def _finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> Finding:
-    return Finding(split=profile.split, column=label, kind=kind, rule=rule.name, what=what)
+def _finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> DataFinding:
+    return DataFinding(split=profile.split, column=label, kind=kind, rule=rule.name, what=what)
 
 
 def _rule(name: str, value: float, limit: float) -> Rule:

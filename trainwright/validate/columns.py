@@ -74,7 +74,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Whether TFDV takes a column as it is: text, of which it makes the same as of bytes."""
+    """Return whether TFDV takes a column unchanged: text, which it reads like bytes."""
     of = pa.types
     return any(holds(kind) for holds in (of.is_string, of.is_large_string, of.is_binary, of.is_large_binary))
 

@@ -11,15 +11,22 @@ from typing import Any
 
 from trainwright.validate.columns import Cuts, edges, with_bins
 from trainwright.validate.null_distribution import (
-    Chance,
-    Still,
+    NoChance,
+    NullDistribution,
     of_bins,
     of_divergence,
     of_largest_share,
     of_share,
     of_unseen,
 )
-from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, MEASURES, Against, Finding, Limit
+from trainwright.validate.policy import (
+    JENSEN_SHANNON,
+    L_INFINITY,
+    MEASURES,
+    Against,
+    DataFinding,
+    Limit,
+)
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import environment
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
@@ -27,7 +34,7 @@ from trainwright.verdicts import NotJudged
 
 
 @dataclass(frozen=True)
-class Pair:
+class SamplePair:
     """Two samples that are compared.
 
     Attributes:
@@ -39,11 +46,11 @@ class Pair:
     current: Profile
     reference: Profile
     cuts: Mapping[str, Cuts] = field(default_factory=dict)
-    known: dict[str, "Distribution"] = field(default_factory=dict, repr=False, compare=False)
+    known: dict[str, "ColumnCounts"] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class Distribution:
+class ColumnCounts:
     """One column in both samples.
 
     Attributes:
@@ -70,7 +77,7 @@ class Distribution:
         inner = [f"{a:g} to {b:g}" for a, b in zip(self.bounds[1:-2], self.bounds[2:-1], strict=True)]
         return [f"less than {low:g}", *inner, f"more than {high:g}"]
 
-    def drawn(self, most: int) -> "Distribution":
+    def drawn(self, most: int) -> "ColumnCounts":
         """Return what to draw: the commonest values with the others together, or the bins that are not empty.
 
         Values that are whole numbers are put in their order, if there are few enough to show them all.
@@ -82,39 +89,39 @@ class Distribution:
             first = 0 if self.current[0] or self.previous[0] else 1
             last = len(self.current) - (0 if self.current[-1] or self.previous[-1] else 1)
             kept = slice(first, last)
-            return Distribution((), self.bounds[first : last + 1], self.current[kept], self.previous[kept])
+            return ColumnCounts((), self.bounds[first : last + 1], self.current[kept], self.previous[kept])
         if len(self.values) > most:
             return self._with_others(most - 1)
         if all(value.lstrip("-").isdecimal() for value in self.values):
             return self._ordered(sorted(range(len(self.values)), key=lambda place: int(self.values[place])))
         return self
 
-    def _with_others(self, kept: int) -> "Distribution":
-        return Distribution(
+    def _with_others(self, kept: int) -> "ColumnCounts":
+        return ColumnCounts(
             (*self.values[:kept], f"{len(self.values) - kept} others"),
             (),
             (*self.current[:kept], sum(self.current[kept:])),
             (*self.previous[:kept], sum(self.previous[kept:])),
         )
 
-    def _ordered(self, places: Sequence[int]) -> "Distribution":
+    def _ordered(self, places: Sequence[int]) -> "ColumnCounts":
         columns = (self.values, self.current, self.previous)
         values, now, before = ([column[place] for place in places] for column in columns)
-        return Distribution(values, (), now, before)  # type: ignore[arg-type]
+        return ColumnCounts(values, (), now, before)  # type: ignore[arg-type]
 
 
-def distribution(column: str, pair: Pair) -> Distribution:
+def column_counts(column: str, pair: SamplePair) -> ColumnCounts:
     """Put together what both samples hold in a column; values come in the order of their larger share."""
     if column not in pair.known:
         pair.known[column] = _put_together(column, pair)
     return pair.known[column]
 
 
-def _put_together(column: str, pair: Pair) -> Distribution:
+def _put_together(column: str, pair: SamplePair) -> ColumnCounts:
     current, reference = pair.current, pair.reference
     if column in pair.cuts and column in current.counts and column in reference.counts:
         now, then = ([float(rows) for rows in profile.counts[column]] for profile in (current, reference))
-        return Distribution((), edges(pair.cuts[column]), now, then)
+        return ColumnCounts((), edges(pair.cuts[column]), now, then)
     after, before = current.values(column), reference.values(column)
     now_total, before_total = sum(after.values()) or 1, sum(before.values()) or 1
     most = {
@@ -122,7 +129,7 @@ def _put_together(column: str, pair: Pair) -> Distribution:
         for name in after | before
     }
     names = sorted(most, key=lambda name: (-most[name], name))
-    return Distribution(
+    return ColumnCounts(
         names, (), [after.get(name, 0.0) for name in names], [before.get(name, 0.0) for name in names]
     )
 
@@ -146,7 +153,7 @@ _PREFIXES: dict[Against, str] = {"baseline": "baseline/", "serving": "serving/"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class Distance:
     """One distance between two samples of a column.
 
     Attributes:
@@ -159,12 +166,12 @@ class Measured:
     against: Against
     value: float
     limit: float
-    chance: Chance
+    chance: NullDistribution
     rows: tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ColumnComparison:
     """One distance that was judged.
 
     Attributes:
@@ -185,7 +192,7 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """What to call it: the column, and what it is about if it is not its distribution."""
+        """The column, and the measure if it is not the distribution."""
         return self.column + _SUFFIXES.get(self.measure, "")
 
     @property
@@ -195,7 +202,7 @@ class Comparison:
 
     @property
     def is_distance(self) -> bool:
-        """Whether two whole distributions are compared, and not one share of rows."""
+        """True for a distance of two distributions, false for one of two shares of rows."""
         return self.measure not in _GROUPS
 
     @property
@@ -205,7 +212,7 @@ class Comparison:
 
     @property
     def moved(self) -> bool:
-        """Whether it is further than accepted; equal passes."""
+        """True if the value is above the applied limit."""
         return self.value > self.effective
 
     @property
@@ -225,10 +232,10 @@ class Comparison:
         exact = (repr(self.value), repr(self.effective))
         return next((pair for pair in pairs if pair[0] != pair[1] or self.value == self.effective), exact)
 
-    def finding(self) -> Finding:
-        """Say that it moved."""
+    def finding(self) -> DataFinding:
+        """Return the finding for a comparison beyond its limit."""
         value, limit = self.written(4)
-        return Finding(
+        return DataFinding(
             column=self.column,
             kind=KINDS[self.measure],
             against=self.against,
@@ -242,7 +249,7 @@ def rule_name(column: str, measure: str, against: Against) -> str:
     return f"{_PREFIXES.get(against, '')}{_GROUPS.get(measure, 'drift')}/{column}"
 
 
-def decide(measured: Sequence[Measured], rate: float) -> tuple[Comparison, ...]:
+def decide(measured: Sequence[Distance], rate: float) -> tuple[ColumnComparison, ...]:
     """Judge all distances of a run together, so that chance raises any false alarm at most this often.
 
     Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979): the least probable distance is
@@ -258,12 +265,12 @@ def decide(measured: Sequence[Measured], rate: float) -> tuple[Comparison, ...]:
         rate: Accepted chance of one or more false alarms among them, in (0, 1).
     """
     tails = [entry.chance.tail(entry.value) for entry in measured]
-    open_to_chance = [place for place, entry in enumerate(measured) if not isinstance(entry.chance, Still)]
+    open_to_chance = [place for place, entry in enumerate(measured) if not isinstance(entry.chance, NoChance)]
     levels = [rate] * len(measured)
     for place, level in zip(open_to_chance, _levels([tails[x] for x in open_to_chance], rate), strict=True):
         levels[place] = level
     return tuple(
-        Comparison(
+        ColumnComparison(
             column=entry.column,
             measure=entry.measure,
             against=entry.against,
@@ -297,18 +304,18 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Drift:
-    """What a comparison of two samples gave.
+    """The outcome of a comparison of two samples.
 
     Attributes:
         account: TFDV's own account (``Anomalies``); None if nothing was compared.
     """
 
-    measured: tuple[Measured, ...]
+    measured: tuple[Distance, ...]
     not_judged: tuple[NotJudged, ...]
     account: Any
 
 
-def measure(pair: Pair, schema: Any, limits: Sequence[Limit]) -> Drift:
+def measure(pair: SamplePair, schema: Any, limits: Sequence[Limit]) -> Drift:
     """Measure how far the distributions moved.
 
     Args:
@@ -342,8 +349,8 @@ def measure(pair: Pair, schema: Any, limits: Sequence[Limit]) -> Drift:
     return Drift(tuple(measured), not_judged, account)
 
 
-def _obstacle(limit: Limit, pair: Pair) -> str:
-    """Say why two samples cannot be compared in a column; empty if they can."""
+def _obstacle(limit: Limit, pair: SamplePair) -> str:
+    """Return why two samples cannot be compared in a column; empty if they can."""
     if limit.kind in ("text", "nested"):
         kept = "its values are not counted" if limit.kind == "text" else "it is a struct"
         return f"{kept}, as the schema says; put it under validation.ignore"
@@ -365,9 +372,9 @@ def _with_comparators(schema: Any, limits: Sequence[Limit]) -> Any:
     return copy
 
 
-def _measured(limit: Limit, value: float, pair: Pair) -> Measured:
-    rows = distribution(limit.column, pair)
-    return Measured(
+def _measured(limit: Limit, value: float, pair: SamplePair) -> Distance:
+    rows = column_counts(limit.column, pair)
+    return Distance(
         column=limit.column,
         measure=MEASURES[limit.comparator],
         against=pair.against,
@@ -378,7 +385,7 @@ def _measured(limit: Limit, value: float, pair: Pair) -> Measured:
     )
 
 
-def _chance(limit: Limit, rows: Distribution) -> Chance:
+def _chance(limit: Limit, rows: ColumnCounts) -> NullDistribution:
     if limit.comparator == L_INFINITY:
         return of_largest_share(rows.current, rows.previous)
     if rows.bounds:
@@ -386,7 +393,7 @@ def _chance(limit: Limit, rows: Distribution) -> Chance:
     return of_divergence(rows.current, rows.previous)
 
 
-def measure_missing(pair: Pair, columns: Sequence[str], *, threshold: float) -> tuple[Measured, ...]:
+def measure_missing(pair: SamplePair, columns: Sequence[str], *, threshold: float) -> tuple[Distance, ...]:
     """Measure how far the share of rows without a value moved. TFDV leaves such rows out of every distance.
 
     Args:
@@ -398,11 +405,11 @@ def measure_missing(pair: Pair, columns: Sequence[str], *, threshold: float) -> 
         missing = (pair.current.missing(column), pair.reference.missing(column))
         value = abs(missing[0] / rows[0] - missing[1] / rows[1])
         chance = of_share(missing, rows)
-        measured.append(Measured(column, MISSING, pair.against, value, threshold, chance, rows))
+        measured.append(Distance(column, MISSING, pair.against, value, threshold, chance, rows))
     return tuple(measured)
 
 
-def measure_unseen(pair: Pair, limits: Sequence[Limit], *, threshold: float) -> Drift:
+def measure_unseen(pair: SamplePair, limits: Sequence[Limit], *, threshold: float) -> Drift:
     """Measure the share of rows whose value the reference never had.
 
     Args:
@@ -415,11 +422,11 @@ def measure_unseen(pair: Pair, limits: Sequence[Limit], *, threshold: float) -> 
             name = rule_name(limit.column, UNSEEN, pair.against)
             not_judged.append(NotJudged(name=name, reason=reason))
             continue
-        rows = distribution(limit.column, pair)
+        rows = column_counts(limit.column, pair)
         counts = (sum(rows.current), sum(rows.previous))
         unseen = sum(now for now, before in zip(rows.current, rows.previous, strict=True) if not before)
         measured.append(
-            Measured(
+            Distance(
                 column=limit.column,
                 measure=UNSEEN,
                 against=pair.against,

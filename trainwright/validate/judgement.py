@@ -1,4 +1,4 @@
-"""What was found in a snapshot, and what follows from it."""
+"""The judgement of a snapshot: findings, comparisons, the decision that follows, and its headline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,8 +7,8 @@ from functools import cached_property
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Suppression, Validation
 from trainwright.validate.baseline import Baseline
-from trainwright.validate.comparison import KINDS, Comparison, Pair
-from trainwright.validate.policy import ORDER, Against, Finding, Limit
+from trainwright.validate.comparison import KINDS, ColumnComparison, SamplePair
+from trainwright.validate.policy import ORDER, Against, DataFinding, Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.quarantine import Quarantined
 from trainwright.verdicts import NotJudged, Rule, worst
@@ -26,7 +26,7 @@ _COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE"})
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SnapshotJudgement:
     """Everything the gate knows; the verdict and the report are drawn from it alone.
 
     Attributes:
@@ -41,21 +41,21 @@ class Judgement:
     baseline: Baseline | None
     limits: tuple[Limit, ...]
     profiles: dict[str, Profile]
-    pairs: Mapping[Against, Pair]
-    findings: tuple[Finding, ...]
-    comparisons: tuple[Comparison, ...]
+    pairs: Mapping[Against, SamplePair]
+    findings: tuple[DataFinding, ...]
+    comparisons: tuple[ColumnComparison, ...]
     not_judged: tuple[NotJudged, ...]
     counted: tuple[Rule, ...]
     quarantined: Quarantined
     in_force: tuple[Suppression, ...]
 
     @cached_property
-    def moved(self) -> tuple[Comparison, ...]:
+    def moved(self) -> tuple[ColumnComparison, ...]:
         """The comparisons beyond their limit, the furthest first."""
         return tuple(entry for entry in self.ranked if entry.moved)
 
     @cached_property
-    def held(self) -> tuple[Comparison, ...]:
+    def held(self) -> tuple[ColumnComparison, ...]:
         """Those of them that hold the data, or worse."""
         return tuple(entry for entry in self.moved if self.weight_of(entry.rule) in _COUNTS)
 
@@ -65,18 +65,18 @@ class Judgement:
         return {entry.column for entry in self.moved}
 
     @cached_property
-    def ranked(self) -> tuple[Comparison, ...]:
+    def ranked(self) -> tuple[ColumnComparison, ...]:
         """All comparisons, the closest to its limit first."""
         return tuple(sorted(self.comparisons, key=lambda entry: (-entry.ratio, -entry.value, entry.column)))
 
     @cached_property
-    def anomalies(self) -> tuple[Finding, ...]:
-        """What is wrong beside comparisons: against the schema, and in the numbers of rows."""
+    def anomalies(self) -> tuple[DataFinding, ...]:
+        """Findings other than comparisons: schema and row counts."""
         return tuple(finding for finding in self.findings if finding.kind not in _COMPARED)
 
     @property
     def unjudged(self) -> dict[str, list[str]]:
-        """What could not be judged, by the reason; a column is named once."""
+        """Columns that could not be judged, by reason; each once."""
         columns: dict[str, dict[str, None]] = {}
         for entry in self.not_judged:
             columns.setdefault(entry.reason, {})[entry.name.rpartition("/")[2]] = None
@@ -89,8 +89,8 @@ class Judgement:
         )
 
     @cached_property
-    def _by_rule(self) -> dict[str, list[Finding]]:
-        found: dict[str, list[Finding]] = {}
+    def _by_rule(self) -> dict[str, list[DataFinding]]:
+        found: dict[str, list[DataFinding]] = {}
         for finding in self.findings:
             found.setdefault(finding.rule, []).append(finding)
         return found
@@ -166,7 +166,7 @@ class Judgement:
         )
 
     def _excused(self, rule: Rule) -> Rule:
-        """Let a broken rule pass whose finding is only told, or set aside; and say so."""
+        """Let a broken rule pass whose finding is only reported or suppressed, and note it."""
         if rule.passed:
             return rule
         if outcome := _OUTCOMES.get(self.weight_of(rule.name)):
@@ -192,14 +192,14 @@ def _more(count: int) -> str:
     return f", and {count} more" if count > 0 else ""
 
 
-def _distance(entry: Comparison) -> str:
+def _distance(entry: ColumnComparison) -> str:
     name, sign = entry.name.replace(",", ""), ">" if entry.moved else "of"
     value, limit = entry.written(3)
     against = "" if entry.against == "previous" else f" against {entry.against}"
     return f"{name}{against} {value} {sign} {limit}"
 
 
-def _distance_rule(entry: Comparison) -> Rule:
+def _distance_rule(entry: ColumnComparison) -> Rule:
     detail = (
         f"{entry.measure}; limit {entry.limit:g}, chance alone {entry.floor:.2g}; "
         f"{entry.rows[0]:,} rows against {entry.rows[1]:,}"
@@ -209,7 +209,7 @@ def _distance_rule(entry: Comparison) -> Rule:
     )
 
 
-def _anomaly_rule(finding: Finding) -> Rule:
+def _anomaly_rule(finding: DataFinding) -> Rule:
     place = "/".join(part for part in ("schema", finding.split, finding.column, finding.kind) if part)
     detail = f"{finding.what}; {finding.waived}" if finding.waived else finding.what
     outcome = _OUTCOMES.get(finding.weight, "PASS")

@@ -31,7 +31,7 @@ DENSE = 20_000.0
 """Expected rows of a value in both samples from which on it is taken as normal."""
 
 
-def all_current(size: float, n: float, m: float) -> float:
+def chance_of_all_current(size: float, n: float, m: float) -> float:
     """Return the probability that all rows of a value fall to the current sample."""
     if size > n:
         return 0.0
@@ -42,7 +42,7 @@ def all_current(size: float, n: float, m: float) -> float:
 
 
 @lru_cache(maxsize=512)
-def rows_of(size: float, n: float, m: float) -> tuple[Floats, Floats]:
+def hypergeometric(size: float, n: float, m: float) -> tuple[Floats, Floats]:
     """Return how many rows of a value can fall to the current sample, and how probably (hypergeometric)."""
     middle = size * n / (n + m)
     reach = _REACH * math.sqrt(_spread(size, n, m)) + _REACH
@@ -60,30 +60,30 @@ def _spread(size: float, n: float, m: float) -> float:
     return max(0.0, size * (n / total) * (m / total) * (total - size) / max(1.0, total - 1))
 
 
-def dealt(size: float, n: float, m: float) -> tuple[float, float]:
+def hypergeometric_moments(size: float, n: float, m: float) -> tuple[float, float]:
     """Return mean and variance of what one value adds to the divergence, if the rows were dealt out."""
     share = size / (n + m)
     if min(n, m) * share > DENSE:
         unit = (1 / n + 1 / m) / (8 * math.log(2))
         return unit * (1 - share), 2 * unit**2
-    rows, chances = rows_of(size, n, m)
-    adds = terms(rows / n, (size - rows) / m)
+    rows, chances = hypergeometric(size, n, m)
+    adds = divergence_terms(rows / n, (size - rows) / m)
     mean = float(np.sum(chances * adds))
     variance = float(np.sum(chances * (adds - mean) ** 2))
     return mean, variance / max(1 - share, 1e-9) ** 2
 
 
-def terms(p: Floats, q: Floats) -> Floats:
+def divergence_terms(p: Floats, q: Floats) -> Floats:
     """Return what values with these shares of both samples add to the divergence, in bits."""
     middle = (p + q) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(p > 0, p * np.log2(p / middle), 0.0)
         right = np.where(q > 0, q * np.log2(q / middle), 0.0)
-    terms: Floats = (left + right) / 2
-    return terms
+    divergence_terms: Floats = (left + right) / 2
+    return divergence_terms
 
 
-def drawn(n: float, rows: float, m: float, gap: float, gaps: float) -> tuple[float, float]:
+def beta_binomial_moments(n: float, rows: float, m: float, gap: float, gaps: float) -> tuple[float, float]:
     """Return mean and variance of what one bin adds to the divergence, if its bounds are the other's rows.
 
     Args:
@@ -93,15 +93,15 @@ def drawn(n: float, rows: float, m: float, gap: float, gaps: float) -> tuple[flo
     if min(n, m) * share > DENSE:
         unit = (1 / n + 1 / m) / (8 * math.log(2))
         return unit * (1 - share), 2 * unit**2
-    found, chances = _drawn_rows(n, gap, gaps - gap)
-    adds = terms(found / n, np.full(len(found), rows / m))
+    found, chances = _beta_binomial(n, gap, gaps - gap)
+    adds = divergence_terms(found / n, np.full(len(found), rows / m))
     mean = float(np.sum(chances * adds))
     variance = float(np.sum(chances * (adds - mean) ** 2))
     return mean, variance / max(1 - share, 1e-9) ** 2
 
 
 @lru_cache(maxsize=512)
-def _drawn_rows(n: float, own: float, others: float) -> tuple[Floats, Floats]:
+def _beta_binomial(n: float, own: float, others: float) -> tuple[Floats, Floats]:
     """Return how many of ``n`` rows can fall into a bin, and how probably (beta-binomial)."""
     total = own + others
     middle = n * own / total
@@ -116,12 +116,15 @@ def _drawn_rows(n: float, own: float, others: float) -> tuple[Floats, Floats]:
         logs, width = np.concatenate([[0.0], np.cumsum(ratio)]), np.ones(len(rows))
     else:
         rows = np.unique(np.linspace(low, high, _POINTS).round())
-        logs, width = np.array([_log_drawn(row, n, own, others) for row in rows.tolist()]), np.gradient(rows)
+        logs, width = (
+            np.array([_log_beta_binomial(row, n, own, others) for row in rows.tolist()]),
+            np.gradient(rows),
+        )
     weights = np.exp(logs - logs.max()) * width
     return rows, weights / weights.sum()
 
 
-def _log_drawn(row: float, n: float, own: float, others: float) -> float:
+def _log_beta_binomial(row: float, n: float, own: float, others: float) -> float:
     """Return the logarithm of a beta-binomial probability, but for a constant."""
     ways = -math.lgamma(row + 1) - math.lgamma(n - row + 1)
     return ways + math.lgamma(row + own) + math.lgamma(n - row + others)
@@ -133,7 +136,7 @@ _ROUNDING = 1e-9
 _STEEPEST = 700.0
 
 
-class Chance(Protocol):
+class NullDistribution(Protocol):
     """The distribution of a distance when nothing has moved."""
 
     def tail(self, value: float) -> float:
@@ -144,7 +147,7 @@ class Chance(Protocol):
 
 
 @dataclass(frozen=True)
-class Still:
+class NoChance:
     """A distance that cannot be anything but 0 by chance, because there is nothing that could vary."""
 
     def tail(self, value: float) -> float:
@@ -178,7 +181,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Steps:
+class DiscreteTail:
     """A distance that can only take certain values, such as the largest difference of any value's share.
 
     That one is bounded by the union of the values' own exact tails.
@@ -273,8 +276,8 @@ def _crossing(reached: Callable[[float], bool]) -> float:
     return high
 
 
-def of_divergence(current: Sequence[float], previous: Sequence[float]) -> Chance:
-    """Say what the Jensen-Shannon divergence of two samples comes to by chance.
+def of_divergence(current: Sequence[float], previous: Sequence[float]) -> NullDistribution:
+    """Return the null distribution of the Jensen-Shannon divergence of two samples.
 
     The mean is exact, value by value. The variance takes values as independent but for their common sum,
     which costs one degree of freedom. With two values of few rows, every outcome is written out.
@@ -284,15 +287,15 @@ def of_divergence(current: Sequence[float], previous: Sequence[float]) -> Chance
     """
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
-        return Still()
+        return NoChance()
     if len(pooled) == 2 and min(n, m) * pooled.min() <= DENSE * (n + m):  # noqa: PLR2004
         return _of_two(pooled, n, m)
     sizes, values = np.unique(pooled, return_counts=True)
-    return _divergence([dealt(size, n, m) for size in sizes], values)
+    return _divergence([hypergeometric_moments(size, n, m) for size in sizes], values)
 
 
-def of_bins(rows: float, reference: Sequence[float]) -> Chance:
-    """Say what the divergence over bins comes to by chance, if the reference's own quantiles are the bounds.
+def of_bins(rows: float, reference: Sequence[float]) -> NullDistribution:
+    """Return the null distribution of the divergence over bins that the reference's own quantiles bound.
 
     Then its counts were fixed beforehand, and what varies is how much of a distribution lies between its
     quantiles: of ``m`` rows, each gap between two that follow each other holds the same share on average, and
@@ -305,36 +308,38 @@ def of_bins(rows: float, reference: Sequence[float]) -> Chance:
     before = np.asarray(reference, np.float64)
     n, m = float(rows), float(before.sum())
     if len(before) < 2 or not n or not m:  # noqa: PLR2004
-        return Still()
+        return NoChance()
     gaps = np.maximum(before - (np.arange(len(before)) == 1), 1.0)  # the first bin begins with a row
     kinds, bins = np.unique(np.stack([before, gaps]), axis=1, return_counts=True)
-    return _divergence([drawn(n, rows, m, gap, float(gaps.sum())) for rows, gap in kinds.T], bins)
+    return _divergence(
+        [beta_binomial_moments(n, rows, m, gap, float(gaps.sum())) for rows, gap in kinds.T], bins
+    )
 
 
-def _divergence(moments: Sequence[tuple[float, float]], values: NDArray[np.int64]) -> Chance:
+def _divergence(moments: Sequence[tuple[float, float]], values: NDArray[np.int64]) -> NullDistribution:
     """Add up what values contribute: mean and variance of each kind, and how many there are of it."""
     means, variances = np.asarray(moments, np.float64).T
     count = int(values.sum())
     mean = float(np.sum(values * means))
     variance = float(np.sum(values * variances)) * (count - 1) / count
-    return Divergence(mean, variance) if mean > 0 and variance > 0 else Still()
+    return Divergence(mean, variance) if mean > 0 and variance > 0 else NoChance()
 
 
-def of_largest_share(current: Sequence[float], previous: Sequence[float]) -> Chance:
-    """Say what the L-infinity distance of two samples comes to by chance.
+def of_largest_share(current: Sequence[float], previous: Sequence[float]) -> NullDistribution:
+    """Return the null distribution of the L-infinity distance of two samples.
 
     Args:
         current: Rows by value, shape (values,).
     """
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
-        return Still()
+        return NoChance()
     judged = pooled[:1] if len(pooled) == 2 else pooled  # noqa: PLR2004 - of two, one moves as far as the other
     return _largest(judged, n, m)
 
 
-def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> Chance:
-    """Say what the difference of one share between two samples comes to by chance.
+def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> NullDistribution:
+    """Return the null distribution of the difference of one share between two samples.
 
     The two-proportion z-test where hits are many, Fisher's exact test where they are few.
 
@@ -343,24 +348,24 @@ def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> Chance:
     """
     pooled = sum(hits)
     if pooled in (0, sum(rows)):
-        return Still()
+        return NoChance()
     return _largest(np.array([float(pooled)]), float(rows[0]), float(rows[1]))
 
 
-def of_unseen(current: Sequence[float], previous: Sequence[float]) -> Chance:
-    """Say what share of the current rows has a value that the other sample never had, by chance.
+def of_unseen(current: Sequence[float], previous: Sequence[float]) -> NullDistribution:
+    """Return the null distribution of the share of rows whose value the other sample never had.
 
     Args:
         current: Rows by value, shape (values,).
     """
     pooled, n, m = _pooled(current, previous)
     if not n or not m:
-        return Still()
+        return NoChance()
     sizes, values = np.unique(pooled, return_counts=True)
-    chances = np.array([all_current(size, n, m) for size in sizes])
+    chances = np.array([chance_of_all_current(size, n, m) for size in sizes])
     kept = chances > 1e-300  # noqa: PLR2004 - below it, never
     if not kept.any():
-        return Still()
+        return NoChance()
     return Unseen(n, sizes[kept], values[kept].astype(np.float64), chances[kept])
 
 
@@ -370,16 +375,16 @@ def _pooled(current: Sequence[float], previous: Sequence[float]) -> tuple[Floats
     return pooled[pooled > 0], float(now.sum().round()), float(before.sum().round())
 
 
-def _of_two(pooled: Floats, n: float, m: float) -> Steps:
+def _of_two(pooled: Floats, n: float, m: float) -> DiscreteTail:
     """Write out every divergence that two values can have, and its probability."""
-    rows, chances = rows_of(float(pooled[0]), n, m)
-    one = terms(rows / n, (pooled[0] - rows) / m)
-    steps = one + terms((n - rows) / n, (m - pooled[0] + rows) / m)
+    rows, chances = hypergeometric(float(pooled[0]), n, m)
+    one = divergence_terms(rows / n, (pooled[0] - rows) / m)
+    steps = one + divergence_terms((n - rows) / n, (m - pooled[0] + rows) / m)
     order = np.argsort(-steps, kind="stable")
-    return Steps(steps[order], np.cumsum(chances[order]), np.empty(0))
+    return DiscreteTail(steps[order], np.cumsum(chances[order]), np.empty(0))
 
 
-def _largest(pooled: Floats, n: float, m: float) -> Steps:
+def _largest(pooled: Floats, n: float, m: float) -> DiscreteTail:
     sizes, values = np.unique(pooled, return_counts=True)
     steps, chances, widths = [np.empty(0)], [np.empty(0)], []
     for size, count in zip(sizes, values, strict=True):
@@ -387,9 +392,9 @@ def _largest(pooled: Floats, n: float, m: float) -> Steps:
         if min(n, m) * min(share, 1 - share) > DENSE:
             widths += [math.sqrt(share * (1 - share) * (1 / n + 1 / m))] * int(count)
         else:
-            rows, chance = rows_of(float(size), n, m)
+            rows, chance = hypergeometric(float(size), n, m)
             steps.append(np.abs(rows / n - (size - rows) / m))
             chances.append(chance * count)
     far, weight = np.concatenate(steps), np.concatenate(chances)
     order = np.argsort(-far, kind="stable")
-    return Steps(far[order], np.cumsum(weight[order]), np.asarray(widths, np.float64))
+    return DiscreteTail(far[order], np.cumsum(weight[order]), np.asarray(widths, np.float64))

@@ -20,7 +20,7 @@ ORDER: dict[str, int] = {"BLOCK": 0, "HOLD": 1, "WARN": 2, "": 3}
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataFinding:
     """One way in which the data is not what it should be.
 
     Attributes:
@@ -28,8 +28,8 @@ class Finding:
         split: The split; empty if it concerns the snapshot as a whole.
         column: The column; empty if it concerns the split as a whole.
         against: What was compared with, if it is a comparison.
-        severity: BLOCK refuses the snapshot, HOLD asks a person, WARN is only told; empty until the policy
-            has given its own.
+        severity: BLOCK refuses the snapshot, HOLD asks a person, WARN is only reported; empty until the
+            policy sets it.
         waived: Why it does not count; empty if it does.
         rule: Name of the verdict's rule that it breaks; empty if it is a rule of its own.
         of_schema: Whether the schema was not kept: such a finding in the label refuses the snapshot.
@@ -47,13 +47,13 @@ class Finding:
 
     @property
     def weight(self) -> str:
-        """What it adds to the decision: its severity, or nothing if it is waived."""
+        """Its severity; empty if it is waived."""
         return "" if self.waived else self.severity
 
 
-def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def merged(findings: Iterable[DataFinding]) -> tuple[DataFinding, ...]:
     """Put together what was found alike in several splits, and the gravest first, what is waived last."""
-    found: dict[tuple[str, ...], Finding] = {}
+    found: dict[tuple[str, ...], DataFinding] = {}
     for finding in findings:
         key = (finding.column, finding.kind, finding.what, finding.against, finding.waived)
         found[key] = replace(finding, split="") if key in found else finding
@@ -85,7 +85,7 @@ def known_kinds() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Policy:
-    """What counts, and how much.
+    """Severities by kind of finding, and suppressions.
 
     Attributes:
         rules: Changes of gravity; the last that fits counts.
@@ -99,8 +99,8 @@ class Policy:
     label: str = ""
     missing_baseline: Severity = "HOLD"
 
-    def judge(self, finding: Finding) -> Finding:
-        """Give a finding its gravity, and set it aside if a suppression in force says so."""
+    def judge(self, finding: DataFinding) -> DataFinding:
+        """Return a finding with its severity, waived if a suppression in force fits it."""
         judged = self._graded(finding)
         for entry in self.suppressions:
             if _fits(entry, judged) and self.in_force(entry):
@@ -108,15 +108,15 @@ class Policy:
         return judged
 
     def in_force(self, entry: Suppression) -> bool:
-        """Whether a suppression still counts: its last day is not over, and something tells the time."""
+        """Return whether a suppression still counts: its last day is not over, and the time is known."""
         return self.moment is not None and self.moment.astimezone(UTC).date() <= entry.until
 
-    def lapsed(self, found: Sequence[Finding]) -> Iterator[Finding]:
-        """Tell of each suppression that fits something and no longer counts."""
+    def lapsed(self, found: Sequence[DataFinding]) -> Iterator[DataFinding]:
+        """Return a finding for each suppression that fits something and no longer counts."""
         for entry in self.suppressions:
             fitting = [finding for finding in found if _fits(entry, finding)]
             if fitting and not self.in_force(entry):
-                yield Finding(
+                yield DataFinding(
                     column=entry.column or "",
                     kind="SUPPRESSION_EXPIRED",
                     severity="WARN",
@@ -128,7 +128,7 @@ class Policy:
             return "does not count: neither a time of the rows nor a date says whether it has ended"
         return f"ended with {entry.until}, and this run is of {self.moment.astimezone(UTC).date()}"
 
-    def _graded(self, finding: Finding) -> Finding:
+    def _graded(self, finding: DataFinding) -> DataFinding:
         severity, what = finding.severity or self._usual(finding), finding.what
         if finding.of_schema and self.label and finding.column == self.label:
             severity, what = "BLOCK", f"{what}; it is the label"
@@ -137,7 +137,7 @@ class Policy:
                 severity = rule.severity
         return replace(finding, severity=severity, what=what)
 
-    def _usual(self, finding: Finding) -> Severity:
+    def _usual(self, finding: DataFinding) -> Severity:
         if finding.kind == "BASELINE_MISSING":
             return self.missing_baseline
         if finding.kind in _BLOCK:
@@ -145,7 +145,7 @@ class Policy:
         return "WARN" if finding.kind in _WARN else "HOLD"
 
 
-def _fits(entry: Gravity | Suppression, finding: Finding) -> bool:
+def _fits(entry: Gravity | Suppression, finding: DataFinding) -> bool:
     return (
         fnmatchcase(finding.kind, entry.kind)
         and entry.column in (None, finding.column)
@@ -225,7 +225,7 @@ MEASURES = {JENSEN_SHANNON: "Jensen-Shannon", L_INFINITY: "L-infinity"}
 
 @dataclass(frozen=True)
 class Limit:
-    """How far one column may move.
+    """The largest accepted distance of one column.
 
     Attributes:
         threshold: Largest accepted distance, a fraction in [0, 1].
@@ -238,7 +238,7 @@ class Limit:
 
 
 def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple[Limit, ...]:
-    """Give every column of the schema a limit, unless it is ignored or is the key or the time.
+    """Return a limit for every column of the schema, unless it is ignored or is the key or the time.
 
     Args:
         validation: Which columns are ignored, and which have limits of their own.

@@ -24,7 +24,7 @@ from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment.data import Runner
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import Counts, Cuts, by_column, cut_points, unreadable
-from trainwright.validate.scan import FAN_IN, PIECE_ROWS, Wanted, scan
+from trainwright.validate.scan import FAN_IN, PIECE_ROWS, ScanRequest, scan
 from trainwright.validate.statistics import QUANTILES, VALUES_KEPT, counted_as, packed
 from trainwright.validate.tfdv import statistics_pb2, tfdv
 
@@ -166,7 +166,7 @@ class Profile:
         return {bucket.label: bucket.sample_count for bucket in buckets}
 
     def uncounted(self, column: str) -> str:
-        """Say why the counts of a column's values are missing or not whole; empty if they are whole."""
+        """Return why the counts of a column's values are incomplete; empty if they are complete."""
         feature = by_column(self.statistics).get(column)
         values = self.values(column)
         if feature is None:
@@ -234,7 +234,7 @@ class Profiler:
         key, cache = self._counts_key(split, cuts), StatisticsCache(self.store)
         if (cached := cache.counts(key, cuts)) is not None:
             return cached
-        _, counts = self._scan(split, Wanted(b"", (), cuts))
+        _, counts = self._scan(split, ScanRequest(b"", (), cuts))
         cache.put(key, counts=counts)
         return counts
 
@@ -242,7 +242,7 @@ class Profiler:
         """Return a split's statistics and its rows in the given bins, in one scan if neither is cached."""
         roles, cache = self.snapshot.roles, StatisticsCache(self.store)
         schema = counted_as(self.schema, [roles["key"]] if "key" in roles else [])
-        wanted = Wanted(packed(schema), self._columns(split), cuts)
+        wanted = ScanRequest(packed(schema), self._columns(split), cuts)
         key = self._key(split, schema=digest_text(wanted.schema.hex()), columns=list(wanted.columns))
         if (cached := cache.statistics(key)) is not None:
             return cached, self.counts(split, cuts)
@@ -271,7 +271,7 @@ class Profiler:
         skipped = self.skipped_columns([split])
         return tuple(column.name for column in self.snapshot.columns if column.name not in skipped)
 
-    def _scan(self, split: str, wanted: Wanted) -> tuple[Any, dict[str, Counts]]:
+    def _scan(self, split: str, wanted: ScanRequest) -> tuple[Any, dict[str, Counts]]:
         return scan(self.folder, self.snapshot, split, wanted, self.runner, self.store)
 
     def _key(self, split: str, **options: Any) -> dict[str, Any]:

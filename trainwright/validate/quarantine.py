@@ -19,7 +19,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.experiment import Quarantine
 from trainwright.tables import SnapshotWriter, iter_batches, read_split
 from trainwright.validate.columns import readable
-from trainwright.validate.policy import Finding
+from trainwright.validate.policy import DataFinding
 from trainwright.validate.schema import expected
 from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import Rule
@@ -41,7 +41,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Check:
-    """What one column of a row must keep.
+    """Constraints on the values of one column.
 
     Attributes:
         required: It must have a value.
@@ -61,7 +61,7 @@ class Check:
     no_inf: bool = False
 
     def broken(self, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-        """Give each way in which rows break it, with a mask of the rows; a null breaks only ``required``."""
+        """Yield each violation with a mask of its rows; a null breaks only ``required``."""
         if self.required:
             yield "missing", column.is_null()
         flat = readable(column)
@@ -88,7 +88,7 @@ class Check:
 
 
 def _outside(flat: pa.Array, values: Sequence[object]) -> pa.Array:
-    """Say which rows have a value, and none of these."""
+    """Return a mask of the rows with a value that is none of these."""
     return pc.and_(pc.is_valid(flat), pc.invert(pc.is_in(flat, value_set=pa.array(values, flat.type))))
 
 
@@ -153,12 +153,12 @@ class Quarantined:
             return []
         return [name for name, rows in self.rows.items() if rows > self.asked.max_share * self.splits[name]]
 
-    def findings(self) -> Iterator[Finding]:
-        """Say where more rows violate the schema than may be taken out."""
+    def findings(self) -> Iterator[DataFinding]:
+        """Return a finding for each split where more rows violate the schema than may be taken out."""
         for name in self.over():
             share, (column, what) = self.rows[name] / self.splits[name], self._commonest(name)
             assert self.asked is not None  # noqa: S101 - nothing is over what nobody asked for
-            yield Finding(
+            yield DataFinding(
                 split=name,
                 kind="QUARANTINE_SHARE_HIGH",
                 rule=f"quarantine/{name}",
@@ -171,7 +171,7 @@ class Quarantined:
         return max(own, key=lambda key: (own[key], key))
 
     def rules(self) -> Iterator[Rule]:
-        """Give each split's share of rows with the accepted one."""
+        """Return a rule for each split: its share of rows, and the accepted one."""
         if self.asked is not None:
             for name, rows in self.rows.items():
                 share = rows / self.splits[name] if self.splits[name] else 0.0
@@ -180,7 +180,7 @@ class Quarantined:
                     passed=name not in self.over(), detail=f"{rows:,} of {self.splits[name]:,} rows",
                 )  # fmt: skip
 
-    def settle(self, finding: Finding) -> Finding:
+    def settle(self, finding: DataFinding) -> DataFinding:
         """Set a finding aside if the rows that it is about are out, and were few enough."""
         if self.asked is None or not finding.of_schema or finding.split in self.over():
             return finding

@@ -7,8 +7,8 @@ from pathlib import Path
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.validate.columns import by_column
-from trainwright.validate.comparison import Comparison, Pair, distribution
-from trainwright.validate.judgement import Judgement
+from trainwright.validate.comparison import ColumnComparison, SamplePair, column_counts
+from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import Against, split_names
 from trainwright.verdicts import Rule
 
@@ -25,12 +25,12 @@ _LONG: dict[Against, str] = {
 }
 
 
-def left(count: int, shown: int) -> str:
-    """Say how much of a list is shown; empty if all of it is."""
+def truncation_note(count: int, shown: int) -> str:
+    """Return a note on how much of a list is shown; empty if all of it is."""
     return f" The first {shown} of {count} are shown." if count > shown else ""
 
 
-def distances(judgement: Judgement) -> Iterator[ReportSection]:
+def distances(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
     """Draw the distances, a section for each thing that was compared with."""
     for against, pair in judgement.pairs.items():
         ranked = [x for x in judgement.ranked if x.against == against and x.is_distance]
@@ -41,12 +41,12 @@ def distances(judgement: Judgement) -> Iterator[ReportSection]:
             blocks.append(Figure(charts.limits(rows, axis="distance, as a share of its limit"), caption))
         name = "How far each column moved" if against == "previous" else f"Against {_LONG[against]}"
         intro = f"{pair.current.split} against {pair.reference.split}, {_LONG[against]}."
-        yield ReportSection(name, blocks, intro=intro + left(len(ranked), _BARS))
+        yield ReportSection(name, blocks, intro=intro + truncation_note(len(ranked), _BARS))
 
 
-def _in_words(entries: Sequence[Comparison], pair: Pair) -> Iterator[str]:
+def _in_words(entries: Sequence[ColumnComparison], pair: SamplePair) -> Iterator[str]:
     for entry in [entry for entry in entries if entry.moved][:_DISTRIBUTIONS]:
-        shares = distribution(entry.column, pair).shares()
+        shares = column_counts(entry.column, pair).shares()
         name, now, before = max(shares, key=lambda item: (round(abs(item[1] - item[2]), 9), -item[2]))
         name = f"value {name}" if name.lstrip("-").isdecimal() else name
         value, limit = entry.written(4)
@@ -64,9 +64,9 @@ def _in_words(entries: Sequence[Comparison], pair: Pair) -> Iterator[str]:
         yield f"Above the configured limit, but no further than chance alone at so few rows: {names}{rest}."
 
 
-def pictures(judgement: Judgement) -> ReportSection:
+def pictures(judgement: SnapshotJudgement) -> ReportSection:
     """Draw both distributions of the columns closest to their limits over each other, each column once."""
-    seen: dict[str, Comparison] = {}
+    seen: dict[str, ColumnComparison] = {}
     for entry in judgement.ranked:
         if entry.is_distance:
             seen.setdefault(entry.column, entry)
@@ -79,9 +79,9 @@ def pictures(judgement: Judgement) -> ReportSection:
     )
 
 
-def _figure(entry: Comparison, pair: Pair) -> Figure:
+def _figure(entry: ColumnComparison, pair: SamplePair) -> Figure:
     names = (pair.current.split, pair.reference.split)
-    rows = distribution(entry.column, pair).drawn(_CATEGORIES)
+    rows = column_counts(entry.column, pair).drawn(_CATEGORIES)
     value, limit = entry.written(4)
     against = "" if entry.against == "previous" else f" against {entry.against}"
     caption = f"{entry.column}{against}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."
@@ -93,7 +93,7 @@ def _figure(entry: Comparison, pair: Pair) -> Figure:
     return Figure(svg, f"{caption} Mean {mean:.3g}, before {before:.3g}.")
 
 
-def shares(judgement: Judgement) -> Iterator[ReportSection]:
+def shares(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
     """Draw the columns in which the share of rows without a value, or with a new one, is not what it was."""
     for measure, heading, what in (
         ("missing share", "Rows without a value", "how much the share of rows without a value changed"),
@@ -106,14 +106,14 @@ def shares(judgement: Judgement) -> Iterator[ReportSection]:
         if rows:
             caption = f"A bar is {what}; the dashed line is the limit that was applied."
             figure = Figure(charts.limits(rows, axis="as a share of its limit"), caption)
-            yield ReportSection(heading, [figure], intro=left(len(entries), _BARS).strip())
+            yield ReportSection(heading, [figure], intro=truncation_note(len(entries), _BARS).strip())
 
 
 def _beside(against: Against) -> str:
     return "" if against == "previous" else f" ({against})"
 
 
-def all_comparisons(judgement: Judgement) -> ReportSection:
+def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
     """List every comparison with both limits and both numbers of rows, and the columns that had none."""
     rows = [
         (
@@ -133,11 +133,12 @@ def all_comparisons(judgement: Judgement) -> ReportSection:
         [*blocks, *([Table(["Not compared", "Because"], out)] if out else [])],
         intro="Applied is the larger of the limit and of what chance alone stays below: at these numbers of "
         f"rows, and with {len(judgement.comparisons)} comparisons that together may raise a false alarm in "
-        f"{judgement.validation.false_alarm_rate:.2%} of runs." + left(len(judgement.ranked), _CHART_ROWS),
+        f"{judgement.validation.false_alarm_rate:.2%} of runs."
+        + truncation_note(len(judgement.ranked), _CHART_ROWS),
     )
 
 
-def _left_out(column: str, judgement: Judgement) -> str:
+def _left_out(column: str, judgement: SnapshotJudgement) -> str:
     if any(limit.column == column for limit in judgement.limits):
         return ""
     roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
@@ -149,7 +150,7 @@ def _left_out(column: str, judgement: Judgement) -> str:
 _ROWS = 40
 
 
-def write_report(judgement: Judgement, path: Path) -> Path:
+def write_report(judgement: SnapshotJudgement, path: Path) -> Path:
     """Draw the page."""
     asked = judgement.validation
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
@@ -163,7 +164,7 @@ def write_report(judgement: Judgement, path: Path) -> Path:
     return write_page(page, path)
 
 
-def _facts(judgement: Judgement) -> Iterator[tuple[str, object]]:
+def _facts(judgement: SnapshotJudgement) -> Iterator[tuple[str, object]]:
     for split in split_names(judgement.validation):
         yield f"Rows of {split}", f"{judgement.snapshot.splits.get(split, 0):,}"
         if span := _span(judgement, split):
@@ -176,7 +177,7 @@ def _facts(judgement: Judgement) -> Iterator[tuple[str, object]]:
     yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}"
 
 
-def _baseline(judgement: Judgement) -> str:
+def _baseline(judgement: SnapshotJudgement) -> str:
     used = judgement.baseline
     if used is None:
         how = judgement.validation.on_missing_baseline
@@ -185,7 +186,7 @@ def _baseline(judgement: Judgement) -> str:
     return f"{used.rows:,} rows of data {used.data_version[:8]}, accepted {when}"
 
 
-def _span(judgement: Judgement, split: str) -> str:
+def _span(judgement: SnapshotJudgement, split: str) -> str:
     """Return the first and the last day of a split, if its time column holds timestamps."""
     time = judgement.snapshot.roles.get("time", "")
     kinds = {column.name: column.type for column in judgement.snapshot.columns}
@@ -198,7 +199,7 @@ def _span(judgement: Judgement, split: str) -> str:
     return f"{start} to {last.day} {last:%b %Y}"
 
 
-def _sections(judgement: Judgement) -> Iterator[ReportSection]:
+def _sections(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
     yield _findings(judgement)
     yield from distances(judgement)
     yield pictures(judgement)
@@ -210,7 +211,7 @@ def _sections(judgement: Judgement) -> Iterator[ReportSection]:
     yield all_comparisons(judgement)
 
 
-def _findings(judgement: Judgement) -> ReportSection:
+def _findings(judgement: SnapshotJudgement) -> ReportSection:
     """List what is wrong, the gravest first; what moved or could not be compared has sections of its own."""
     found = [finding for finding in judgement.anomalies if not finding.waived]
     if not found:
@@ -222,18 +223,19 @@ def _findings(judgement: Judgement) -> ReportSection:
     return ReportSection(
         "What is wrong",
         [Table(["Severity", "What", "Split"], rows, flagged=flagged)],
-        intro="BLOCK refuses the data, HOLD asks a person, WARN is only told." + left(len(found), _ROWS),
+        intro="BLOCK refuses the data, HOLD asks a person, WARN is only reported."
+        + truncation_note(len(found), _ROWS),
     )
 
 
-def _not_judged(judgement: Judgement) -> ReportSection:
+def _not_judged(judgement: SnapshotJudgement) -> ReportSection:
     rows = [(reason, ", ".join(names)) for reason, names in judgement.unjudged.items()]
     table: list[Block] = [Table(["Why", "What"], rows, flagged=range(len(rows)))] if rows else []
     intro = "Not compared is not passed: it holds the data, unless it is suppressed with a reason."
     return ReportSection("What could not be compared", table, intro=intro)
 
 
-def _quarantine(judgement: Judgement) -> ReportSection:
+def _quarantine(judgement: SnapshotJudgement) -> ReportSection:
     taken = judgement.quarantined
     if taken.asked is None:
         return ReportSection("Quarantine", [])
@@ -250,11 +252,11 @@ def _quarantine(judgement: Judgement) -> ReportSection:
         blocks,
         intro=f"{taken.total:,} rows violate the schema and lie in a snapshot of their own; up to "
         f"{taken.asked.max_share:.2%} of a split may. They count in every comparison on this page."
-        + left(len(taken.reasons), _ROWS),
+        + truncation_note(len(taken.reasons), _ROWS),
     )
 
 
-def _suppressions(judgement: Judgement) -> ReportSection:
+def _suppressions(judgement: SnapshotJudgement) -> ReportSection:
     """List what a person has set aside, and what it hides now."""
     waived = [finding for finding in judgement.findings if finding.waived]
     rows = [(x.severity, x.what, x.waived) for x in waived[:_ROWS]]
@@ -268,11 +270,11 @@ def _suppressions(judgement: Judgement) -> ReportSection:
     if unused:
         blocks.append(Table(["Suppression", "Column", "Until", "Reason"], unused))
     return ReportSection(
-        "Set aside", blocks, intro="Seen, and left out of the decision." + left(len(waived), _ROWS)
+        "Set aside", blocks, intro="Seen, and left out of the decision." + truncation_note(len(waived), _ROWS)
     )
 
 
-def _rows(judgement: Judgement) -> ReportSection:
+def _rows(judgement: SnapshotJudgement) -> ReportSection:
     """List the rules on numbers of rows: volume, freshness, label."""
     told = ("quarantine/", "baseline")  # each has a place of its own on this page
     rules = [rule for rule in judgement.counted if not rule.name.startswith(told)]
@@ -297,7 +299,7 @@ _NEXT = {
 }
 
 
-def write_summary(judgement: Judgement, path: Path) -> Path:
+def write_summary(judgement: SnapshotJudgement, path: Path) -> Path:
     """Write the decision, the numbers closest to their limits, what is wrong, and what to do next."""
     asked, counts = judgement.validation, judgement.snapshot.splits
     headline = judgement.headline.removeprefix(f"{judgement.decision}: ")
@@ -323,7 +325,7 @@ def write_summary(judgement: Judgement, path: Path) -> Path:
     return path
 
 
-def _wrong(judgement: Judgement) -> Iterator[str]:
+def _wrong(judgement: SnapshotJudgement) -> Iterator[str]:
     """Name what is wrong, what was not compared, and what does not count for now."""
     for finding in [finding for finding in judgement.anomalies if not finding.waived][:_SHOWN]:
         yield f"- {finding.severity}: {markdown.escape(finding.what)}"

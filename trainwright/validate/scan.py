@@ -30,8 +30,8 @@ _TASKS_A_WORKER = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What to take of every piece.
+class ScanRequest:
+    """The statistics and counts to take of every piece.
 
     Attributes:
         schema: Which values are counted one by one, as a serialized ``Schema``.
@@ -48,8 +48,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What was taken of some rows.
+class PartialResult:
+    """Partial statistics and counts of some rows.
 
     Attributes:
         parts: Their partial statistics, packed; empty if only counts were wanted.
@@ -59,7 +59,7 @@ class Taken:
     counts: dict[str, Counts]
 
 
-def take(folder: Path, piece: Piece, wanted: Wanted) -> Taken:
+def take(folder: Path, piece: Piece, wanted: ScanRequest) -> PartialResult:
     """Read one piece.
 
     Raises:
@@ -74,10 +74,10 @@ def take(folder: Path, piece: Piece, wanted: Wanted) -> Taken:
         if statistics is not None:
             known = {name: columns[name] for name in wanted.columns if name in columns}
             statistics.add_listed(listed(known))
-    return Taken(statistics.packed() if statistics is not None else b"", counts)
+    return PartialResult(statistics.packed() if statistics is not None else b"", counts)
 
 
-def merge(taken: Iterable[Taken], wanted: Wanted) -> Taken:
+def merge(taken: Iterable[PartialResult], wanted: ScanRequest) -> PartialResult:
     """Add up what was taken, in the order given."""
     statistics, counts = wanted.begin(), no_counts(wanted.cuts)
     for entry in taken:
@@ -85,7 +85,7 @@ def merge(taken: Iterable[Taken], wanted: Wanted) -> Taken:
             statistics.merge_packed(entry.parts)
         for name, rows in entry.counts.items():
             counts[name] += rows
-    return Taken(statistics.packed() if wanted.columns else b"", counts)
+    return PartialResult(statistics.packed() if wanted.columns else b"", counts)
 
 
 def levels(count: int) -> int:
@@ -93,7 +93,7 @@ def levels(count: int) -> int:
     return 1 if count <= FAN_IN else 1 + levels(-(-count // FAN_IN))
 
 
-def merge_all(taken: Iterable[Taken], count: int, wanted: Wanted) -> Taken:
+def merge_all(taken: Iterable[PartialResult], count: int, wanted: ScanRequest) -> PartialResult:
     """Add up what was taken of ``count`` pieces, given in their order, in the one fixed way."""
     rows = iter(taken)
     for _ in range(levels(count)):
@@ -101,19 +101,19 @@ def merge_all(taken: Iterable[Taken], count: int, wanted: Wanted) -> Taken:
     return next(rows, merge((), wanted))
 
 
-def _by_fan_in(taken: Iterator[Taken]) -> Iterator[Iterator[Taken]]:
+def _by_fan_in(taken: Iterator[PartialResult]) -> Iterator[Iterator[PartialResult]]:
     for first in taken:
         yield itertools.chain([first], itertools.islice(taken, FAN_IN - 1))
 
 
-def finish(total: Taken, wanted: Wanted) -> Any:
+def finish(total: PartialResult, wanted: ScanRequest) -> Any:
     """Return the statistics of everything that was taken (``DatasetFeatureStatisticsList``)."""
     statistics = wanted.begin()
     return (statistics.merge_packed(total.parts) if wanted.columns else statistics).finish()
 
 
 def scan(
-    folder: Path, snapshot: Snapshot, split: str, wanted: Wanted, runner: Runner, shared: str = ""
+    folder: Path, snapshot: Snapshot, split: str, wanted: ScanRequest, runner: Runner, shared: str = ""
 ) -> tuple[Any, dict[str, Counts]]:
     """Take what is wanted of a split.
 
@@ -138,13 +138,15 @@ def scan(
     return finish(total, wanted), total.counts
 
 
-def _on_processes(folder: Path, found: Sequence[Piece], wanted: Wanted, workers: int) -> Iterator[Taken]:
+def _on_processes(
+    folder: Path, found: Sequence[Piece], wanted: ScanRequest, workers: int
+) -> Iterator[PartialResult]:
     count = min(workers, processors())
     pool = Pool(partial(_take_task, folder=folder, wanted=wanted), count, _named)
     return itertools.chain.from_iterable(pool.run(_tasks(found, count)))
 
 
-def _take_task(task: Sequence[Piece], folder: Path, wanted: Wanted) -> list[Taken]:
+def _take_task(task: Sequence[Piece], folder: Path, wanted: ScanRequest) -> list[PartialResult]:
     return [take(folder, piece, wanted) for piece in task]
 
 

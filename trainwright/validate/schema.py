@@ -1,4 +1,4 @@
-"""The reviewed schema: read, checked, and asked what a column is.
+"""Read and check the reviewed schema, and look up the columns in it.
 
 A schema is a TFDV ``schema.pbtxt`` that a person has reviewed and keeps in git. The gating run never infers.
 """
@@ -103,7 +103,7 @@ def _faults(schema: Any) -> Iterator[str]:
 
 
 def kind(feature: Any) -> Kind:
-    """Say what a column of the schema holds, and so how two splits of it can be compared."""
+    """Return the kind of a column, which decides how two splits of it are compared."""
     if feature.type == schema_pb2.STRUCT:
         return "nested"
     if feature.type == schema_pb2.BYTES:
@@ -138,7 +138,7 @@ def _in(name: str, feature: Any, schema: Any) -> bool:
 
 
 def optional(feature: Any) -> bool:
-    """Whether the schema says in so many words that a column may be absent."""
+    """Return whether the schema says explicitly that a column may be absent."""
     presence = feature.presence
     return bool(feature.HasField("presence") and not presence.min_fraction and not presence.min_count)
 

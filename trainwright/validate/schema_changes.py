@@ -97,7 +97,7 @@ def _counted(column: str, rows: Mapping[tuple[str, str], int]) -> str:
 
 
 def _notes(profile: Profile) -> dict[str, str]:
-    """Say of every column how many rows have a value."""
+    """Return, for every column, how many rows have a value."""
     return {
         name: f"{profile.rows - profile.missing(name):,} of {profile.rows:,} rows have a value"
         for name in by_column(profile.statistics)

@@ -12,7 +12,7 @@ from trainwright.experiment import Validation
 from trainwright.tracking import Stopwatch
 from trainwright.validate.baseline import Baseline, Reference, read_baseline
 from trainwright.validate.checks import (
-    CheckResult,
+    CheckOutcome,
     check,
     freshness,
     label_balance,
@@ -25,19 +25,19 @@ from trainwright.validate.columns import Cuts
 from trainwright.validate.comparison import (
     MISSING,
     UNSEEN,
-    Measured,
-    Pair,
+    Distance,
+    SamplePair,
     decide,
     measure,
     measure_missing,
     measure_unseen,
     rule_name,
 )
-from trainwright.validate.judgement import Judgement
+from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import (
     MEASURES,
     Against,
-    Finding,
+    DataFinding,
     Limit,
     learned_from,
     merged,
@@ -57,7 +57,7 @@ from trainwright.verdicts import NotJudged, Rule, Verdict
 
 @dataclass(frozen=True)
 class ValidationContext:
-    """What a snapshot is validated with, beside the section ``validation``.
+    """Inputs of a validation, beside the snapshot and the section ``validation``.
 
     Attributes:
         schema: Text of the reviewed schema.
@@ -153,7 +153,7 @@ class _Samples:
     """
 
     profiles: dict[str, Profile]
-    pairs: dict[Against, Pair]
+    pairs: dict[Against, SamplePair]
     learned: tuple[Profile, Mapping[str, Cuts]] | None
 
 
@@ -190,14 +190,16 @@ class _Run:
         numbers = [limit.column for limit in self.limits if limit.kind == "numbers"]
         present = [name for name in split_names(config) if self.snapshot.splits.get(name)]
         profiles = self.profiler.profiles(present, numbers)
-        pairs: dict[Against, Pair] = {}
+        pairs: dict[Against, SamplePair] = {}
         previous, current = profiles.get(config.previous), profiles.get(config.current)
         own: Mapping[str, Cuts] = own_cuts(previous.statistics, numbers) if previous else {}
         if previous and current:
-            pairs["previous"] = Pair("previous", current, previous, own)
+            pairs["previous"] = SamplePair("previous", current, previous, own)
         if self.baseline and current:
             cuts = self.baseline.cuts
-            pairs["baseline"] = Pair("baseline", self._counted(current, cuts), self.baseline.profile, cuts)
+            pairs["baseline"] = SamplePair(
+                "baseline", self._counted(current, cuts), self.baseline.profile, cuts
+            )
         learned = profiles.get(learned_from(config))
         if learned is None:
             return _Samples(profiles, pairs, None)
@@ -206,7 +208,7 @@ class _Run:
             learned = self._counted(learned, own)
         if serving := profiles.get(config.serving or ""):
             judged = serving if learned is previous else self._counted(serving, own)
-            pairs["serving"] = Pair("serving", judged, learned, own)
+            pairs["serving"] = SamplePair("serving", judged, learned, own)
         return _Samples(profiles, pairs, (learned, own))
 
     def _counted(self, profile: Profile, cuts: Mapping[str, Cuts]) -> Profile:
@@ -214,7 +216,7 @@ class _Run:
         known = {name: points for name, points in cuts.items() if name in self.types}
         return replace(profile, counts=self.profiler.counts(profile.split, known))
 
-    def judge(self, samples: _Samples, quarantined: Quarantined) -> tuple[Judgement, dict[str, Any]]:
+    def judge(self, samples: _Samples, quarantined: Quarantined) -> tuple[SnapshotJudgement, dict[str, Any]]:
         """Check and compare the samples; return the judgement, and TFDV's ``Anomalies`` by name.
 
         The comparisons are with the quarantined rows still in.
@@ -236,7 +238,7 @@ class _Run:
         )
         weighed = [rules.judge(finding) for finding in found]
         weighed += [rules.judge(finding) for finding in rules.lapsed(weighed)]
-        judgement = Judgement(
+        judgement = SnapshotJudgement(
             snapshot=self.snapshot,
             validation=self.validation,
             schema_digest=digest_text(self.context.schema),
@@ -255,7 +257,7 @@ class _Run:
 
     def _schema_findings(
         self, samples: _Samples, readable: Mapping[str, str], skipped: Mapping[str, str]
-    ) -> tuple[list[Finding], dict[str, Any]]:
+    ) -> tuple[list[DataFinding], dict[str, Any]]:
         """Check every split that has rows against the schema, in its own environment."""
         config = self.validation
         required = [config.current, *([config.serving] if config.serving else [])]
@@ -273,9 +275,9 @@ class _Run:
 
     def _compare(
         self, samples: _Samples, readable: Mapping[str, str]
-    ) -> tuple[list[Measured], list[NotJudged], dict[str, Any]]:
+    ) -> tuple[list[Distance], list[NotJudged], dict[str, Any]]:
         """Compare the pairs in their distributions, their missing values and their new values."""
-        measured: list[Measured] = []
+        measured: list[Distance] = []
         not_judged: list[NotJudged] = []
         anomalies: dict[str, Any] = {}
         for against, limits, reason in self._references(samples):
@@ -316,7 +318,7 @@ class _Run:
             reason = f"it is {kind}, which TFDV cannot read" if kind else "the snapshot has no such column"
             yield NotJudged(name=rule_name(column, MISSING, against), reason=reason)
 
-    def _row_checks(self, samples: _Samples) -> Iterator[CheckResult]:
+    def _row_checks(self, samples: _Samples) -> Iterator[CheckOutcome]:
         config, label = self.validation, self.snapshot.roles.get("label", "")
         yield self._baseline_check()
         yield volume(self.snapshot.splits, config, self.baseline.document if self.baseline else None)
@@ -325,16 +327,16 @@ class _Run:
             if label and name in samples.profiles:
                 yield label_balance(samples.profiles[name], label, config.min_label_share)
 
-    def _baseline_check(self) -> CheckResult:
+    def _baseline_check(self) -> CheckOutcome:
         how, there = self.validation.on_missing_baseline, self.baseline is not None
         if how == "skip":
-            return CheckResult()
+            return CheckOutcome()
         rule = Rule(name="baseline", value=float(there), limit=1.0, passed=there)
         what = "there is no accepted baseline of the model in production to compare with"
         if how == "bootstrap":
             what += ": validation.on_missing_baseline is bootstrap; accept the one that was calculated here"
-        missing = Finding(kind="BASELINE_MISSING", against="baseline", rule="baseline", what=what)
-        return CheckResult((rule,), () if there else (missing,))
+        missing = DataFinding(kind="BASELINE_MISSING", against="baseline", rule="baseline", what=what)
+        return CheckOutcome((rule,), () if there else (missing,))
 
 
 def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> list[NotJudged]:
@@ -349,11 +351,11 @@ def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> l
     ]
 
 
-def _not_done(entry: NotJudged) -> Finding:
+def _not_done(entry: NotJudged) -> DataFinding:
     parts = entry.name.split("/")
     references: dict[str, Against] = {"baseline": "baseline", "serving": "serving"}
     compared = len(parts) > 1 and parts[0] != "label"
-    return Finding(
+    return DataFinding(
         column=parts[-1] if compared else "",
         kind="COMPARISON_NOT_DONE",
         rule=entry.name,
@@ -363,7 +365,7 @@ def _not_done(entry: NotJudged) -> Finding:
 
 
 def _write_evidence(
-    folder: Path, judgement: Judgement, anomalies: Mapping[str, Any], samples: _Samples
+    folder: Path, judgement: SnapshotJudgement, anomalies: Mapping[str, Any], samples: _Samples
 ) -> dict[str, str]:
     """Write statistics, baseline and anomalies; return the digests of the files by name."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -398,7 +400,7 @@ def _write_evidence(
 
 
 def _publish(
-    folder: Path, judgement: Judgement, watch: Stopwatch, files: Mapping[str, str], *, parent: Path
+    folder: Path, judgement: SnapshotJudgement, watch: Stopwatch, files: Mapping[str, str], *, parent: Path
 ) -> None:
     """Write the verdict and the step's record: last, so that neither ever stands without its evidence."""
     judged = {"data": judgement.snapshot.digest, "schema": judgement.schema_digest}
