@@ -238,12 +238,13 @@ def make_shard(plan: ShardPlan, shard: SourceShard) -> ShardReport:
                 _require_unmoved(plan, shard)
             raise
         place = plan.place.report(shard.index)
+        content = packed(report)
         try:
-            storage.create(place, packed(report), plan.access)
+            storage.create(place, content, plan.access)
         except AlreadyExists:
             outbox.withdraw()
             return unpacked(storage.read_bytes(place, access=plan.access), place)
-        return report
+        return unpacked(content, place)  # as other attempts read it: key order reaches the manifest
 
 
 def _made(plan: ShardPlan, shard: SourceShard, outbox: Outbox) -> ShardReport:
