@@ -1,1 +1,1 @@
-"""Running a job of many processes: one specification, one result, several launchers."""
+"""Run a job of many processes, on this machine or on a Kubernetes cluster."""

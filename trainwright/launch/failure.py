@@ -1,4 +1,4 @@
-"""How a job failed: its class, whether it is tried again and at whose expense, what shows it, what to do."""
+"""Failures of a job: class, budget, exit code, evidence and advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is to be run, by whom, and when it counts as done."""
+"""The job, its budgets, its completion marker and its result."""
 
 import dataclasses
 import re

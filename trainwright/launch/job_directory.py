@@ -1,4 +1,4 @@
-"""Folders of attempts: numbered below a home that all attempts at a job share, and removed in the end."""
+"""The job directory, shared by all attempts of a job, with a numbered folder for each attempt."""
 
 import contextlib
 import errno

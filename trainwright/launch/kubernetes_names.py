@@ -1,6 +1,6 @@
-"""The forms that Kubernetes gives to names, labels, amounts and images, checked before it sees them.
+"""Validate names, labels, quantities and image references of Kubernetes.
 
-Sources: Kubernetes' pages "Object Names and IDs", "Labels and Selectors" and "Quantity"; the reference
+Sources: the pages "Object Names and IDs", "Labels and Selectors" and "Quantity" of Kubernetes; the reference
 grammar of the container distribution project for images.
 """
 

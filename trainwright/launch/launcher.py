@@ -1,4 +1,4 @@
-"""Which launcher runs a job."""
+"""Choose and create the launcher of a job."""
 
 from pathlib import Path
 

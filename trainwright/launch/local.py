@@ -1,4 +1,4 @@
-"""Runs a job on this machine, under the environment that stands beside the launcher's own."""
+"""The launcher for this machine: runs a job in the sibling environment of its toolchain."""
 
 import os
 import signal

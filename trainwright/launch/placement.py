@@ -1,4 +1,4 @@
-"""Where and how a job's pods run on a cluster: queue, nodes, volumes, secrets, labels."""
+"""Placement of a job's pods on a cluster: queue, nodes, volumes, secrets, labels."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

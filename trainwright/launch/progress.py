@@ -1,4 +1,4 @@
-"""Where a training stands, on one line: the same wherever it runs."""
+"""Read and print the progress of a training."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Being told to stop, without dying of it: the job has to be stopped first.
+"""Handle SIGTERM and SIGINT, so that the job is stopped before this process ends.
 
-Handlers can be set in the main thread only; in any other the caller keeps its own.
+Handlers can be set in the main thread only; any other thread keeps the caller's.
 """
 
 import signal

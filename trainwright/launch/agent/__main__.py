@@ -1,10 +1,9 @@
-"""torchrun with honest exit codes, and without orphans.
+"""Run torchrun with the exit code of the rank that failed first, and leave no process behind.
 
 ``python -m trainwright.launch.agent FOLDER [OPTIONS] -- TORCHRUN-ARGUMENTS`` runs torchrun in this process.
-It ends with the exit code of the rank that failed first, where torchrun itself ends with 1; with 40 when it
-was stopped and the state was saved, and 41 when it was not; and never with 0 without the completion marker.
-Tethered, it stops when its standard input closes: that is, when the launcher that started it is gone,
-however that came about.
+It exits with the code of the rank that failed first, where torchrun itself exits with 1; with 40 when it was
+stopped and the state was saved, and 41 when it was not; and never with 0 without the completion marker. With
+``--tethered`` it stops when its standard input closes: when the launcher that started it is gone.
 """
 
 import argparse

@@ -1,8 +1,7 @@
-"""torchrun's agent, with a say in when a round is over, whether another one follows, and how it is stopped.
+"""torchrun's elastic agent, with its own rules for the end, the restart and the stop of a round.
 
-The methods that are replaced are those that PyTorch documents as an agent's to define
-(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_rounds.py holds what is relied
-on.
+The overridden methods are those that PyTorch documents for agents to define
+(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_rounds.py tests them.
 """
 
 import inspect

@@ -1,8 +1,7 @@
-"""Whether the processes of a job get on: each one writes down where it stands, its agent looks.
+"""Heartbeats of a job's processes: each process writes its phase and step, its agent reads them.
 
-What a process writes is a phase and the number of its last step. Only in the phase ``steps`` does silence
-mean anything: a first batch, a compilation, an evaluation or the commit of a checkpoint takes as long as it
-takes.
+Only in the phase ``steps`` does silence mean a hang: a first batch, a compilation, an evaluation or the
+commit of a checkpoint takes as long as it takes.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process of this container for want of memory."""
+"""Monitor the processes of one machine: their exits, OOM kills and hangs."""
 
 import os
 import re

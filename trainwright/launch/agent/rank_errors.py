@@ -1,4 +1,13 @@
-"""What an error of a process amounts to: in our words, its class of failures, and whether to try again."""
+"""Errors of a job's processes, classified and written to files, since torchrun exits with 1 for any of them.
+
+Each failing process (rank) writes its error into the attempt's folder before it exits; its agent adds those
+that could not. The launcher raises the first error of the last round.
+
+A round is one world: the processes that one rendezvous brought together. Each round has its own folder,
+``errors/round-N``, where N counts the rounds of the whole attempt. So a job that was suspended and resumed, a
+container that was restarted in place and a replaced pod start a new round, and no error of an earlier round
+counts as the cause. :class:`trainwright.launch.agent.elastic.ElasticAgent` makes the agents agree on N.
+"""
 
 import json
 import os

@@ -1,7 +1,6 @@
-"""Where every process of a job stands, as text, when it has to be known: Python's stacks, by signal.
+"""Save the Python stacks of a job's processes, on a signal of their agent.
 
-A process registers; its agent signals it. That works while the process is stuck in C code or waits for
-another, since faulthandler does without the interpreter.
+faulthandler works without the interpreter, so also in a process that is stuck in C code.
 """
 
 import contextlib

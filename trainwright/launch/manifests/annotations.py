@@ -1,4 +1,4 @@
-"""The annotations and labels by which launchers and the janitor know a job again."""
+"""Annotations and labels that identify a job to launchers and the janitor."""
 
 RUN_ID = "trainwright/run-id"
 """What the job belongs to: the ``run`` of the :class:`~trainwright.launch.job.Job`."""

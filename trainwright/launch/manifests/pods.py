@@ -1,8 +1,7 @@
-"""The object that a job belongs to: when it goes, the job goes with it.
+"""The parts of a pod that all operators share, as JSON of the core API, and the owner of a job.
 
-In Kubeflow Pipelines that is the Argo Workflow of the run. Every pod of a step says itself whose it is, in
-its owner references, so neither a parameter (which would be part of the cache key) nor a right to read
-workflows is needed: only the pod's own name. That is the one thing here that comes from the environment.
+The owner is the Argo Workflow of the run, read from the owner references of this pod: that needs neither a
+parameter, which would be part of the cache key, nor the right to read workflows.
 """
 
 import hashlib

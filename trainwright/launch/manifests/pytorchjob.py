@@ -1,4 +1,4 @@
-"""From a job to a PyTorchJob of the Kubeflow training operator v1."""
+"""Translate a job into a PyTorchJob of the Kubeflow training operator v1."""
 
 from trainwright.launch.job import Job
 from trainwright.launch.manifests import pods
