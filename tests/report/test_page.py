@@ -35,7 +35,9 @@ WIDE = Table(
 DENSE = DenseTable(
     "All slices", ["slice", "rows", "why"], [[HOSTILE, "1,000", "yes"], ["b", "2", "small"]], noted=True
 )
-PAIR = charts.Pair(charts.Interval("EWR", 0.8, 0.7, 0.9, "1,000"), charts.Interval("EWR", 0.6, 0.5, 0.7))
+PAIR = charts.IntervalPair(
+    charts.Interval("EWR", 0.8, 0.7, 0.9, "1,000"), charts.Interval("EWR", 0.6, 0.5, 0.7)
+)
 BINS = charts.Binned([0.1, 0.5], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
 
 

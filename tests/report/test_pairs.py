@@ -7,13 +7,13 @@ from trainwright.errors import InternalError
 from trainwright.report import charts
 
 
-def row(name: str, now: float, before: float | None = None, *, faint: bool = False) -> charts.Pair:
+def row(name: str, now: float, before: float | None = None, *, faint: bool = False) -> charts.IntervalPair:
     entries = [
         charts.Interval(name, value, value - 0.1, value + 0.1, "n")
         for value in (now, before)
         if value is not None
     ]
-    return charts.Pair(entries[0], entries[1] if len(entries) > 1 else None, faint)
+    return charts.IntervalPair(entries[0], entries[1] if len(entries) > 1 else None, faint)
 
 
 def centre(svg: str, kind: str) -> list[float]:
@@ -43,7 +43,7 @@ def test_a_single_model_needs_no_legend() -> None:
 
 
 def test_an_estimate_that_is_not_defined_says_so() -> None:
-    undefined = charts.Pair(charts.Interval("a", None, 0, 1))
+    undefined = charts.IntervalPair(charts.Interval("a", None, 0, 1))
     assert "not defined" in charts.paired_intervals([undefined], axis="recall")
 
 
