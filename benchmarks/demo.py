@@ -57,7 +57,7 @@ STEPS = (
     Step(
         "resolve",
         "ingest",
-        "from trainwright.resolve.source import resolve",
+        "from trainwright.resolve.resolve import resolve",
         "made = [resolve(given['source'], here['listing'], given['data']).version, "
         "resolve(given['feature_source'], here['feature_listing']).version, "
         "resolve(given['baseline'], here['baseline_listing']).version, "

@@ -56,7 +56,7 @@ def resolve(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.resolve.source import resolve as look
+    from trainwright.resolve.resolve import resolve as look
 
     with reported("resolve"):
         folder = Path(listing.path)

@@ -9,11 +9,11 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.ingest.shards import SourceShard, cut
-from trainwright.sources import Part
+from trainwright.sources import SourcePart
 
 
-def part(index: int, rows: int | None, uri: str = "a") -> Part:
-    return Part(index=index, uri=uri, rows=rows)
+def part(index: int, rows: int | None, uri: str = "a") -> SourcePart:
+    return SourcePart(index=index, uri=uri, rows=rows)
 
 
 def test_shards_are_cut_before_they_are_too_large() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.join.history import NOTHING, UNKNOWN, Codes, History, _earlier_created
+from trainwright.join.history import NOTHING, UNKNOWN, KeyCodes, PointInTimeIndex, _earlier_created
 
 ROW = st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 15))
 ASKED = st.tuples(st.integers(-1, 3), st.integers(-2, 18))
@@ -53,7 +53,7 @@ def test_a_lookup_finds_what_a_search_through_every_row_finds(
     rows = [(key * key_by, event * time_by, created * time_by) for key, event, created in rows]
     asked = [(key * key_by, at * time_by + beside) for key, at in asked]
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    history = History(columns[:, 0], columns[:, 1], columns[:, 2])
+    history = PointInTimeIndex(columns[:, 0], columns[:, 1], columns[:, 2])
     keys, at = np.array(asked, dtype=np.int64).T
     found = history.newest(keys, at, max_age=max_age * time_by)
     for place, (key, moment) in enumerate(asked):
@@ -82,7 +82,7 @@ def test_codes_are_equal_exactly_where_the_keys_are(
     def arrays(keys: list[tuple[str | None, int | None]]) -> list[pa.ChunkedArray]:
         return [pa.chunked_array([pa.array([key[place] for key in keys], kinds[place])]) for place in columns]
 
-    codes = Codes(arrays(rows))
+    codes = KeyCodes(arrays(rows))
     known = {tuple(row[place] for place in columns): code for row, code in zip(rows, codes.own, strict=True)}
     assert len(set(known.values())) == len(known)
     assert all(
@@ -97,7 +97,7 @@ def test_codes_are_equal_exactly_where_the_keys_are(
 
 def test_ties_are_the_pairs_that_nothing_orders() -> None:
     key, event, created = np.array([[1, 5, 5], [1, 5, 6], [2, 5, 5], [1, 5, 5]]).T
-    first, second = History(key, event, created).ties()
+    first, second = PointInTimeIndex(key, event, created).ties()
     assert [{int(a), int(b)} for a, b in zip(first, second, strict=True)] == [{0, 3}]
 
 
@@ -127,9 +127,9 @@ def test_a_backfill_of_a_long_history_costs_no_walk_a_row(shape: str) -> None:
     created = np.full(rows, 10 * rows) if shape == "at once" else 10 * rows - event
     created[0] = 0
     found = []
-    history = History(key, event, created)
+    history = PointInTimeIndex(key, event, created)
     count = lines_run(
-        lambda: found.append(history.newest(key, event, max_age=0)), History._known, _earlier_created
+        lambda: found.append(history.newest(key, event, max_age=0)), PointInTimeIndex._known, _earlier_created
     )
     assert 0 < count < 200
     assert (found[0].position == 0).all()

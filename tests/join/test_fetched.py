@@ -102,7 +102,7 @@ def test_change_after_resolve_is_an_input_error(s3: Bucket, repository: Path, tm
     uri = upload(s3, repository, "repo")
     version = take_listing(f"{uri}/**/*[!c]").content_digest
     s3.put("repo/definitions.py", b"# other")
-    with pytest.raises(InputError, match="they changed after they were looked at") as caught:
+    with pytest.raises(InputError, match="they changed after `resolve`") as caught:
         made(tmp_path, uri, version)
     assert caught.value.hint == "Run again: `resolve` looks at them first."
 

@@ -214,7 +214,7 @@ def test_a_row_of_which_nobody_knows_since_when_it_is_known_is_never_taken_and_c
     made, rows, _, summary = join(repository, {"train": [sale("a", 2), sale("b", 2, product=None)]})
     assert rows["price"].to_pylist() == [10.0, None]
     assert made.quality["unusable_rows.prices"] == 2
-    assert "which no row can get: 2 of prices." in summary
+    assert "which no row gets: 2 of prices." in summary
 
 
 def test_offline_files_in_a_bucket_are_joined_as_those_of_a_disk(

@@ -101,10 +101,10 @@ def test_the_check_finds_a_store_that_holds_something_else(make_shop: Callable[.
     opened = open_online(str(shop.repository))
     from trainwright.materialize.check import check, require_equal
     from trainwright.materialize.latest import latest_rows
-    from trainwright.materialize.watermark import Window
+    from trainwright.materialize.watermark import TimeWindow
     from trainwright.storage import list_files
 
-    window = Window(None, at(5))
+    window = TimeWindow(None, at(5))
     [view] = opened.views
     with latest_rows(view, list_files(view.source), window) as latest:
         rows = latest.sample(10)

@@ -82,7 +82,7 @@ def test_few_keys_of_few_row_groups_are_looked_up(make_shop: Callable[..., Shop]
 
     from tests.materialize.test_disturbed import many
     from trainwright.materialize.check import SAMPLED_GROUPS, SAMPLED_KEYS, look_up_earlier
-    from trainwright.materialize.watermark import Window
+    from trainwright.materialize.watermark import TimeWindow
     from trainwright.storage import list_files
 
     shop = make_shop().apply()
@@ -92,10 +92,10 @@ def test_few_keys_of_few_row_groups_are_looked_up(make_shop: Callable[..., Shop]
     online = open_online(str(shop.repository))
     [view] = online.views
     files = list_files(view.source)
-    window = Window(at(20), at(40))
+    window = TimeWindow(at(20), at(40))
     assert look_up_earlier(online, view, files, window, None).asked == SAMPLED_GROUPS * SAMPLED_KEYS
     assert look_up_earlier(online, view, files, window, at(1) + timedelta(seconds=1)).asked == 0
-    assert look_up_earlier(online, view, files, Window(None, at(40)), None).asked == 0
+    assert look_up_earlier(online, view, files, TimeWindow(None, at(40)), None).asked == 0
     online.close()
 
 

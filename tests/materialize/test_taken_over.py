@@ -15,17 +15,17 @@ from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
 from trainwright.materialize.encoding import EncodedRows, encode_rows
 from trainwright.materialize.latest import latest_rows
-from trainwright.materialize.watermark import Window
-from trainwright.materialize.writers import RequireLease, Writer, writer_for
+from trainwright.materialize.watermark import TimeWindow
+from trainwright.materialize.writers import OnlineWriter, RequireLease, writer_for
 from trainwright.storage import lease, list_files
 
 
 @contextmanager
-def writing(shop: Shop, held: RequireLease) -> Iterator[tuple[Writer, EncodedRows]]:
+def writing(shop: Shop, held: RequireLease) -> Iterator[tuple[OnlineWriter, EncodedRows]]:
     """Give a writer and the rows that are there now, as a run that began now has them."""
     online = open_online(str(shop.repository))
     [view] = online.views
-    with latest_rows(view, list_files(view.source), Window(None, at(100))) as latest:
+    with latest_rows(view, list_files(view.source), TimeWindow(None, at(100))) as latest:
         [batch] = latest.batches()
     writer = writer_for(online, view, held)
     try:

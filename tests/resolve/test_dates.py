@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InputError, TrainwrightError
-from trainwright.resolve.dates import fill_in, run_date
-from trainwright.resolve.source import resolve
+from trainwright.resolve.resolve import fill_in, resolve, run_date
 
 DAY = dt.date(2026, 1, 31)
 

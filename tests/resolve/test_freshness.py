@@ -8,8 +8,7 @@ import pytest
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Quality
-from trainwright.resolve.freshness import require_limits
-from trainwright.resolve.source import resolve
+from trainwright.resolve.resolve import require_limits, resolve
 
 NOW = dt.datetime(2026, 1, 31, 5, tzinfo=dt.UTC)
 SECTION = {"source": "x", "key": "id", "time": "at", "label": "late", "splits": {"train": {"fraction": 1}}}

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from trainwright.artifacts import Record
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
-from trainwright.resolve.source import resolve
+from trainwright.resolve.resolve import resolve
 from trainwright.sources import list_source
 from trainwright.storage import Access
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from trainwright.artifacts import Listing, Record
 from trainwright.errors import InputError
-from trainwright.resolve.sizes import readable_size
-from trainwright.resolve.source import resolve
+from trainwright.resolve.resolve import readable_size, resolve
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Opening a Feast repository: what is joined or materialized, from which files, with what identity.
+"""Feast repositories: fetch, open, and read views and services with their identity.
 
-Feast is imported inside functions: it takes seconds, and only two verbs need it.
+Feast is imported inside functions: it takes seconds, and only two steps need it.
 """
 
 from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version

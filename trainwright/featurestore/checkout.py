@@ -1,7 +1,7 @@
-"""A Feast repository on this machine: its own folder, or a temporary copy of the files below its URI.
+"""Checkout of a Feast repository: its own folder, or a temporary copy of the files below its URI.
 
-What is copied is what was listed: the content digest of ``features.source`` names it, and each file is
-checked against its size and checksum on the way. So a step works on the very bytes of its cache key.
+The listed versions are copied, and each file is checked against its size and checksum. So a step works on
+exactly the bytes of its cache key.
 """
 
 import os
@@ -40,7 +40,7 @@ class Checkout:
     pinned: bool = False
 
     def origin(self, place: str) -> str:
-        """Return the URI that a file was fetched from; of a file that was not, its real path or its URI."""
+        """Return the URI that a file was fetched from; of another file, its real path or its URI."""
         path = None if parse_commit(place) else local_path(place)
         if path is None:
             return place
@@ -56,7 +56,7 @@ def is_remote(repository: str) -> bool:
 
 
 def require_version(source: str, version: str) -> Listing:
-    """List the files of a repository, and check that they are those that ``resolve`` found.
+    """List the files of a repository, and check their content digest.
 
     Raises:
         InputError: They are not.
@@ -65,23 +65,23 @@ def require_version(source: str, version: str) -> Listing:
     found = listing.content_digest
     if found != version:
         raise InputError(
-            f"the features are {found[:12]}, expected {version[:12]}: they changed after they were looked at",
+            f"the features are {found[:12]}, expected {version[:12]}: they changed after `resolve`",
             where=source,
-            hint="Run again: `resolve` looks at them first.",
+            hint="Run again: `resolve` lists them first.",
         )
     return listing
 
 
 @contextmanager
 def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
-    """Give the folder of a repository: its own, or a temporary copy that is removed afterwards.
+    """Yield the folder of a repository: its own, or a temporary copy that is removed afterwards.
 
     Args:
         repository: A folder, the URI of one in an object store, or a commit of a git repository.
         listing: The files of its ``source``. From an object store, those below the URI are fetched.
 
     Raises:
-        InputError: No repository is there, its URI is of another kind, or the listing does not hold it.
+        InputError: There is no repository, its URI is unsupported, or the listing lacks it.
         ObjectChanged: A file was replaced since it was listed.
         PermissionRefused: A file may not be read.
         TransientError: The store kept failing.

@@ -1,4 +1,4 @@
-"""The feature views that an online store serves, as they were applied."""
+"""The applied feature views that an online store serves."""
 
 import difflib
 import os
@@ -29,7 +29,7 @@ EMBEDDED = "sqlite"
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineView:
-    """One feature view that is served.
+    """One served feature view.
 
     Attributes:
         name: Its name.
@@ -55,7 +55,7 @@ class OnlineView:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the values that are served, but for the rows and where they lie."""
+        """SHA-256 of the definition, without the rows and their location."""
         definition = {
             "name": self.name,
             "keys": dict(self.keys),
@@ -82,7 +82,7 @@ class Online:
         return str(self.feast.project)
 
     def close(self) -> None:
-        """Close what Feast keeps open."""
+        """Close Feast's connections."""
         close_store(self.feast)
 
     @property
@@ -113,7 +113,7 @@ class Online:
 def open_online(
     repository: str, names: Sequence[str] = (), *, fetched: bool = False, retry_s: float = OUTAGE_S
 ) -> Online:
-    """Open the views that an applied repository serves. Nothing is written, and no feature is read.
+    """Open the served views of an applied repository, without writing or reading features.
 
     Args:
         repository: Folder with ``feature_store.yaml``.
@@ -122,9 +122,8 @@ def open_online(
         retry_s: How long the registry may be away.
 
     Raises:
-        InputError: There is no such folder, registry or view; the online store would be gone with this
-            process; a view is not served, has no key, is
-            transformed, or is not read from files; or the repository has no online store.
+        InputError: There is no such folder, registry or view; the online store is in the temporary copy; a
+            view is not served, has no key, is transformed, or is not in files; or there is no online store.
         DependencyError: The registry is there but cannot be read.
     """
     folder = open_folder(repository)
@@ -148,7 +147,7 @@ def open_online(
 
 
 def _require_lasting(online: Any, folder: Path, *, fetched: bool) -> None:
-    """Reject an embedded online store that would be gone with this step, or cannot be written.
+    """Reject an embedded online store in a temporary copy, or that cannot be written.
 
     Raises:
         InputError: Its file lies in the temporary copy of a remote repository.
@@ -221,7 +220,7 @@ def _view(feast: Any, folder: Path) -> OnlineView:
 
 
 def _require_served(feast: Any, folder: Path) -> None:
-    """Refuse a view whose values are not rows of files under a key."""
+    """Reject a view whose values are not rows of files with a key."""
     from feast import FeatureView
 
     problem = ""

@@ -38,7 +38,7 @@ TRANSIENT = frozenset(
         "SSLError",  # a TLS connection that was cut off; a certificate is final
     }
 )
-"""Names of exceptions, of any library, after which the same call may succeed; their subclasses too."""
+"""Exceptions of any library after which the same call may succeed, by name, with their subclasses."""
 
 FINAL = frozenset(
     {
@@ -47,7 +47,7 @@ FINAL = frozenset(
         "SSLCertVerificationError",
     }
 )
-"""Subclasses of those that stay as they are."""
+"""Subclasses of those that are final."""
 
 _FINAL_TEXT = re.compile(
     r"authentication|password|pg_hba|certificate|does not exist|no such|readonly|read-only|not a database"
@@ -57,7 +57,7 @@ _FINAL_TEXT = re.compile(
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Tell whether a failure may pass, by it and by what it was raised from."""
+    """Tell whether a failure is transient, by it and its causes."""
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) or _FINAL_TEXT.search(str(link)) for link in chain):
         return False
@@ -66,7 +66,7 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 def retry_outage(call: Callable[[], _T], what: str, retry_s: float) -> _T:
-    """Retry a call that talks to Feast's stores while what it depends on is away.
+    """Retry a call to Feast's stores while they are down.
 
     Args:
         call: One attempt; raises :class:`DependencyError` from what the store's library raised.
@@ -74,7 +74,7 @@ def retry_outage(call: Callable[[], _T], what: str, retry_s: float) -> _T:
         retry_s: No attempt starts later than so many seconds after the first failure.
 
     Raises:
-        DependencyError: It failed for good, or was away all that time.
+        DependencyError: It failed for good, or was down all that time.
     """
 
     def passes(error: Exception) -> bool:
@@ -104,7 +104,7 @@ _SETTINGS = ".trainwright-settings.yaml"
 
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Work in the repository's folder, as Feast's reader of definitions has to; its prints are not ours."""
+    """Work in the repository's folder, as Feast needs it to read definitions; its output goes to stderr."""
     before, path, written = os.getcwd(), list(sys.path), sys.dont_write_bytecode
     known = set(sys.modules)
     os.chdir(folder)
@@ -138,9 +138,9 @@ def read_definitions(folder: Path, settings: Any) -> Any:
 
 
 def apply_apart(folder: Path, settings_file: Path) -> Path:
-    """Apply a repository's definitions to a registry file of their own, and return it.
+    """Apply a repository's definitions to a temporary registry file, and return it.
 
-    Nothing else is written: without an online store in the settings, Feast makes no table anywhere.
+    Without an online store in the settings, Feast creates no tables.
 
     Raises:
         InputError: The definitions cannot be read or applied.
@@ -168,9 +168,9 @@ def apply_apart(folder: Path, settings_file: Path) -> Path:
 
 SETTINGS = "feature_store.yaml"
 OFFLINE_STORE = "duckdb"
-"""The offline store that is joined from here: Feast's default, dask, drops rows that match nothing."""
+"""The offline store that `join` reads: Feast's default, dask, drops rows without a match."""
 ENGINE_STORE = "spark"
-"""The one that joins on its own engine, past one machine. Ray's cannot leave out what was created later."""
+"""The offline store with an engine, past one machine. Ray's cannot exclude values created later."""
 
 
 def open_folder(repository: str) -> Path:
@@ -212,13 +212,13 @@ def open_settings(folder: Path) -> Any:
 
 
 def open_store(folder: Path, settings: Any, *, fetched: bool = False) -> Any:
-    """Open Feast's store; nothing outside of ``folder`` is written.
+    """Open Feast's store, without writing outside of ``folder``.
 
     Args:
         folder: The repository's folder.
         settings: Its settings.
-        fetched: Whether that is a copy of a remote repository. If its registry is a file that is not among
-            what was fetched, the definitions are applied to a registry file beside them.
+        fetched: Whether that is a copy of a remote repository. If its registry file was not fetched, the
+            definitions are applied to a temporary one.
 
     Raises:
         InputError: The repository was never applied.
@@ -236,7 +236,7 @@ def open_store(folder: Path, settings: Any, *, fetched: bool = False) -> Any:
 
 
 def close_store(store: Any) -> None:
-    """Close the connections that Feast's online store and SQL registry keep, and never close themselves."""
+    """Close the connections that Feast's online store and SQL registry leave open."""
     for name in ("read_engine", "write_engine"):
         if hasattr(store.registry, name):
             getattr(store.registry, name).dispose()
@@ -247,5 +247,5 @@ def close_store(store: Any) -> None:
 
 
 def apply_hint(folder: Path) -> str:
-    """Say how the definitions get into the registry."""
+    """Return the hint for definitions that are not in the registry."""
     return f"After a change of the definitions: feast --chdir {folder} apply."

@@ -27,7 +27,7 @@ from trainwright.storage import TABLE_SUFFIXES, list_files, open_file, take_list
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One feature view as a service uses it.
+    """One feature view of a service.
 
     Attributes:
         name: Its name, or its alias in the service.
@@ -36,8 +36,8 @@ class View:
         ttl: How old a value may be, relative to the row; zero is any age.
         source: Absolute path or URI of its Parquet files.
         content: Digest of those files.
-        time: Column with the time that a value describes.
-        created: Column with the time from which on it was known; empty if there is none.
+        time: Column with the event time.
+        created: Column with the creation time; empty if there is none.
         renamed: Name of a feature, key or time by its column of the files, where they differ.
         feast: The view as Feast holds it.
     """
@@ -59,7 +59,7 @@ class View:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides the values it gives, as plain JSON data: nothing about places or descriptions."""
+        """The definition as JSON data, without locations and descriptions."""
         return {
             "name": self.name,
             "features": list(self.features.items()),
@@ -73,7 +73,7 @@ class View:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the definition and the content of its files, wherever they lie."""
+        """SHA-256 of the definition and the content of its files."""
         return digest_text(canonical(self.definition))
 
 
@@ -85,13 +85,13 @@ def in_files(source: Any) -> bool:
 
 
 def offline_files(view: View) -> list[str]:
-    """List the files behind a view."""
+    """List the files of a view."""
     return [entry.uri for entry in list_files(view.source, TABLE_SUFFIXES)]
 
 
 @contextmanager
 def offline_file(view: View, uri: str) -> Iterator[BinaryIO]:
-    """Open a file behind a view; what Arrow says about it becomes an error that names both.
+    """Open a file of a view; translate Arrow's errors into one that names both.
 
     Raises:
         InputError: It is gone, incomplete, or not Parquet.
@@ -137,7 +137,7 @@ class Service:
     def digest(self) -> str:
         """SHA-256 over the service, its views and the content of their files.
 
-        Equal wherever the repository lies, whenever it was applied.
+        Independent of the repository's location and when it was applied.
         """
         return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
 
@@ -181,7 +181,7 @@ def _services(store: Any, folder: Path) -> dict[str, Any]:
 
 
 def _store(folder: Path, *, fetched: bool) -> Any:
-    """Open Feast's store, unless its settings are not to be trusted with a training set."""
+    """Open Feast's store, and reject settings that would give a wrong training set."""
     settings = open_settings(folder)
     offline = settings.offline_store.type
     if offline not in {OFFLINE_STORE, ENGINE_STORE}:
@@ -202,7 +202,7 @@ def _store(folder: Path, *, fetched: bool) -> Any:
 
 
 def _view(store: Any, folder: Path, use: Any) -> View:
-    """Read one view of a service as data, with the absolute place of its files."""
+    """Return one view of a service as data, with the absolute location of its files."""
     feast = _joinable(store, folder, use)
     source, kind = feast.batch_source, _SOURCES[store.config.offline_store.type]
     if type(source).__name__ != kind or not in_files(source):
@@ -268,7 +268,7 @@ def _content(name: str, uri: str) -> str:
 
 
 def _require_columns(view: View, *, nanoseconds: bool) -> None:
-    """Check that every file holds what the view promises, alike and in types that the join takes.
+    """Check that every file has the view's columns, in the same, supported types.
 
     Args:
         view: The view.

@@ -14,7 +14,7 @@ from trainwright.experiment import Data
 from trainwright.ingest.reports import ColumnFigures, ShardReport, Span
 from trainwright.ingest.roles import TIME
 from trainwright.ingest.splits import written
-from trainwright.sources import Part
+from trainwright.sources import SourcePart
 from trainwright.storage import Access
 from trainwright.tables import ROW_GROUP, open_parquet, plain, stream_batches
 
@@ -60,7 +60,7 @@ def require_referable(listing: Listing, schema: pa.Schema, data: Data) -> None:
 
 
 def read_referenced(
-    entry: SourceFile, part: Part, schema: pa.Schema, columns: Sequence[str], access: Access
+    entry: SourceFile, part: SourcePart, schema: pa.Schema, columns: Sequence[str], access: Access
 ) -> Iterator[tuple[str, int, pa.Table]]:
     """Read some columns of a part, from where it lies.
 
@@ -84,7 +84,7 @@ def read_referenced(
             start += table.num_rows
 
 
-def footer_figures(entry: SourceFile, part: Part, access: Access) -> dict[str, ColumnFigures]:
+def footer_figures(entry: SourceFile, part: SourcePart, access: Access) -> dict[str, ColumnFigures]:
     """Return the missing values of every column that the file's footer counts them of."""
     with _opened(entry, access) as file:
         metadata, names = file.metadata, file.schema_arrow.names

@@ -35,7 +35,7 @@ from trainwright.ingest.reports import (
 )
 from trainwright.ingest.roles import prepare_label, prepare_time, require_names
 from trainwright.ingest.splits import division
-from trainwright.sources import Part, Sources
+from trainwright.sources import SourcePart, Sources
 from trainwright.storage import Access, AlreadyExists, ObjectChanged
 from trainwright.tables import FileWriter, fingerprints
 
@@ -178,7 +178,7 @@ class SourceShard:
     """Consecutive parts of a source, made by one worker at a time."""
 
     index: int
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class ShardPlan:
         return {} if self.data.sql else {entry.uri: entry for entry in self.listing.files}
 
 
-def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> list[SourceShard]:
+def cut(parts: Sequence[SourcePart], sizes: Mapping[str, int], shard_rows: int) -> list[SourceShard]:
     """Put consecutive parts together into shards of about ``shard_rows`` rows.
 
     Args:
@@ -209,7 +209,7 @@ def cut(parts: Sequence[Part], sizes: Mapping[str, int], shard_rows: int) -> lis
         sizes: Bytes by file, for parts whose rows only reading tells.
         shard_rows: Rows a shard is to have; one part alone may have more.
     """
-    shards: list[list[Part]] = []
+    shards: list[list[SourcePart]] = []
     held = 0
     for part in parts:
         rows = part.rows if part.rows is not None else sizes.get(part.uri, 0) // _BYTES_A_ROW
@@ -263,7 +263,7 @@ def _made(plan: ShardPlan, shard: SourceShard, outbox: Outbox) -> ShardReport:
     return report if copying else replace(report, columns=_with_footers(plan, shard, report.columns))
 
 
-def _rows(plan: ShardPlan, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+def _rows(plan: ShardPlan, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
     if plan.data.mode == "copy":
         return plan.sources.batches(part)
     entry, columns = plan.entries[part.uri], columns_read(plan.data)

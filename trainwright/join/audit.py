@@ -18,7 +18,7 @@ from trainwright.join.reference import ReferenceValues
 
 
 def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapping[str, float]:
-    """Measure how well each column alone orders the labels: its AUC, whichever way round.
+    """Compute how well each column alone orders the labels: its AUC, in either direction.
 
     A null counts as the lowest value. Categories are scored by the label's mean on every other row, and
     judged on the rest. Columns of other types, and labels of one kind only, give no score.
@@ -60,7 +60,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return numbers for ordering; integers beyond 2^53 may come to stand beside their neighbours."""
+    """Return numbers for ordering; integers beyond 2^53 may equal their neighbours."""
     numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
     return numbers
 
@@ -97,13 +97,13 @@ class ViewAudit:
         view: The view.
         rows: Rows joined.
         matched: Rows that got a value row.
-        expired: Rows whose newest known value was older than the view's TTL; of those joined again, where an
-            engine joined.
+        expired: Rows whose newest known value was older than the view's TTL; on an engine, of those joined
+            again.
         held_back: Rows for which a newer value existed, but was created after the row's time; likewise.
-        leaks: Rows that got a value of another key, of a later time, created later, or past its TTL.
-        differ: Of the rows that were joined again, those to which that gave another value.
-        checked: Rows that were joined again, by Feast, or where Feast's engine joined, by our own search.
-        unusable: Rows of the view's files that no row can get: without a key, or without their creation.
+        leaks: Rows with a value of another key, of a later time, created later, or past its TTL.
+        differ: Rows with another value in the reference join.
+        checked: Rows of the reference join.
+        unusable: Rows of the view's files without a key or a creation time.
         example: The first wrong row, as text; empty if there is none.
         missing: Rows without a value (null or NaN), by feature.
         oldest_us: Largest age of a joined value, in microseconds.
@@ -133,15 +133,15 @@ class ViewAudit:
         joined: pa.Table,
         every: int,
     ) -> None:
-        """Look at what a chunk of rows got.
+        """Verify the values of a chunk of rows.
 
         Args:
-            source: The view's rows.
-            found: Which of them was taken for each row; shape (rows,).
-            rows: The rows that were joined to.
+            source: The view's history.
+            found: The row of the history for each row; shape (rows,).
+            rows: The entity rows.
             at: Their times in microseconds.
-            joined: What they got.
-            every: One age in so many is kept for the median.
+            joined: Their values.
+            every: One age in so many is sampled for the median.
         """
         matched = found.position != NOTHING
         wrong = np.flatnonzero(source.wrong(found, rows, at))
@@ -160,15 +160,9 @@ class ViewAudit:
             self.missing[name] = self.missing.get(name, 0) + _missing(joined[name])
 
     def compare(self, again: ReferenceValues, rows: pa.Table, joined: pa.Table) -> None:
-        """Compare some of the rows with what the other way of joining them gave.
-
-        Args:
-            again: What that was.
-            rows: Some of the rows that were joined to.
-            joined: What they got.
-        """
+        """Compare the values of some entity rows with those of the reference join."""
         answer = again.values
-        if again.found is not None:  # the engine does not say this of all rows
+        if again.found is not None:  # the engine does not report this for all rows
             self.expired = round(float(again.found.expired.mean()) * self.rows)
             self.held_back = round(float(again.found.held_back.mean()) * self.rows)
         differ = np.flatnonzero(differing_rows(answer, joined))
@@ -181,7 +175,7 @@ class ViewAudit:
 
     @property
     def wrong(self) -> int:
-        """Values that must not be where they are."""
+        """Wrong values."""
         return self.leaks + self.differ
 
     def figures(self) -> "ViewFigures":
@@ -206,7 +200,7 @@ class ViewAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewFigures:
-    """What the audit says of one view.
+    """Figures of one view.
 
     Attributes:
         view: Its name.
@@ -214,14 +208,13 @@ class ViewFigures:
         expired_share: Share of rows whose newest known value was older than the TTL.
         held_back_share: Share of rows for which a newer value was created only after the row's time.
         held_back_rows: Their number.
-        created_known: Whether the view says since when its values are known; if not, the two are no proof.
+        created_known: Whether the view has creation times; if not, the two prove nothing.
         leaks: Rows with a value of another key, of a later time, created later, or past its TTL.
         checked_by_feast: Rows that Feast joined again.
-        differing_from_feast: Those of them to which it gave another value.
+        differing_from_feast: Those of them with another value.
         median_age_s: Median age of the joined values, in seconds, of a sample where there are many.
         max_age_s: Largest age of a joined value, in seconds.
-        unusable_rows: Rows of the view's files that no row can get: without a key, or without the time of
-            their creation. Not known where an engine joins.
+        unusable_rows: Rows of the view's files without a key or a creation time; 0 on an engine.
     """
 
     view: str
@@ -240,13 +233,13 @@ class ViewFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFigures:
-    """What the audit says of one column that a model may read.
+    """Figures of one column that a model may read.
 
     Attributes:
         column: Its name.
         view: The view it comes from; empty for a request column.
-        missing_share: Share of rows without a value: null, or NaN. 0 for a request column: not looked at.
-        auc: How well it alone orders the labels, whichever way round, in [0.5, 1]; 0 where it has no score.
+        missing_share: Share of rows without a value: null, or NaN; 0 for a request column.
+        auc: AUC of the column alone, in either direction, in [0.5, 1]; 0 without a score.
     """
 
     column: str
@@ -257,17 +250,17 @@ class ColumnFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Document):
-    """What the audit found; written before anything is refused.
+    """The audit's result; written before anything is rejected.
 
     Attributes:
         rows: Rows joined.
         views: One a view.
         columns: One a feature and request column.
-        scored_on: The split that the scores were taken on; empty if the rows have no label.
-        scored_rows: Rows of each class that they were taken on: of label 0, and of label 1.
+        scored_on: The scored split; empty if the rows have no label.
+        scored_rows: Scored rows of label 0, and of label 1.
         service: Digest of the feature service.
         view_digests: Digest of every view.
-        refusals: Why the training set is refused, one a limit that does not hold; empty if it is not.
+        refusals: Limits that do not hold.
     """
 
     FILE: ClassVar[str] = "audit.json"
@@ -282,7 +275,7 @@ class Audit(Document):
 
     @property
     def leaks(self) -> int:
-        """Joined values that must not be where they are, over all views."""
+        """Wrong values of all views."""
         return sum(view.leaks + view.differing_from_feast for view in self.views)
 
     @property
@@ -292,7 +285,7 @@ class Audit(Document):
 
     @property
     def unproven(self) -> list[str]:
-        """Views whose rows do not say since when they are known."""
+        """Views without creation times."""
         return [view.view for view in self.views if not view.created_known]
 
     def figures(self) -> dict[str, float]:
@@ -312,13 +305,7 @@ class Audit(Document):
 def column_figures(
     views: Mapping[str, ViewAudit], request: tuple[str, ...], scores: Mapping[str, float]
 ) -> tuple[ColumnFigures, ...]:
-    """Put together what is known of every column.
-
-    Args:
-        views: What was found, by the views' names.
-        request: Columns of the rows themselves.
-        scores: AUC by column.
-    """
+    """Return the figures of every request column and feature."""
     own = [
         ColumnFigures(column=name, view="", missing_share=0.0, auc=scores.get(name, 0.0)) for name in request
     ]
@@ -340,16 +327,16 @@ def _missing(column: pa.ChunkedArray) -> int:
 
 
 def _shown(rows: pa.Table, joined: pa.Table, place: int) -> str:
-    """Show a row and what it got; the first column of the rows is their key."""
+    """Format a row and its values; the first column of the rows is their key."""
     return f"{rows.column(0)[place]} has {joined.slice(place, 1).to_pylist()[0]}"
 
 
 MIN_CLASS_ROWS = 30
-"""With fewer rows of a class, chance alone can order the labels: such a score refuses nothing."""
+"""With fewer rows of a class, a high score can be chance: it is ignored."""
 
 
 def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:
-    """Name every limit that does not hold, with the figure and the limit."""
+    """Yield a line for every limit that does not hold, with the figure and the limit."""
     for view in audit.views:
         name = view.view
         most, oldest = limits.max_expired.get(name), limits.max_age_s.get(name)
@@ -367,7 +354,7 @@ def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:
 
 
 def suspicious(audit: Audit, limits: JoinLimits) -> dict[str, float]:
-    """Return the AUC of the columns that alone predict the label too well, where enough rows were scored."""
+    """Return the AUC of the columns that alone predict the label too well, if enough rows were scored."""
     if min(audit.scored_rows, default=0) < MIN_CLASS_ROWS:
         return {}
     most = limits.max_single_feature_auc

@@ -25,7 +25,7 @@ from trainwright.join.audit import (
 )
 from trainwright.join.engine import EngineHistory
 from trainwright.join.history import FileHistory, Ints, microseconds
-from trainwright.join.quarantine import Quarantine
+from trainwright.join.quarantine import QuarantinedKeys
 from trainwright.join.reference import joined_again
 
 
@@ -35,12 +35,12 @@ class ColumnPlan:
 
     Attributes:
         key: Column that identifies a row.
-        time: Column with the time at which its features are wanted.
+        time: Column with the time of the lookup.
         label: Column to predict; empty if the rows have none.
         carried: Columns of the rows that go into the training set, in order.
         joined: Columns that the features add, in order.
-        read: Columns of the rows that are needed at all.
-        left: Columns of the rows that do not go on, those that only serve as keys among them.
+        read: Columns of the rows that are read.
+        left: Columns of the rows that are dropped, also those that are only keys.
     """
 
     key: str
@@ -53,10 +53,10 @@ class ColumnPlan:
 
 
 def plan_columns(snapshot: Snapshot, service: Service, features: Features) -> ColumnPlan:
-    """Decide which columns are read, carried on and joined.
+    """Decide which columns are read, carried and joined.
 
     Raises:
-        InputError: A column is missing, would leak or would be there twice; all such columns are named.
+        InputError: A column is missing, would leak or be a duplicate; all such columns are named.
     """
     if problems := list(_problems(snapshot, service, features)):
         lines = "\n".join(f"  {line}" for line in problems)
@@ -116,7 +116,7 @@ def _unknown_views(what: str, names: Iterable[str], known: list[str]) -> Iterato
 
 
 def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:
-    """Features that must not be, or that would take the place of another column."""
+    """Yield features with forbidden names, or that would replace another column."""
     roles = {name: role for role, name in snapshot.roles.items()}
     seen: dict[str, str] = {}
     for view in service.views:
@@ -134,48 +134,48 @@ def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iter
 
 
 CHUNK_ROWS = 250_000
-"""Rows joined at once: what bounds the memory, beside the views themselves."""
+"""Rows joined at once: bounds the memory, beside the views themselves."""
 
 ENGINE_ROWS = 2_000_000
-"""Likewise, where an engine joins: it goes through the whole history each time."""
+"""Likewise on an engine, which scans the whole history each time."""
 
 MEDIAN_ROWS = 200_000
-"""Rows whose ages are kept for the median, at most."""
+"""Sampled ages for the median, at most."""
 
 SCORED_ROWS = 200_000
-"""Rows that the single-column scores look at, at most."""
+"""Rows of the single-column scores, at most."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 HistoryOf: TypeAlias = Callable[[View, Service], FileHistory | EngineHistory]
-"""Opens the rows behind a view."""
+"""Opens the history of a view."""
 
 
 def open_history(view: View, service: Service) -> FileHistory | EngineHistory:
-    """Open the rows behind a view: where its engine joins them, or from their files."""
+    """Open the history of a view: on the service's engine, or from its files."""
     return EngineHistory(view, service) if service.on_engine else FileHistory(view)
 
 
 class Join:
-    """One join under way: what it reads, what it adds, and what its audit has found so far.
+    """One join, with its columns and the audit so far.
 
     Attributes:
         plan: Its columns.
-        service: The features.
-        features: What was asked for.
-        left_out: The rows that are not joined to.
-        views: What was found about each view so far, by name.
+        service: The feature service.
+        features: Section ``features`` of the experiment.
+        left_out: The quarantine.
+        views: Audit of each view, by name.
 
     Args:
         snapshot: Manifest of the rows.
-        service: The features.
-        features: What was asked for.
-        left_out: The rows that are not joined to.
-        chunk_rows: Rows joined at once; when None, as many as suit who joins them.
-        open_history: Opens the rows behind a view.
+        service: The feature service.
+        features: Section ``features`` of the experiment.
+        left_out: The quarantine.
+        chunk_rows: Rows joined at once; None for the default.
+        open_history: Opens the history of a view.
 
     Raises:
-        InputError: A column is missing, would leak or is there twice; or a view's files are ambiguous.
+        InputError: A column is missing, would leak or is a duplicate; or a view's files are ambiguous.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Join:
         snapshot: Snapshot,
         service: Service,
         features: Features,
-        left_out: Quarantine,
+        left_out: QuarantinedKeys,
         *,
         chunk_rows: int | None = None,
         open_history: HistoryOf = open_history,
@@ -200,10 +200,10 @@ class Join:
         self._given = _Sample(snapshot.rows, features.checked_rows)
 
     def require_keys(self, entities: Path) -> None:
-        """Check that every row can be told from every other.
+        """Check that the key is unique.
 
         Raises:
-            InputError: There is no row; or a key is null or stands twice.
+            InputError: There is no row; or a key is null or a duplicate.
         """
         if not self._snapshot.rows:
             raise InputError(
@@ -224,7 +224,7 @@ class Join:
             )
 
     def rows(self, entities: Path) -> Iterator[tuple[str, pa.Table]]:
-        """Give the rows of each split, in order, with their features."""
+        """Yield the rows of each split, in order, with their features."""
         waiting: list[tuple[str, pa.Table]] = []
         count = 0
         for split, whole in _pieces(entities, self._snapshot, self.plan.read, self._chunk):
@@ -237,7 +237,7 @@ class Join:
         yield from self._joined(waiting)
 
     def audit(self) -> Audit:
-        """Return what was found over all rows that were given, after Feast has joined some of them again.
+        """Return the audit of all yielded rows, after the reference join of a sample.
 
         Raises:
             InputError: Feast cannot join a view.
@@ -333,11 +333,11 @@ class _Sample:
 
     @property
     def rows(self) -> pa.Table | None:
-        """What was kept; None if nothing passed by."""
+        """The sample; None without rows."""
         return pa.concat_tables(self._kept) if self._kept else None
 
     def add(self, rows: pa.Table) -> None:
-        """Let rows pass by."""
+        """Add rows; some are sampled."""
         places = np.arange(-self._seen % self._every, rows.num_rows, self._every)
         self._seen += rows.num_rows
         self._kept.append(rows.take(pa.array(places)))
@@ -351,7 +351,7 @@ def _beside(parts: list[pa.Table]) -> pa.Table:
 def _pieces(
     folder: Path, snapshot: Snapshot, columns: tuple[str, ...], most: int
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Give the rows in pieces that each belong to one split; a split without rows gives one empty piece."""
+    """Yield the rows in pieces of one split each; a split without rows yields one empty piece."""
     for split, rows in snapshot.splits.items():
         if not rows:
             yield split, tables.read_split(folder, snapshot, split, columns)

@@ -40,7 +40,7 @@ class AsOfResult:
     held_back: NDArray[np.bool_]
 
 
-class History:
+class PointInTimeIndex:
     """Rows ordered for point-in-time lookups by key.
 
     Args:
@@ -167,7 +167,7 @@ _DENSE = 2**24
 """Whole numbers that span less than this are their own codes: no table has to be looked up."""
 
 
-class Codes:
+class KeyCodes:
     """Numbers, at least 0 and below 2**31, for the combinations of key values that a history has.
 
     Args:
@@ -268,8 +268,8 @@ class FileHistory:
         self.values = self.table.select(list(view.features))
         self.event = microseconds(self.table[view.time])
         self.created = microseconds(self.table[view.created]) if view.created else self.event
-        self._codes = Codes([self.table[name] for name in view.keys])
-        self._history = History(self._codes.own, self.event, self.created)
+        self._codes = KeyCodes([self.table[name] for name in view.keys])
+        self._history = PointInTimeIndex(self._codes.own, self.event, self.created)
         self._reject_ties()
 
     @property

@@ -20,14 +20,14 @@ from trainwright.featurestore import (
 )
 from trainwright.join.audit import Audit, suspicious
 from trainwright.join.chunks import ColumnPlan, HistoryOf, Join, open_history
-from trainwright.join.quarantine import Quarantine, read_quarantine
+from trainwright.join.quarantine import QuarantinedKeys, read_quarantine
 from trainwright.report.markdown import escape, table
 from trainwright.storage import redacted
 from trainwright.tracking import Stopwatch
 
 
 def require_covered(service: Service, features: Features, checkout: Checkout, files: Iterable[str]) -> None:
-    """Refuse a source that does not hold what the joined values come from.
+    """Reject a ``features.source`` that lacks files of the joined values: the cached join depends on it.
 
     That is the offline files of every view and, where any of these lies in the repository's folder or the
     repository was fetched, the settings and the definitions there, or the registry that they were applied to.
@@ -35,12 +35,12 @@ def require_covered(service: Service, features: Features, checkout: Checkout, fi
 
     Args:
         service: The features.
-        features: What was asked for.
+        features: Section ``features`` of the experiment.
         checkout: The repository.
-        files: URIs of the files that ``features.source`` holds.
+        files: URIs of the files of ``features.source``.
 
     Raises:
-        InputError: Anything is not covered, so that its change would be answered from the cache.
+        InputError: A file is missing, so that its change would not change the cache key.
     """
     covered = {checkout.origin(uri) for uri in files}
     offline = [checkout.origin(uri) for view in service.views for uri in offline_files(view)]
@@ -86,7 +86,7 @@ def _registry(service: Service, checkout: Checkout) -> str:
     return checkout.origin(os.path.normpath(checkout.folder / settings.path))
 
 
-def headline(training_set: Snapshot, plan: ColumnPlan, audit: Audit, left_out: Quarantine) -> str:
+def headline(training_set: Snapshot, plan: ColumnPlan, audit: Audit, left_out: QuarantinedKeys) -> str:
     """Say how much was joined and what the audit found: ``336,776 rows, 24 features, 0 leaks``."""
     facts = [f"{training_set.rows:,} rows", f"{len(plan.joined)} features", f"{audit.leaks} leaks"]
     if left_out.rows:
@@ -97,9 +97,9 @@ def headline(training_set: Snapshot, plan: ColumnPlan, audit: Audit, left_out: Q
 
 
 def summary_of(
-    service: Service, plan: ColumnPlan, audit: Audit, limits: JoinLimits, left_out: Quarantine
+    service: Service, plan: ColumnPlan, audit: Audit, limits: JoinLimits, left_out: QuarantinedKeys
 ) -> str:
-    """Write the summary: what was joined, the audit of every view and column, what was left."""
+    """Return the Markdown summary: the join, and the audit of every view and column."""
     verdict = "No leak was found." if not audit.leaks else f"**{audit.leaks:,} values leak: refused.**"
     parts = [
         f"## Join: {escape(service.name)}\n",
@@ -121,12 +121,12 @@ def summary_of(
 def _checks(service: Service, audit: Audit) -> str:
     if service.on_engine:
         return (
-            f"Feast's {service.store} store joined them. Every joined value was held against the time, "
+            f"Feast's {service.store} store joined them. Every joined value was checked against the time, "
             f"creation and TTL of its row; {audit.checked:,} rows were joined again from the files and "
-            "compared. What was past its TTL, or created later, is told of these."
+            "compared. The shares past the TTL, or created later, are theirs."
         )
     return (
-        "Every joined value was held against the time, creation, TTL and key of its row; "
+        "Every joined value was checked against the time, creation, TTL and key of its row; "
         f"{audit.checked:,} rows were joined again by Feast itself and compared."
     )
 
@@ -138,7 +138,7 @@ def _refused(audit: Audit) -> str:
     return f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}"
 
 
-def _quarantined(left_out: Quarantine) -> str:
+def _quarantined(left_out: QuarantinedKeys) -> str:
     if not left_out.rows:
         return ""
     rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
@@ -171,8 +171,8 @@ def _unproven(audit: Audit) -> str:
     if not audit.unproven:
         return ""
     return (
-        f"Not proven for {_names(audit.unproven)}: these views do not say since when their values are known, "
-        "so what was filled in later cannot be told.\n"
+        f"Not proven for {_names(audit.unproven)}: these views have no creation times, "
+        "so values that were filled in later cannot be detected.\n"
     )
 
 
@@ -180,11 +180,11 @@ def _unusable(audit: Audit) -> str:
     found = [f"{view.unusable_rows:,} of {escape(view.view)}" for view in audit.views if view.unusable_rows]
     if not found:
         return ""
-    return f"Rows of the files without a key or a creation time, which no row can get: {', '.join(found)}.\n"
+    return f"Rows of the files without a key or a creation time, which no row gets: {', '.join(found)}.\n"
 
 
 def _columns(audit: Audit, limits: JoinLimits) -> str:
-    """List every column: what of it is missing, and what it alone tells of the label."""
+    """Return the table of columns: share of missing values, and AUC of the column alone."""
     flagged = suspicious(audit, limits)
     rows = [
         [
@@ -198,8 +198,8 @@ def _columns(audit: Audit, limits: JoinLimits) -> str:
     ]
     if any(column.auc for column in audit.columns):
         intro = (
-            f"AUC says what one column alone tells of the label on {escape(audit.scored_on)}; above "
-            f"{limits.max_single_feature_auc:g} it usually knows the answer.\n\n"
+            f"AUC measures how well one column alone orders the labels of {escape(audit.scored_on)}; above "
+            f"{limits.max_single_feature_auc:g} it usually leaks the label.\n\n"
         )
     else:
         intro = "No column was scored against the label.\n\n"
@@ -220,29 +220,29 @@ def make_training_set(
 ) -> Snapshot:
     """Join a feature service to every row of a snapshot, and prove that nothing leaked.
 
-    Order, count and splits of the rows are kept, but for those in quarantine, which are left out. The
-    training set has their key, time, label and request columns, and the features; no other column goes on.
+    Order, count and splits of the rows stay the same, except for quarantined rows, which are left out. The
+    training set has their key, time, label and request columns, and the features.
 
     Args:
-        entities: The snapshot with the rows; its time column says when each prediction is made.
-        data_version: Digest that the snapshot must have.
-        features: Which features are joined.
-        features_version: Content digest that ``features.source`` must have.
-        folder: Where the training set is written.
-        summary: Where the Markdown summary is written, whatever the audit says.
-        quarantine: Snapshot of the rows that are left out; None if there is none.
-        quarantine_version: Digest that it must have.
-        open_history: Opens the rows behind a view.
+        entities: The snapshot with the rows; its time column is the time of each prediction.
+        data_version: Expected digest of the snapshot.
+        features: Section ``features`` of the experiment.
+        features_version: Expected content digest of ``features.source``.
+        folder: Folder for the training set.
+        summary: Path of the Markdown summary, which is always written.
+        quarantine: Snapshot of the quarantined rows; None if there is none.
+        quarantine_version: Its expected digest.
+        open_history: Opens the history of a view.
 
     Returns:
         The manifest of the training set.
 
     Raises:
         InputError: A column, the service or a file is missing or cannot be joined; a row has no key or time
-            of its own or is newer than the cutoff; an input is not the one that was asked for; or a change
-            of the features would go unseen.
-        DataRefused: A joined value is not the one that was known at its row's time, or a limit on the
-            features does not hold. The summary and the audit are written before.
+            of its own or is newer than the cutoff; an input has another digest; or ``features.source``
+            lacks files.
+        DataRefused: A joined value leaks, or a limit does not hold. The summary and the audit are written
+            before.
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(entities, data_version)
@@ -275,7 +275,7 @@ def make_training_set(
 
 @contextmanager
 def _opened(features: Features, version: str) -> Iterator[Service]:
-    """Open the features, if they are the ones that were looked at, and such as may be joined."""
+    """Open the feature service in the version that ``resolve`` found."""
     listing = require_version(features.source, version)
     with checked_out(features.repository, listing) as checkout:
         service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
@@ -285,7 +285,7 @@ def _opened(features: Features, version: str) -> Iterator[Service]:
 
 
 def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
-    """Write the rows, the audit and the summary, and only then refuse what is not right."""
+    """Write the rows, the audit and the summary, then reject leaks and limits that do not hold."""
     for split, rows in join.rows(entities):
         writer.append(split, rows)
     join.left_out.require_met()
@@ -293,18 +293,18 @@ def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Pa
     audit.write(folder / Audit.FILE)
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(summary_of(join.service, join.plan, audit, join.features.limits, join.left_out))
-    _refuse_leaks(join)
-    _refuse_limits(audit, folder)
+    _reject_leaks(join)
+    _reject_limits(audit, folder)
     return audit
 
 
-def _named(left_out: Quarantine) -> dict[str, str]:
+def _named(left_out: QuarantinedKeys) -> dict[str, str]:
     """Name the quarantine, if any row is in it."""
     return {"quarantine": left_out.version} if left_out.rows else {}
 
 
 def _require_created(service: Service, features: Features) -> None:
-    """Refuse views that cannot show when a value was known, unless a reason is given."""
+    """Reject views without creation times, unless a reason is configured."""
     without = [view.name for view in service.views if not view.created]
     if without and not features.allow_backfill_leak:
         raise InputError(
@@ -315,8 +315,8 @@ def _require_created(service: Service, features: Features) -> None:
         )
 
 
-def _refuse_leaks(join: Join) -> None:
-    """Refuse values that are not those that were known."""
+def _reject_leaks(join: Join) -> None:
+    """Reject leaking values."""
     wrong = {name: view for name, view in join.views.items() if view.wrong}
     if wrong:
         lines = [f"  {name}: {view.wrong:,} rows, such as {view.example}" for name, view in wrong.items()]
@@ -327,8 +327,8 @@ def _refuse_leaks(join: Join) -> None:
         )
 
 
-def _refuse_limits(audit: Audit, folder: Path) -> None:
-    """Refuse features that do not reach what was asked of them."""
+def _reject_limits(audit: Audit, folder: Path) -> None:
+    """Reject features beyond their limits."""
     if audit.refusals:
         raise DataRefused(
             f"the audit refuses the training set: {len(audit.refusals)} limits do not hold\n"

@@ -11,7 +11,7 @@ from trainwright.artifacts import RUN_AGAIN, Snapshot
 from trainwright.errors import InputError
 
 
-class Quarantine:
+class QuarantinedKeys:
     """The keys of quarantined rows, and how many rows of the entities have one of them.
 
     Args:
@@ -60,7 +60,7 @@ class Quarantine:
             )
 
 
-def read_quarantine(folder: Path | None, version: str, data_version: str, key: str) -> Quarantine:
+def read_quarantine(folder: Path | None, version: str, data_version: str, key: str) -> QuarantinedKeys:
     """Read the keys of the quarantined rows.
 
     Args:
@@ -73,7 +73,7 @@ def read_quarantine(folder: Path | None, version: str, data_version: str, key: s
         InputError: The quarantine is gone or changed, or belongs to other rows.
     """
     if folder is None:
-        return Quarantine(pa.chunked_array([], pa.string()), "")
+        return QuarantinedKeys(pa.chunked_array([], pa.string()), "")
     snapshot = Snapshot.open(folder, version)
     if snapshot.parents.get("snapshot") != data_version:
         named = snapshot.parents.get("snapshot", "")[:12] or "(not named)"
@@ -83,7 +83,7 @@ def read_quarantine(folder: Path | None, version: str, data_version: str, key: s
             hint=RUN_AGAIN,
         )
     batches = list(_keys(folder, snapshot, key))
-    return Quarantine(pa.chunked_array(batches or [pa.array([], pa.string())]), version)
+    return QuarantinedKeys(pa.chunked_array(batches or [pa.array([], pa.string())]), version)
 
 
 def _keys(folder: Path, snapshot: Snapshot, key: str) -> Iterator[pa.Array]:

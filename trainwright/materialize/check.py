@@ -15,7 +15,7 @@ from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize.encoding import NULL_TIME, feast_values, microseconds
 from trainwright.materialize.latest import open_parquet, time_span
-from trainwright.materialize.watermark import Window, format_time
+from trainwright.materialize.watermark import TimeWindow, format_time
 
 READ_KEYS = 200
 """Keys read from the store at a time."""
@@ -46,7 +46,7 @@ class CheckResult:
     example: str
 
 
-def check(online: Online, view: OnlineView, rows: pa.Table, window: Window) -> CheckResult:
+def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) -> CheckResult:
     """Compare the newest rows of some keys with what ``get_online_features`` returns for them.
 
     The expected values come from Feast's own converter: another path than the one that wrote them.
@@ -162,7 +162,7 @@ class EarlierRows:
 
 
 def look_up_earlier(
-    online: Online, view: OnlineView, files: Sequence[SourceFile], window: Window, since: datetime | None
+    online: Online, view: OnlineView, files: Sequence[SourceFile], window: TimeWindow, since: datetime | None
 ) -> EarlierRows:
     """Look up some keys of rows from before the window of an increment.
 

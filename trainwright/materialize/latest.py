@@ -17,7 +17,7 @@ from trainwright.artifacts import SourceFile
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.featurestore import OnlineView
 from trainwright.materialize.encoding import microseconds
-from trainwright.materialize.watermark import Window
+from trainwright.materialize.watermark import TimeWindow
 from trainwright.storage import open_file
 
 READ_ROWS = 65_536
@@ -90,7 +90,7 @@ class LatestRows:
 
 @contextmanager
 def latest_rows(
-    view: OnlineView, files: Sequence[SourceFile], window: Window, known_since: datetime | None = None
+    view: OnlineView, files: Sequence[SourceFile], window: TimeWindow, known_since: datetime | None = None
 ) -> Iterator[LatestRows]:
     """Find the newest row of each key: the last by event time, then by creation time.
 
@@ -167,7 +167,7 @@ def _ambiguous(database: Any, view: OnlineView, names: str, count: int) -> Input
 def _reader(
     view: OnlineView,
     files: Sequence[SourceFile],
-    window: Window,
+    window: TimeWindow,
     known_since: datetime | None,
     statistics: ReadStatistics,
 ) -> pa.RecordBatchReader:
@@ -196,7 +196,7 @@ def _reader(
 def _pieces(
     view: OnlineView,
     entry: SourceFile,
-    window: Window,
+    window: TimeWindow,
     known_since: datetime | None,
     statistics: ReadStatistics,
 ) -> Iterator[pa.RecordBatch]:
@@ -218,7 +218,7 @@ def _within(
     piece: pa.RecordBatch,
     view: OnlineView,
     entry: SourceFile,
-    window: Window,
+    window: TimeWindow,
     known_since: datetime | None,
     statistics: ReadStatistics,
 ) -> pa.RecordBatch:
@@ -245,7 +245,7 @@ def _within(
     return rows
 
 
-def _may_hold(group: Any, view: OnlineView, window: Window, known_since: datetime | None) -> bool:
+def _may_hold(group: Any, view: OnlineView, window: TimeWindow, known_since: datetime | None) -> bool:
     """Tell from a row group's statistics whether it can have rows of the window, or late ones."""
     times = time_span(group, view.columns[view.time])
     if times is None:

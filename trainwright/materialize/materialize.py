@@ -24,9 +24,9 @@ from trainwright.materialize.check import CheckResult, EarlierRows, check, look_
 from trainwright.materialize.encoding import encode_rows, is_fast
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
+    TimeWindow,
     Watermark,
     WatermarkHistory,
-    Window,
     backfill_window,
     format_time,
     incremental_window,
@@ -202,7 +202,7 @@ def _run_view(
     )
 
 
-def _window(section: Materialize, date: str, now: datetime, before: Watermark | None) -> Window:
+def _window(section: Materialize, date: str, now: datetime, before: Watermark | None) -> TimeWindow:
     end = _window_end(section, date, now)
     if section.start is not None:
         return backfill_window(section.start, end)
@@ -240,8 +240,8 @@ class _Task:
     lease: Lease
     now: datetime
     before: Watermark | None
-    requested: Window
-    window: Window
+    requested: TimeWindow
+    window: TimeWindow
     earlier: EarlierRows = field(default_factory=EarlierRows)
 
     def attempt(self) -> _Written:

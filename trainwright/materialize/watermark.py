@@ -27,7 +27,7 @@ _END_HINT = "The end is the earliest of materialize.end, the run's date, and now
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeWindow:
     """Event times from ``start`` up to, and without, ``end``; both whole seconds in UTC.
 
     Whole seconds, because some of Feast's stores keep no more: so all rows of one second are read together,
@@ -53,7 +53,7 @@ class Window:
         """The end in microseconds since 1970."""
         return (self.end - _EPOCH) // _US
 
-    def extended_to(self, end: datetime) -> "Window":
+    def extended_to(self, end: datetime) -> "TimeWindow":
         """Return the window with a later end; itself if the end is not later."""
         return replace(self, end=max(self.end, whole_second(end)))
 
@@ -76,7 +76,7 @@ def window_end(
     return whole_second(min([*(time for time in (configured, scheduled) if time is not None), now - lag]))
 
 
-def backfill_window(start: datetime, end: datetime) -> Window:
+def backfill_window(start: datetime, end: datetime) -> TimeWindow:
     """Return the window of a backfill.
 
     Raises:
@@ -89,12 +89,12 @@ def backfill_window(start: datetime, end: datetime) -> Window:
             where="materialize.start",
             hint=_END_HINT,
         )
-    return Window(start, end, backfill=True)
+    return TimeWindow(start, end, backfill=True)
 
 
 def incremental_window(
     reached: datetime | None, first: datetime | None, end: datetime, overlap: timedelta
-) -> Window:
+) -> TimeWindow:
     """Return the window that starts where the last one ended, less the overlap for late rows.
 
     Args:
@@ -116,7 +116,7 @@ def incremental_window(
             where="materialize.since",
             hint=_END_HINT,
         )
-    return Window(start, end)
+    return TimeWindow(start, end)
 
 
 def parse_run_date(text: str) -> datetime | None:
@@ -273,7 +273,7 @@ class WatermarkHistory:
         return join(self._folder, f"watermark.{number:08d}.json")
 
 
-def reached_after(before: Watermark | None, window: Window) -> str:
+def reached_after(before: Watermark | None, window: TimeWindow) -> str:
     """Return the time up to which everything is materialized after a window; empty if unknown.
 
     A window that starts where nothing was left out advances it; one that starts later leaves a gap and does

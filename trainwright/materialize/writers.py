@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize.encoding import KEY_VERSION, EncodedRows, encode_values
-from trainwright.materialize.watermark import Window
+from trainwright.materialize.watermark import TimeWindow
 
 RequireLease = Callable[[], None]
 """Raises unless this run still holds its lease; every writer calls it right before it writes."""
@@ -30,7 +30,7 @@ _INSTANT = timedelta(microseconds=1)
 _NO_TABLE = re.compile(r"no such table|relation .* does not exist|UndefinedTable", re.IGNORECASE)
 
 
-class Writer(Protocol):
+class OnlineWriter(Protocol):
     """Writer of one view's rows into an online store."""
 
     name: str
@@ -44,7 +44,7 @@ class Writer(Protocol):
         ...
 
 
-def writer_for(online: Online, view: OnlineView, require_lease: RequireLease) -> Writer:
+def writer_for(online: Online, view: OnlineView, require_lease: RequireLease) -> OnlineWriter:
     """Return the writer for the repository's online store.
 
     Raises:
@@ -172,7 +172,7 @@ def _never_applied(online: Online, said: str) -> InputError:
     )
 
 
-def run_engine(online: Online, view: OnlineView, window: Window) -> None:
+def run_engine(online: Online, view: OnlineView, window: TimeWindow) -> None:
     """Let one of Feast's engines materialize a window, and wait for it; for data past one machine.
 
     Only the engine is called, not ``FeatureStore.materialize``: that writes its own watermark and state into

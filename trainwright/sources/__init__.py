@@ -5,7 +5,7 @@ small and can be sent to other processes; each yields its rows in batches. A lib
 source needs is imported when that kind is opened.
 """
 
-from trainwright.sources.parts import Part, Sources
+from trainwright.sources.parts import SourcePart, Sources
 from trainwright.sources.sources import example_values, list_source, note_place, open_source, places_of
 
-__all__ = ["Part", "Sources", "example_values", "list_source", "note_place", "open_source", "places_of"]
+__all__ = ["SourcePart", "Sources", "example_values", "list_source", "note_place", "open_source", "places_of"]

@@ -1,7 +1,7 @@
 """Delta tables, pinned by version: ``deltalake`` reads the log, our own storage the files.
 
 The log is copied into a temporary folder, from the last checkpoint on, and read there. So every file is read
-with the same credentials, retries and access limits. See ``docs/decisions/0013-kept-readers.md``.
+with the same credentials, retries and access limits. See ``docs/decisions/0015-kept-readers.md``.
 """
 
 import re

@@ -15,7 +15,7 @@ from trainwright.experiment import Data
 from trainwright.sources import csv, jsonl
 from trainwright.sources.formats import File, file_of, read_footer, read_groups
 from trainwright.sources.inference import declared_types
-from trainwright.sources.parts import FileSchema, Part, Sources, merge, split_file
+from trainwright.sources.parts import FileSchema, SourcePart, Sources, merge, split_file
 from trainwright.storage import Access, local_path
 from trainwright.tables import plain
 
@@ -130,23 +130,23 @@ class FileSources(Sources):
         self._inside = inside
         self.schema = pa.schema([*inside, *self._added])
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         """Return one part a text file, and parts of about ``data.shard_rows`` rows of Parquet files."""
         parts = [
-            Part(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
+            SourcePart(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
             for found in self._found
             for first, last, start, rows in split_file(found, self._shard_rows)
         ]
         return [replace(part, index=index) for index, part in enumerate(parts)]
 
-    def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+    def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
         """Yield a part's rows with the file's URI and the number of rows before them in it."""
         start = part.start
         for table in self._read(self._files[part.uri], part):
             yield part.uri, start, self._complete(table, part.uri)
             start += table.num_rows
 
-    def _read(self, file: File, part: Part) -> Iterator[pa.Table]:
+    def _read(self, file: File, part: SourcePart) -> Iterator[pa.Table]:
         if file.kind == "csv":
             yield from csv.read_csv(file, self._inside, self._missing)
         elif file.kind == "jsonl":

@@ -1,6 +1,6 @@
 """Iceberg tables, pinned by snapshot id: ``pyiceberg`` plans the scan, our own storage reads all files.
 
-See ``docs/decisions/0013-kept-readers.md``.
+See ``docs/decisions/0015-kept-readers.md``.
 """
 
 import re

@@ -11,7 +11,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources.formats import File, read_footer, read_groups
-from trainwright.sources.parts import FileSchema, Part, Sources, split_file
+from trainwright.sources.parts import FileSchema, SourcePart, Sources, split_file
 from trainwright.storage import Access, list_files, local_path
 from trainwright.storage.checksums import digest_files
 from trainwright.tables import plain
@@ -100,19 +100,19 @@ class LakeSources(Sources):
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             self._found = list(pool.map(self._find, sorted(self._files)))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         """Return parts of about ``shard_rows`` rows, counting deleted ones."""
         parts = [
-            Part(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
+            SourcePart(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
             for found in self._found
             for first, last, start, rows in split_file(found, self._shard_rows)
-        ] or [Part(index=0, uri="", last=0, rows=0)]
+        ] or [SourcePart(index=0, uri="", last=0, rows=0)]
         return [
             replace(part, index=index, rows=None if part.uri and self._files[part.uri].deletes else part.rows)
             for index, part in enumerate(parts)
         ]
 
-    def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+    def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
         """Yield a part's rows, without the deleted ones, with the number of the file's rows before them."""
         if not part.uri:
             return

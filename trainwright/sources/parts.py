@@ -190,7 +190,7 @@ def _reject(first: FileSchema, expected: pa.Schema, other: FileSchema) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SourcePart:
     """A part of a source that one worker reads at a time; small, and can be sent to another process.
 
     Attributes:
@@ -221,11 +221,11 @@ class Sources(ABC):
     schema: pa.Schema
 
     @abstractmethod
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         """Return the parts, in the order of the rows; at least one, even if there are no rows."""
 
     @abstractmethod
-    def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+    def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
         """Read one part.
 
         Args:

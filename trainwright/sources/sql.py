@@ -14,7 +14,7 @@ from trainwright.errors import InputError, TransientError
 from trainwright.experiment import Data
 from trainwright.sources.database import FETCH_ROWS, Connector, parse_database, requiring_packages
 from trainwright.sources.inference import declared_types
-from trainwright.sources.parts import Part, Sources, pinned, unpinned
+from trainwright.sources.parts import SourcePart, Sources, pinned, unpinned
 from trainwright.sources.sql_columns import arrow_types, infer_types, postgres_batch, sqlite_batch
 from trainwright.storage import Access
 from trainwright.storage.store import RetryableError, with_retries
@@ -248,11 +248,11 @@ class QuerySources(Sources):
         self._shape = self._statement.shape()
         self.schema = plain(self._shape.schema.empty_table(), entry.uri).schema
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SourcePart]:
         """Return the one part."""
-        return [Part(index=0, uri=self._uri)]
+        return [SourcePart(index=0, uri=self._uri)]
 
-    def batches(self, part: Part) -> Iterator[tuple[str, int, pa.Table]]:
+    def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
         """Yield the rows in the order of the key.
 
         When the connection is lost, all rows are read again, up to five times; those that were yielded

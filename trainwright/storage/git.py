@@ -42,7 +42,7 @@ _Objects = dict[str, tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
-class Commit:
+class GitCommit:
     """A folder of a commit.
 
     Attributes:
@@ -61,7 +61,7 @@ class Commit:
         return f"git+{self.url}@{self.commit}" + (f"#subdirectory={self.folder}" if self.folder else "")
 
 
-def parse_commit(uri: str) -> Commit | None:
+def parse_commit(uri: str) -> GitCommit | None:
     """Parse the URI of a commit; return None for another kind of URI.
 
     Raises:
@@ -79,10 +79,10 @@ def parse_commit(uri: str) -> Commit | None:
     folder = (found["folder"] or "").strip("/")
     if ".." in folder.split("/"):
         raise PermissionRefused("'..' leads out of the repository", where=uri)
-    return Commit(found["url"].rstrip("/"), found["commit"], folder)
+    return GitCommit(found["url"].rstrip("/"), found["commit"], folder)
 
 
-def fetch_commit(place: Commit, target: Path, retry_s: float) -> None:
+def fetch_commit(place: GitCommit, target: Path, retry_s: float) -> None:
     """Write the files of a commit's folder below a local folder.
 
     Raises:
@@ -114,7 +114,7 @@ def fetch_commit(place: Commit, target: Path, retry_s: float) -> None:
 class _Budget:
     """Bytes that the objects or the files of a commit may still take."""
 
-    place: Commit
+    place: GitCommit
     left: int = field(default_factory=lambda: MAX_BYTES)
 
     def take(self, count: int) -> None:
@@ -128,7 +128,7 @@ class _Budget:
             raise _too_large(self.place)
 
 
-def _too_large(place: Commit) -> InputError:
+def _too_large(place: GitCommit) -> InputError:
     return InputError(
         f"the commit is larger than {MAX_BYTES:,} bytes",
         where=place.uri,
@@ -136,7 +136,7 @@ def _too_large(place: Commit) -> InputError:
     )
 
 
-def _root(objects: _Objects, place: Commit) -> str:
+def _root(objects: _Objects, place: GitCommit) -> str:
     """Return the name of the commit's tree."""
     if place.commit not in objects:
         raise InputError("the server sent another commit", where=place.uri)
@@ -185,7 +185,7 @@ def _entries(objects: _Objects, digest: str) -> Iterator[tuple[bytes, str, str]]
         at = end + 21
 
 
-def _pack(place: Commit) -> bytes:
+def _pack(place: GitCommit) -> bytes:
     """Request the objects of one commit; one attempt."""
     import requests
 
@@ -227,7 +227,7 @@ def _pack(place: Commit) -> bytes:
     return _unwrapped(bytes(content), place)
 
 
-def _require_answered(answer: "requests.Response", place: Commit) -> None:
+def _require_answered(answer: "requests.Response", place: GitCommit) -> None:
     status = answer.status_code
     if status in RETRYABLE_STATUS:
         raise RetryableError(
@@ -258,7 +258,7 @@ def _line(text: str) -> bytes:
     return f"{len(text) + 4:04x}{text}".encode()
 
 
-def _unwrapped(content: bytes, place: Commit) -> bytes:
+def _unwrapped(content: bytes, place: GitCommit) -> bytes:
     """Return the pack from the protocol's lines."""
     at, pack, packing = 0, bytearray(), False
     while at + 4 <= len(content):
@@ -279,7 +279,7 @@ def _unwrapped(content: bytes, place: Commit) -> bytes:
     return bytes(pack)
 
 
-def _objects(pack: bytes, place: Commit) -> _Objects:
+def _objects(pack: bytes, place: GitCommit) -> _Objects:
     """Unpack all objects, each by the name computed from its content."""
     by_offset: dict[int, tuple[bytes, bytes]] = {}
     by_name: _Objects = {}

@@ -18,8 +18,8 @@ from trainwright.storage.store import (
     NotFound,
     ObjectChanged,
     PreconditionFailed,
+    RemoteStore,
     RetryableError,
-    Store,
     store_of,
     with_retries,
 )
@@ -36,7 +36,7 @@ class RangeFile(io.RawIOBase):
     several threads at a time.
     """
 
-    def __init__(self, store: Store, entry: SourceFile, retry_s: float) -> None:
+    def __init__(self, store: RemoteStore, entry: SourceFile, retry_s: float) -> None:
         super().__init__()
         self.entry = entry
         self._store, self._retry_s = store, retry_s
@@ -124,7 +124,7 @@ def open_remote(uri: str, version: str, access: Access) -> RangeFile:
     return RangeFile(store, stat_remote(store, place, version, access.retry_s), access.retry_s)
 
 
-def stat_remote(store: Store, place: Remote, version: str, retry_s: float) -> SourceFile:
+def stat_remote(store: RemoteStore, place: Remote, version: str, retry_s: float) -> SourceFile:
     """Return an object's size, checksum and version.
 
     Raises:
@@ -139,7 +139,7 @@ def stat_remote(store: Store, place: Remote, version: str, retry_s: float) -> So
         raise InputError("no such object", where=redacted(place.uri)) from None
 
 
-def read_range(store: Store, entry: SourceFile, start: int, target: memoryview, retry_s: float) -> None:
+def read_range(store: RemoteStore, entry: SourceFile, start: int, target: memoryview, retry_s: float) -> None:
     """Read bytes into all of a buffer; a retry resumes where the last attempt broke off.
 
     Raises:

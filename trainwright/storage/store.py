@@ -44,7 +44,7 @@ class AlreadyExists(InputError):
     """The name of a create-only write exists: another writer was first."""
 
 
-class Store(Protocol):
+class RemoteStore(Protocol):
     """One bucket, or one web server. Each call is one attempt; a version is a generation, an id or an ETag.
 
     A call raises :class:`RetryableError`, :class:`NotFound`, :class:`PreconditionFailed`, or an error of
@@ -80,7 +80,7 @@ class Store(Protocol):
         ...
 
 
-def store_of(place: Remote, access: Access) -> Store:
+def store_of(place: Remote, access: Access) -> RemoteStore:
     """Open the store of a URI, without a request.
 
     Raises:

@@ -19,8 +19,8 @@ from trainwright.storage.store import (
     AlreadyExists,
     NotFound,
     PreconditionFailed,
+    RemoteStore,
     RetryableError,
-    Store,
     store_of,
     with_retries,
 )
@@ -120,7 +120,9 @@ def _write(stream: BinaryIO, uri: str, access: Access) -> SourceFile:
     return replace(pushed, checksum=f"sha256:{digests.sha256}")
 
 
-def _push(store: Store, place: Remote, stream: BinaryIO, digests: _Digests, retry_s: float) -> SourceFile:
+def _push(
+    store: RemoteStore, place: Remote, stream: BinaryIO, digests: _Digests, retry_s: float
+) -> SourceFile:
     """Push until it is there. An attempt whose reply was lost has left our own content under the name."""
     unsure = False
 
@@ -148,7 +150,7 @@ def _push(store: Store, place: Remote, stream: BinaryIO, digests: _Digests, retr
         raise AlreadyExists("an object exists there already", where=place.uri) from None
 
 
-def _same(found: SourceFile, digests: _Digests, store: Store, retry_s: float) -> bool:
+def _same(found: SourceFile, digests: _Digests, store: RemoteStore, retry_s: float) -> bool:
     """Tell whether an object has our content; it is read only if its store has no MD5 of it."""
     if found.size != digests.size:
         return False

@@ -1,0 +1,307 @@
+"""The resolve step: list the content of a source, check its limits, and pin it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from trainwright.artifacts import Listing, SourceFile
+from trainwright.errors import DataRefused, InputError
+from trainwright.experiment import Data, Quality
+from trainwright.placeholders import LEFT_OVER, filled
+from trainwright.sources import list_source, note_place
+from trainwright.storage import Access, take_listing
+from trainwright.tracking import Stopwatch
+
+_PLACE = re.compile(r"\{date(?::(?P<form>[^{}]*))?\}")
+_FORM = re.compile(r"(?:%[YmdyjGVu]|[A-Za-z0-9 _./=-])*")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def run_date(text: str, now: datetime) -> date:
+    """Parse the date of a run.
+
+    Args:
+        text: A day as 2026-01-31; empty for today, in UTC.
+        now: The present.
+
+    Raises:
+        InputError: It is no day, or a placeholder that nothing was put in place of.
+    """
+    _reject_placeholder(text, "parameter date")
+    if not text:
+        return now.astimezone(UTC).date()
+    try:
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise InputError(f"{text!r:.80} is no day", where="parameter date", hint="Write it as 2026-01-31.")
+
+
+def fill_in(source: str, day: date) -> str:
+    """Replace every ``{date}`` of a source.
+
+    Args:
+        source: A path, a glob or a URI. ``{date}`` is 2026-01-31; ``{date:%Y/%m}`` is 2026/01, where the
+            form may have %Y %m %d %y %j %G %V %u, letters, digits and ``_ - . / =``.
+        day: The run's date.
+
+    Raises:
+        InputError: Something else stands in braces, or a placeholder that nothing was put in place of.
+    """
+    _reject_placeholder(source, "parameter source")
+
+    def written(found: re.Match[str]) -> str:
+        form = found["form"]
+        if form is None:
+            return day.isoformat()
+        if "%" not in form or not _FORM.fullmatch(form):
+            raise InputError(
+                f"{found[0]!r:.80} is no form of a date",
+                where="parameter source",
+                hint="Write it as {date:%Y-%m-%d}, with %Y %m %d %y %j %G %V %u and plain characters.",
+            )
+        return day.strftime(form)
+
+    filled = _PLACE.sub(written, source)
+    if found := re.search(r"\{[^}]*\}?|\}", filled):
+        raise InputError(
+            f"{found[0]!r:.80} stands in the source, but only a date is filled in",
+            where="parameter source",
+            hint="Write {date} or {date:%Y/%m/%d}; braces have no other meaning.",
+        )
+    return filled
+
+
+def _reject_placeholder(text: str, where: str) -> None:
+    if found := LEFT_OVER.search(text):
+        raise InputError(
+            f"placeholder {found[0]!r:.80} was given as it is: nothing was put in its place",
+            where=where,
+            hint="Kubeflow fills in its placeholders where a run is started; outside of it, write the value.",
+        )
+
+
+_KILO = 1000
+
+
+def readable_size(size: float) -> str:
+    """Format a number of bytes, in decimal units."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if round(size, 1) < _KILO:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= _KILO
+    return f"{size:,.1f} TB"
+
+
+_HOUR_S, _DAY_S = 3600, 86_400
+
+
+def require_limits(files: Sequence[SourceFile], quality: Quality, source: str, now: datetime) -> None:
+    """Reject a source that is too large or too old; all problems are reported together.
+
+    Args:
+        files: Its objects.
+        quality: The limits: ``max_bytes`` and ``fresh_within_s``.
+        source: What was listed, for errors.
+        now: The present.
+
+    Raises:
+        DataRefused: It is larger than ``max_bytes``, or its newest object older than ``fresh_within_s``.
+        InputError: The store does not say when an object was written.
+    """
+    wrong = []
+    size = sum(entry.size for entry in files)
+    if quality.max_bytes is not None and size > quality.max_bytes:
+        wrong.append(
+            f"the source has {size:,} bytes ({readable_size(size)}) in {len(files):,} files; "
+            f"data.quality.max_bytes is {quality.max_bytes:,}"
+        )
+    if quality.fresh_within_s is not None and (said := _stale(files, quality.fresh_within_s, source, now)):
+        wrong.append(said)
+    if wrong:
+        raise DataRefused(
+            "\n".join(wrong),
+            where=source,
+            hint="Look at what writes the source; if it is right as it is, raise the limit.",
+        )
+
+
+def _stale(files: Sequence[SourceFile], limit_s: int, source: str, now: datetime) -> str:
+    times = [entry.written for entry in files if entry.written]
+    if not times:
+        raise InputError(
+            "how old the source is cannot be told: its store does not say when an object was written",
+            where=source,
+            hint="Leave out data.quality.fresh_within_s; fresh_rows_within_s looks at the rows instead.",
+        )
+    newest = max(times)
+    age_s = (now - _moment(newest)).total_seconds()
+    if age_s <= limit_s:
+        return ""
+    return (
+        f"the newest of {len(files):,} files was written at {newest[:19]}Z, {_age(age_s)} ago; "
+        f"data.quality.fresh_within_s is {limit_s:,} ({_age(limit_s)})"
+    )
+
+
+def newest_since(quality: Quality, day: date) -> str:
+    """Return the time that the newest row must reach, ISO 8601 in UTC; '' without a limit.
+
+    It counts back from the first moment of the run's date, so that it is the same all day.
+    """
+    if quality.fresh_rows_within_s is None:
+        return ""
+    start = datetime.combine(day, time(), UTC) - timedelta(seconds=quality.fresh_rows_within_s)
+    return f"{start:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _moment(text: str) -> datetime:
+    """Parse a time of a listing, in whole seconds."""
+    return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC)
+
+
+def _age(seconds: float) -> str:
+    if seconds >= 2 * _DAY_S:
+        return f"{seconds / _DAY_S:.1f} days"
+    return f"{seconds / _HOUR_S:.1f} hours" if seconds >= _HOUR_S else f"{seconds:.0f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Plain files that a run reads beside its rows: offline features, a baseline or a schema.
+
+    Attributes:
+        source: With its date filled in; empty if there is none.
+        version: Its content digest; empty if there is none.
+    """
+
+    source: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What ``resolve`` found.
+
+    Attributes:
+        listing: Every file; for a database, one entry that stands for it.
+        version: The content digest, which changes with any byte and any name of the files, and with nothing
+            else; empty if there is no source.
+        source: The source with its date filled in, and pinned to what was seen where a pin exists; with a
+            store, what names its content wherever it lies.
+        newest_since: The time that the newest row must reach, ISO 8601; empty if no limit is set.
+        beside: The files that a run reads beside its rows, by name.
+    """
+
+    listing: Listing
+    version: str
+    source: str
+    newest_since: str = ""
+    beside: Mapping[str, Beside] = field(default_factory=dict)
+
+
+def resolve(
+    source: str,
+    folder: Path,
+    data: str | Mapping[str, Any] = "",
+    date: str = "",
+    scheduled: str = "",
+    *,
+    beside: Mapping[str, str] = MappingProxyType({}),
+    access: Access | None = None,
+    now: datetime | None = None,
+) -> Resolved:
+    """List a source, and the files that a run reads beside it, and digest the content of each.
+
+    Args:
+        source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` stands for the
+            run's date. Empty for an optional source that is absent: an empty listing.
+        folder: Where ``listing.json`` and the step's record are written.
+        data: Section ``data``; empty for plain files without limits.
+        date: The run's date, as 2026-01-31; empty for the day for which the run was scheduled.
+        scheduled: When that was, as 2026-01-31T05:00:00Z; empty, or a placeholder that nothing was put in
+            place of, for now.
+        beside: Plain files that the run reads beside its rows, by name; ``{date}`` as in the source, empty
+            for none.
+        access: What may be reached; the hosts of ``data`` if absent.
+        now: The present, for the age of objects; the clock's if absent.
+
+    Raises:
+        InputError: Nothing is there, ``data`` is not as it should be, or a placeholder is left over.
+        DataRefused: The source is larger or older than ``data.quality`` allows.
+        PermissionRefused: Something may not be read or reached.
+        TransientError: A store or a database kept failing.
+        DependencyError: Nothing answers there, or a driver is not installed.
+    """
+    watch, present = Stopwatch(), now or datetime.now(UTC)
+    section = Data.parse(data, "parameter data") if data else None
+    day = run_date(date or filled(scheduled)[:10], present)
+    listing, since = _look(fill_in(source, day), section, day, access, present)
+    version = listing.content_digest if source else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    listing.write(folder)
+    others = {
+        name: _beside(fill_in(place, day), folder / name, access) if place else Beside()
+        for name, place in beside.items()
+    }
+    watch.record(
+        folder,
+        "resolve",
+        headline(listing, version),
+        config={"source": source, "date": day.isoformat()} if "{date" in source else {"source": source},
+        outputs={"source": version, "listing": listing.digest}
+        | {name: found.version for name, found in others.items() if found.version},
+    )
+    name = listing.source
+    if section is not None and source:
+        name = note_place(listing, version, section, access or Access(hosts=section.hosts))
+    return Resolved(listing=listing, version=version, source=name, newest_since=since, beside=others)
+
+
+def _beside(source: str, folder: Path, access: Access | None) -> Beside:
+    listing = take_listing(source, access or Access())
+    folder.mkdir(exist_ok=True)
+    listing.write(folder)
+    return Beside(source=listing.source, version=listing.content_digest)
+
+
+def _look(
+    source: str, data: Data | None, day: date, access: Access | None, now: datetime
+) -> tuple[Listing, str]:
+    """List a source and check its limits, before reading it where possible."""
+    if not source:
+        return Listing(source="", files=()), ""
+    if data is None:
+        return take_listing(source, access or Access()), ""
+    allowed = access or Access(hosts=data.hosts)
+    limited = data.quality.max_bytes is not None or data.quality.fresh_within_s is not None
+    if limited:
+        _reject_limits_of_database(data)
+    require = partial(require_limits, quality=data.quality, source=source, now=now) if limited else None
+    return list_source(source, data, allowed, require), newest_since(data.quality, day)
+
+
+def _reject_limits_of_database(data: Data) -> None:
+    limits = data.quality.model_dump(include={"max_bytes", "fresh_within_s"}, exclude_none=True)
+    if data.format == "sql":
+        raise InputError(
+            f"{', '.join(limits)}: a database says neither size nor age before it is read",
+            where="data.quality",
+            hint="Limit the rows in data.sql.select; fresh_rows_within_s looks at the newest row.",
+        )
+
+
+def headline(listing: Listing, version: str) -> str:
+    """Return the step's line on the screen: ``1 file, 5.4 MB, source 3f9a1c…``."""
+    if not version:
+        return "no source"
+    count, size = len(listing.files), sum(entry.size for entry in listing.files)
+    if listing.source.startswith(("postgresql://", "sqlite://")):
+        return f"1 query, source {version[:6]}…"
+    return f"{count:,} {'file' if count == 1 else 'files'}, {readable_size(size)}, source {version[:6]}…"
