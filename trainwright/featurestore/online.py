@@ -147,12 +147,7 @@ def open_online(
 
 
 def _require_lasting(online: Any, folder: Path, *, fetched: bool) -> None:
-    """Reject an embedded online store in a temporary copy, or that cannot be written.
-
-    Raises:
-        InputError: Its file lies in the temporary copy of a remote repository.
-        PermissionRefused: Its folder cannot be written to.
-    """
+    """Reject an embedded online store in a temporary copy, or that cannot be written."""
     if online.type != EMBEDDED:
         return
     path = Path(os.path.abspath(folder / online.path))

@@ -268,16 +268,7 @@ def _content(name: str, uri: str) -> str:
 
 
 def _require_columns(view: View, *, nanoseconds: bool) -> None:
-    """Check that every file has the view's columns, in the same, supported types.
-
-    Args:
-        view: The view.
-        nanoseconds: Whether times may be in nanoseconds: those that Spark writes are read as such.
-
-    Raises:
-        InputError: A file is broken, a column is missing or of another type than in the first file, or a
-            time is not a timestamp in microseconds or coarser.
-    """
+    """Check that every file has the view's columns, in the same, supported types."""
     import pyarrow as pa
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 

@@ -287,11 +287,7 @@ class Join:
             yield split, piece
 
     def _times(self, rows: pa.Table) -> Ints:
-        """Return the rows' times, in microseconds.
-
-        Raises:
-            InputError: The column holds no timestamps, or a row has none, or is too new.
-        """
+        """Return the rows' times, in microseconds."""
         name, column = self.plan.time, rows[self.plan.time]
         if not pa.types.is_timestamp(column.type):
             raise InputError(

@@ -139,9 +139,6 @@ def _lock_registry(folder: Path, settings: Any, wait_s: float) -> Iterator[None]
     On one machine a lock on the repository's settings does it, and leaves no file behind. A registry in a
     bucket has a lease beside it as well, because other machines may write it. A SQL registry changes by the
     row, so the lock is enough.
-
-    Raises:
-        TransientError: Another apply held the lock for ``wait_s``.
     """
     with (folder / SETTINGS).open() as file:
         _lock(file.fileno(), folder, wait_s)

@@ -26,15 +26,7 @@ _ENDS = re.compile(rb"\r\n|\n|\r")
 
 
 def _find_fault(file: File, fields: int) -> str:
-    """Return the fault of the first faulty line; empty if none is found. Slow: for files that Arrow rejects.
-
-    Args:
-        file: The file.
-        fields: Fields that every line should have.
-
-    Raises:
-        InputError: It is not UTF-8, or holds a NUL byte.
-    """
+    """Return the fault of the first faulty line; empty if none is found. Slow: for files Arrow rejects."""
     try:
         for number, offset, line in _lines(file):
             if fault := _fault_of(line, fields, file, offset):
@@ -50,13 +42,7 @@ def _line_with_open_quote(file: File) -> int:
 
 
 def _undecodable(file: File, offset: int, line: bytes) -> InputError:
-    """Return the error for bytes that are not UTF-8.
-
-    Args:
-        file: The file.
-        offset: Bytes before the first such one.
-        line: The line that it is in.
-    """
+    """Return the error for bytes that are not UTF-8."""
     likely = "UTF-16" if line.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)) else "Windows-1252"
     try:
         shown = line.decode("cp1252")
@@ -118,12 +104,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 
 
 def _read_header(file: File) -> list[str]:
-    """Return the names of the columns.
-
-    Raises:
-        InputError: There is none, it is no header, a name is empty or a duplicate, or the separator is not
-            a comma.
-    """
+    """Return the names of the columns."""
     line = _first_line(file)
     try:
         text = line.decode()

@@ -89,11 +89,7 @@ def _place(root: str, path: str) -> str:
 
 @contextmanager
 def _log_of(root: str, wanted: int | None, access: Access) -> "Iterator[tuple[DeltaTable, int]]":
-    """Copy the needed part of the log, and open it.
-
-    Raises:
-        InputError: There is none, or it does not reach the version.
-    """
+    """Copy the needed part of the log, and open it."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError

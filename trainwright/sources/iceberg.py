@@ -118,11 +118,7 @@ class IcebergSources(LakeSources):
 
 
 def _newest_metadata(place: str, access: Access) -> str:
-    """Return the newest metadata file of a table's folder, or the source if it is one.
-
-    Raises:
-        InputError: There is none, or the newest is ambiguous.
-    """
+    """Return the newest metadata file of a table's folder, or the source if it is one."""
     if place.endswith(".metadata.json"):
         return place
     try:

@@ -277,11 +277,7 @@ def _joined(known: Mapping[str, pa.DataType], name: str, kind: pa.DataType, bloc
 
 
 def _parse(block: _Block, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Parse a block with Arrow.
-
-    Raises:
-        InputError: It cannot, or an integer came out as a float that does not keep its digits.
-    """
+    """Parse a block with Arrow."""
     if not block.data.strip():
         return schema.empty_table()
     _require_rows(block)
