@@ -104,7 +104,7 @@ def test_change_after_resolve_is_an_input_error(s3: Bucket, repository: Path, tm
     s3.put("repo/definitions.py", b"# other")
     with pytest.raises(InputError, match="they changed after `resolve`") as caught:
         made(tmp_path, uri, version)
-    assert caught.value.hint == "Run again: `resolve` looks at them first."
+    assert caught.value.hint == "Run again: `resolve` lists them first."
 
 
 def test_prefix_without_settings_is_named(s3: Bucket, repository: Path, tmp_path: Path) -> None:

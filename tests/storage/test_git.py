@@ -18,7 +18,7 @@ from tests.storage.git_server import commit, git, serving
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.storage import fetch_commit, parse_commit, take_listing
 from trainwright.storage import git as git_client
-from trainwright.storage.git import Commit
+from trainwright.storage.git import GitCommit
 
 Fetch = Callable[..., Path]
 
@@ -169,7 +169,7 @@ def test_commit_above_the_size_limit_is_bad_input(
 
 def test_url_that_cannot_be_one_is_bad_input_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this is no URL"):
-        fetch_commit(Commit("https://host:port/team", "0" * 40, ""), tmp_path / "target", 60)
+        fetch_commit(GitCommit("https://host:port/team", "0" * 40, ""), tmp_path / "target", 60)
 
 
 def packed(kind: int, content: bytes, head: bytes = b"") -> bytes:
@@ -236,7 +236,7 @@ def pack_of(*objects: bytes) -> Answer:
 
 def fetch_objects(tls: tuple[Path, Path], target: Path, commit: str, *objects: bytes) -> None:
     with answering(tls, pack_of(*objects)) as address:
-        fetch_commit(Commit(f"{address}/team", commit, ""), target, 0)
+        fetch_commit(GitCommit(f"{address}/team", commit, ""), target, 0)
 
 
 def fetch_tree(tls: tuple[Path, Path], target: Path, tree: bytes, *others: bytes) -> None:
@@ -339,7 +339,7 @@ def test_redirect_is_not_followed_and_the_hint_names_its_target(
         answering(tls, moved) as address,
         pytest.raises(InputError, match="the repository has moved") as caught,
     ):
-        fetch_commit(Commit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)
+        fetch_commit(GitCommit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)
     assert "elsewhere.example/team:" in caught.value.hint
     assert "secret" not in str(caught.value)
 
@@ -361,7 +361,7 @@ def test_tls_connection_that_is_cut_off_is_retried_and_an_unknown_certificate_is
                     connection.recv(1 << 16)  # the client's hello; then the connection ends
 
         threading.Thread(target=cut_off, daemon=True).start()
-        place = Commit(f"https://localhost:{listener.getsockname()[1]}/team", "0" * 40, "")
+        place = GitCommit(f"https://localhost:{listener.getsockname()[1]}/team", "0" * 40, "")
         with pytest.raises((TransientError, DependencyError), match=r"fetching failed [2-9]\d* times"):
             fetch_commit(place, tmp_path / "t", 1)
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
@@ -369,4 +369,4 @@ def test_tls_connection_that_is_cut_off_is_retried_and_an_unknown_certificate_is
         answering(tls, (200, {}, b"")) as address,
         pytest.raises(InputError, match="certificate is not trusted"),
     ):
-        fetch_commit(Commit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)
+        fetch_commit(GitCommit(f"{address}/team", "0" * 40, ""), tmp_path / "t", 60)
