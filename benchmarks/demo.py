@@ -64,12 +64,12 @@ STEPS = (
         "resolve(given['schema'], here['schema_listing']).version]",
     ),
     Step(
-        "locate",
+        "get_production_model",
         "mlflow",
         "import mlflow\nfrom trainwright.experiment import Registry\n"
-        "from trainwright.locate.registered import locate",
+        "from trainwright.get_production_model.production_version import get_production_model",
         "registry = Registry.parse(given['registry'], 'registry')\n"
-        "found = locate(registry, here['production'], here['locate.md'])\n"
+        "found = get_production_model(registry, here['production'], here['get_production_model.md'])\n"
         "made = [found.model, found.source, found.version]",
     ),
     Step(
@@ -116,7 +116,7 @@ STEPS = (
         "from trainwright.experiment import Registry\n"
         "from trainwright.score.score import ProductionModelReference, score_rows",
         "registry = Registry.parse(given['registry'], 'registry')\n"
-        "asked = ProductionModelReference(given['locate'][0], given['locate'][1], registry)\n"
+        "asked = ProductionModelReference(*given['get_production_model'][:2], registry)\n"
         "made = score_rows(here['training_set'], given['join'], given['split'], asked, "
         "predictions=here['baseline_predictions'], summary=here['score.md']).predictions_version",
     ),
@@ -129,13 +129,13 @@ STEPS = (
         "Evaluation.parse(given['evaluation'], 'evaluation'), verdict=here['model_verdict'], "
         "report=here['model.html'], summary=here['evaluate.md'], "
         "baseline=BaselinePredictions(here['baseline_predictions'], given['score'], "
-        "given['locate'][2])).decision",
+        "given['get_production_model'][2])).decision",
     ),
     Step(
-        "probe",
+        "smoke_test",
         "torch",
-        "from trainwright.probe.trial import try_model",
-        "made = try_model(here['model'], given['train'][0], here['trial'], here['probe.md']).digest",
+        "from trainwright.smoke_test.trial import try_model",
+        "made = try_model(here['model'], given['train'][0], here['trial'], here['smoke_test.md']).digest",
     ),
     Step(
         "register",
@@ -169,11 +169,11 @@ PLACES = [
     "model.html",
     "evaluate.md",
     "production",
-    "locate.md",
+    "get_production_model.md",
     "baseline_predictions",
     "score.md",
     "trial",
-    "probe.md",
+    "smoke_test.md",
     "registration",
     "register.md",
 ]

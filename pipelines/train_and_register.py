@@ -4,14 +4,14 @@ from kfp import dsl, kubernetes
 
 from components.configure.component import configure
 from components.evaluate.component import evaluate
+from components.get_production_model.component import get_production_model
 from components.hold.component import hold
 from components.ingest.component import ingest
 from components.join.component import join
-from components.locate.component import locate
-from components.probe.component import probe
 from components.register.component import register
 from components.resolve.component import resolve
 from components.score.component import score
+from components.smoke_test.component import smoke_test
 from components.summarize.component import summarize
 from components.train.component import train
 from components.validate.component import validate
@@ -70,14 +70,14 @@ def _registered(
 ) -> None:
     """Try the model as it will be served, and register it."""
     model, version = trained.outputs["model"], trained.outputs["model_version"]
-    probed = probe(model=model, model_version=version)
-    tasks.configure(probed, cpu=cpu, memory=memory, store=False)
+    tested = smoke_test(model=model, model_version=version)
+    tasks.configure(tested, cpu=cpu, memory=memory, store=False)
     registered = register(
         model=model,
         model_version=version,
         data_verdict=validated.outputs["verdict"],
         model_verdict=evaluated.outputs["verdict"],
-        trial=probed.outputs["trial"],
+        trial=tested.outputs["trial"],
         registry=registry,
         commit=commit,
     )
@@ -114,8 +114,8 @@ def train_and_register(
     score_memory: str = "4G",
     evaluate_cpu: str = "1",
     evaluate_memory: str = "4G",
-    probe_cpu: str = "1",
-    probe_memory: str = "4G",
+    smoke_test_cpu: str = "1",
+    smoke_test_memory: str = "4G",
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
 
@@ -151,8 +151,8 @@ def train_and_register(
         score_memory: Memory of ``score``.
         evaluate_cpu: Cores of ``evaluate``.
         evaluate_memory: Memory of ``evaluate``.
-        probe_cpu: Cores of ``probe``.
-        probe_memory: Memory of ``probe``.
+        smoke_test_cpu: Cores of ``smoke_test``.
+        smoke_test_memory: Memory of ``smoke_test``.
     """
     finish = tasks.configure(summarize(), cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish, name="train-and-register"):
@@ -190,7 +190,7 @@ def train_and_register(
             )
         )
         _read_outside(resolved)
-        production_now = _look(locate(registry=section["server"]))
+        production_now = _look(get_production_model(registry=section["server"]))
 
         ingested = ingest(
             source=resolved.outputs["source"],
@@ -255,8 +255,8 @@ def train_and_register(
                     evaluated,
                     registry=section["registry"],
                     commit=commit,
-                    cpu=probe_cpu,
-                    memory=probe_memory,
+                    cpu=smoke_test_cpu,
+                    memory=smoke_test_memory,
                 )
 
             with dsl.If(evaluated.outputs["Output"] != "PASS", "model-held"):

@@ -24,7 +24,7 @@ def register(
         model_version: Digest of its manifest; another content is refused.
         data_verdict: What was decided about the data: FAIL is refused; less than PASS asks for a word later.
         model_verdict: What was decided about the model: only PASS is registered, or what a person overrides.
-        trial: What ``probe`` found: a model that was not loaded and tried is not registered.
+        trial: What ``smoke_test`` found: a model that was not loaded and tried is not registered.
         registry: Name, address of MLflow, retries, author, override: the section ``registry``.
         commit: Git commit of the experiment; empty if there is none.
         registration: ``registration.json``: model, version, digests, commit, environment locks.

@@ -16,7 +16,7 @@ def score(
     predictions: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
-    """Score the judged split with a registered model: the one in production, as ``locate`` found it.
+    """Score the judged split with a registered model, the one in production (``get_production_model``).
 
     Args:
         training_set: The snapshot that the candidate was made from.

@@ -81,3 +81,10 @@ def test_every_component_says_who_answers_for_it_and_what_it_needs(name: str) ->
     general = {0, 40, 41, 70}
     assert all(said for code, said in metadata.exit_codes.items() if code not in general)
     assert all(line in page for line in (*metadata.access.reads, *metadata.access.network))
+
+
+@pytest.mark.parametrize(("old", "new"), [("locate", "get_production_model"), ("probe", "smoke_test")])
+def test_a_renamed_component_is_found_under_its_old_name_too(old: str, new: str) -> None:
+    assert catalog.component(old) == catalog.component(new)
+    assert catalog.load(old).component_spec.name == new.replace("_", "-")
+    assert old not in catalog.names()

@@ -23,7 +23,7 @@ VERSIONS = {
     "ingest": "Output",
     "join": "Output",
     "train": "model_version",
-    "locate": "model_version",
+    "get-production-model": "model_version",
     "score": "Output",
     "register": "Output",
 }

@@ -16,6 +16,7 @@ from trainwright.experiment import (
     Query,
     Resources,
     Section,
+    Steps,
     Training,
     Window,
     read_network,
@@ -241,3 +242,10 @@ def test_one_column_cannot_have_two_roles(tmp_path: Path) -> None:
 def test_a_link_that_is_no_address_or_has_another_placeholder_is_rejected(template: str) -> None:
     with pytest.raises(InputError, match=re.escape(template)):
         Resources.parse(json.dumps({"links": {"logs": template}}), "resources")
+
+
+def test_the_size_of_a_step_is_found_under_its_old_name_too() -> None:
+    said = {"cpu": "2", "memory": "1G"}
+    old, new = Steps.check({"probe": said}, "steps"), Steps.check({"smoke_test": said}, "steps")
+    assert old == new
+    assert new.parameters()["smoke_test_cpu"] == "2"

@@ -10,7 +10,7 @@ from tests.kubeflow.pipeline import DATA
 SERVICE = "acceptance"
 SIZES = {
     "ingest": ("300m", "1G"), "validate": ("600m", "2G"), "join": ("600m", "1500M"), "score": ("300m", "1G"),
-    "evaluate": ("300m", "1G"), "probe": ("600m", "1500M"),
+    "evaluate": ("300m", "1G"), "smoke_test": ("600m", "1500M"),
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from tests.kubeflow.pipeline import ROWS
 Findings = dict[str, dict[str, Any]]
 
 JOBS = ("pytorchjob", "trainjob", "pytorchjob in a queue", "trainjob in a queue")
-CACHED = {"configure", "ingest", "validate", "join", "train", "score", "evaluate", "probe"}
-DONE = CACHED | {"resolve", "locate", "register", "summarize"}
+CACHED = {"configure", "ingest", "validate", "join", "train", "score", "evaluate", "smoke-test"}
+DONE = CACHED | {"resolve", "get-production-model", "register", "summarize"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,7 +19,7 @@ from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
 from trainwright.local import runner
 
-WORKING = ("configure", "ingest", "validate", "join", "train", "score", "evaluate", "probe")
+WORKING = ("configure", "ingest", "validate", "join", "train", "score", "evaluate", "smoke-test")
 
 
 def output(task: dict[str, Any], name: str) -> Path:
@@ -28,7 +28,7 @@ def output(task: dict[str, Any], name: str) -> Path:
 
 def test_every_step_is_done_and_leaves_what_it_promises(finished: dict[str, dict[str, Any]]) -> None:
     assert {name: task["state"] for name, task in finished.items()} == dict.fromkeys(
-        ["resolve", "locate", *WORKING, "register", "summarize"],
+        ["resolve", "get-production-model", *WORKING, "register", "summarize"],
         "done",
     )
     snapshot = Snapshot.read(output(finished["ingest"], "snapshot"))

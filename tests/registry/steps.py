@@ -10,7 +10,7 @@ from trainwright.verdicts import NotJudged, Rule, Verdict
 SOURCE, DATA, TRAINING_SET, PREDICTIONS = (digest_text(name) for name in ("source", "data", "set", "scores"))
 LOCKS = {
     step: digest_text(f"lock of {step}")
-    for step in ("ingest", "join", "train", "validate", "evaluate", "probe")
+    for step in ("ingest", "join", "train", "validate", "evaluate", "smoke_test")
 }
 
 
@@ -118,7 +118,7 @@ class Run:
     def write_trial(self, *, passed: bool = True) -> Trial:
         folder = self.root / "trial"
         folder.mkdir(exist_ok=True)
-        made = record("probe", {"model": self.model.digest}, {}, self.trained)
+        made = record("smoke_test", {"model": self.model.digest}, {}, self.trained)
         trial = Trial(
             model=self.model.digest,
             input_example=digest_file(self.root / "model" / "input_example.json"),

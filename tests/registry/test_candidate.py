@@ -23,7 +23,7 @@ def test_a_model_with_its_verdicts_is_admitted_with_all_it_came_from(run: Run) -
         "ingest",
         "validate",
         "evaluate",
-        "probe",
+        "smoke_test",
     ]
     assert candidate.data_version == DATA
     assert candidate.source_version == SOURCE
@@ -91,7 +91,7 @@ def test_without_the_models_name_in_the_verdict_the_records_must_show_whose_pred
 def test_predictions_that_score_made_with_this_very_model_are_its_own(run: Run) -> None:
     scores = digest_text("rows of a later month")
     run.write_verdict("model_verdict", "PASS", {"predictions": scores, "predictions.model": run.model.digest})
-    made = record("probe", {"model": run.model.digest}, {"predictions": scores}, run.joined)
+    made = record("smoke_test", {"model": run.model.digest}, {"predictions": scores}, run.joined)
     scored = replace(made, step="score")
     verdict = Verdict.read(run.root / "model_verdict")
     outcome = {"verdict": verdict.digest}

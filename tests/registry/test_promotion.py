@@ -191,7 +191,7 @@ def test_the_record_of_a_promotion_leads_back_to_the_data_verdict(shelf: Shelf) 
     assert record.headline == "flight_late version 1 is production, was none, entry 2"
     assert record.outputs["promotion"] == made.digest
     steps = {entry.step for entry in ancestors([record])}
-    assert steps == {"promote", "train", "join", "ingest", "validate", "evaluate", "probe"}
+    assert steps == {"promote", "train", "join", "ingest", "validate", "evaluate", "smoke_test"}
 
 
 def test_what_is_in_production_or_kept_for_a_rollback_is_not_archived(shelf: Shelf) -> None:

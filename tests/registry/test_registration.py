@@ -172,13 +172,13 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     assert (note.model_digest, note.trial) == (run.model.digest, made.trial)
     record = Record.read(folder / "registration")
     assert record.headline == "flight_late version 1, alias candidate, data PASS"
-    assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate", "probe"]
+    assert [parent.step for parent in record.parents] == ["train", "validate", "evaluate", "smoke_test"]
     summary = (folder / "summary.md").read_text()
     assert f"| source bytes | {SOURCE[:12]} |" in summary, "64 digits overflow the card"
     for name, digest in {"feature_service": "5e" * 32, "view flights": "f1" * 32}.items():
         assert f"| made from {name} | {digest[:12]} |" in summary.replace("\\_", "_")
     steps = [line.split(" | ")[0] for line in summary.partition("back to its source")[2].splitlines()[4:]]
-    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| probe"]
+    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| smoke_test"]
 
 
 def test_the_card_of_the_version_has_what_training_and_evaluation_say(run: Run, registry: Registry) -> None:

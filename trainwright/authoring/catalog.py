@@ -97,6 +97,10 @@ def judged_by(name: str) -> str:
     return str(index()[COMPONENTS].get(name, {}).get("judges", ""))
 
 
+RENAMED = {"locate": "get_production_model", "probe": "smoke_test"}
+"""Old names of components, and today's (docs/decisions/0015-names-of-steps.md)."""
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all components."""
     return _names(COMPONENTS)
@@ -112,12 +116,12 @@ def _names(kind: str) -> tuple[str, ...]:
 
 
 def component(name: str) -> Path:
-    """Return the compiled YAML of a component.
+    """Return the compiled YAML of a component; names in :data:`RENAMED` are found until the next release.
 
     Raises:
         InputError: There is no component of that name.
     """
-    return _path(COMPONENTS, name)
+    return _path(COMPONENTS, RENAMED.get(name, name))
 
 
 def pipeline(name: str) -> Path:
@@ -161,7 +165,8 @@ def verified(name: str, sha256: str = "") -> str:
     Raises:
         InputError: As :func:`load`.
     """
-    verb, at, version = name.partition("@")
+    said, at, version = name.partition("@")
+    verb = RENAMED.get(said, said)
     path = component(verb)
     if at and version != trainwright.__version__:
         raise InputError(

@@ -115,7 +115,7 @@ def _disagreements(metadata: Metadata, description: catalog.Description, where: 
     unknown = sorted(metadata.exit_codes.keys() - MEANINGS.keys())
     silent = [port.name for port in (*description.inputs, *description.outputs) if not port.description]
     wrong = {
-        f"name is {metadata.name!r}": metadata.name != description.name,
+        f"name is {metadata.name!r}": metadata.name.replace("_", "-") != description.name,
         f"dependencies.image is {metadata.dependencies.image!r}, the component's is {toolchain!r}": (
             metadata.dependencies.image != toolchain
         ),

@@ -9,6 +9,9 @@ from typing import Any
 from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
 
+RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memory")}
+"""Old names of parameters, and today's (docs/decisions/0015-names-of-steps.md)."""
+
 
 def arguments(compiled: Path, config: Path | None, params: Sequence[str], date: str = "") -> dict[str, Any]:
     """Put together a pipeline's arguments: what it takes of the experiment, and single parameters.
@@ -36,6 +39,7 @@ def arguments(compiled: Path, config: Path | None, params: Sequence[str], date: 
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"--param {text!r} is not NAME=VALUE", hint="For example --param epochs=3.")
+        name = RENAMED.get(name, name)
         found[name] = _value(name, value, parameters.get(name, {}).get("parameterType", "STRING"))
     return found
 

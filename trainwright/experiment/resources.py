@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from trainwright.experiment.placement import Budget, Placement
 from trainwright.experiment.section import Name, Section
@@ -33,7 +33,7 @@ class Steps(Section):
     join: Size = Field(default_factory=Size)
     score: Size = Field(default_factory=Size)
     evaluate: Size = Field(default_factory=Size)
-    probe: Size = Field(default_factory=Size)
+    smoke_test: Size = Field(default_factory=Size, validation_alias=AliasChoices("smoke_test", "probe"))
     materialize: Size = Field(default_factory=Size)
 
     def parameters(self) -> dict[str, str]:

@@ -138,7 +138,7 @@ def _read_trial(place: Path, folder: Path, model: Model) -> Trial:
         raise InputError(
             f"the trial is about model {trial.model[:12]} or another input example, not {model.digest[:12]}",
             where=str(place),
-            hint="Run probe on this model.",
+            hint="Run smoke_test on this model.",
         )
     if not trial.passed:
         raise ModelRefused(f"the model was tried and did not answer: {trial.said}", where=str(place))

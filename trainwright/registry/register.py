@@ -279,7 +279,7 @@ def register(
         model_version: The digest it must have.
         data_verdict: Folder of the verdict about the data.
         model_verdict: Folder of the verdict about the model.
-        trial: Folder of the trial that probe made.
+        trial: Folder of the trial that smoke_test made.
         registry: Where, and under which name.
         commit: Git commit of the experiment; empty if there is none.
         folder: Where ``registration.json`` and the step's record are written.

@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.locate.registered import NONE, locate
+from trainwright.get_production_model.production_version import NONE, get_production_model
 from trainwright.registry.names import PRODUCTION
 from trainwright.registry.versions import MODEL_DIGEST_TAG, ProductionVersion
 from trainwright.tracking.server import open_client
@@ -28,7 +28,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 
 def ask(registry: Registry, folder: Path) -> ProductionVersion:
-    return locate(registry, folder / "record", folder / "summary.md")
+    return get_production_model(registry, folder / "record", folder / "summary.md")
 
 
 def test_the_alias_says_what_is_in_production_from_no_model_on(registry: Registry, tmp_path: Path) -> None:

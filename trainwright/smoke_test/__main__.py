@@ -1,4 +1,4 @@
-"""The clean process: ``python -I -m trainwright.probe MODEL DIGEST`` loads a model and scores its example.
+"""Load a model and score its example in a clean process: ``python -I -m trainwright.smoke_test FOLDER SHA``.
 
 It knows the folder and nothing else: no training, no settings, no working folder. It loads by what MLflow is
 told to load a registered model with. What it found is one line of JSON on standard output.
@@ -70,5 +70,5 @@ def _require_sound(scores: NDArray[np.float64], again: NDArray[np.float64]) -> N
 
 
 if __name__ == "__main__":
-    with reported("probe"):
+    with reported("smoke_test"):
         sys.stdout.write(json.dumps(main(Path(sys.argv[1]), sys.argv[2])) + "\n")

@@ -64,7 +64,7 @@ def try_model(
     summary.write_text(f"**The model {said}** in a clean process.\n\n{table(('what', 'value'), rows)}")
     watch.record(
         folder,
-        "probe",
+        "smoke_test",
         f"{'loaded in a clean process' if answer.passed else 'REFUSED'}: {escape(answer.said)}",
         inputs={"model": model_version},
         outputs={"trial": trial.digest},
@@ -96,7 +96,7 @@ def _require_version(model: Path, model_version: str) -> None:
 
 def _ask(model: Path, model_version: str, timeout_s: float) -> _Answer:
     """Start the clean process; whatever becomes of it is an answer."""
-    command = [sys.executable, "-I", "-m", "trainwright.probe", str(model), model_version]
+    command = [sys.executable, "-I", "-m", "trainwright.smoke_test", str(model), model_version]
     with TemporaryDirectory() as scratch:
         plain = {name: os.environ[name] for name in _KEPT if name in os.environ}
         try:

@@ -9,7 +9,7 @@ import pytest
 from tests.tracking.server import Way, mlflow_server, way_to
 from trainwright.errors import DependencyError
 from trainwright.experiment import Registry
-from trainwright.locate.registered import NONE, locate
+from trainwright.get_production_model.production_version import NONE, get_production_model
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_server_that_comes_back_within_retry_s_is_waited_for(way: Way, tmp_path:
     timer = threading.Timer(3, lambda: setattr(way, "mode", "open"))
     timer.start()
     registry = Registry(model="flights", tracking_uri=way.uri, retry_s=120)
-    assert locate(registry, tmp_path / "record", tmp_path / "summary.md") == NONE
+    assert get_production_model(registry, tmp_path / "record", tmp_path / "summary.md") == NONE
     assert not timer.is_alive()
 
 
@@ -37,6 +37,6 @@ def test_server_that_stays_away_ends_with_21_and_the_hint_of_locate(way: Way, tm
     way.mode = "cut"
     registry = Registry(model="flights", tracking_uri=way.uri, retry_s=1)
     with pytest.raises(DependencyError, match="MLflow did not answer in") as caught:
-        locate(registry, tmp_path / "record", tmp_path / "summary.md")
+        get_production_model(registry, tmp_path / "record", tmp_path / "summary.md")
     assert "Nothing was trained or changed yet" in caught.value.hint
     assert "register" not in caught.value.hint

@@ -17,7 +17,7 @@ _HINT = (
 )
 
 
-def locate(registry: Registry, record: Path, summary: Path) -> ProductionVersion:
+def get_production_model(registry: Registry, record: Path, summary: Path) -> ProductionVersion:
     """Ask the registry which version is in production.
 
     Args:
@@ -44,7 +44,7 @@ def locate(registry: Registry, record: Path, summary: Path) -> ProductionVersion
     record.mkdir(parents=True, exist_ok=True)
     watch.record(
         record,
-        "locate",
+        "get_production_model",
         headline,
         config=registry.model_dump(mode="json"),
         outputs={"model": found.model} if found.model else {},

@@ -14,8 +14,8 @@ from trainwright import serving
 from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import InputError, ModelRefused
-from trainwright.probe.__main__ import _require_sound
-from trainwright.probe.trial import try_model
+from trainwright.smoke_test.__main__ import _require_sound
+from trainwright.smoke_test.trial import try_model
 from trainwright.train.model import write_model
 
 

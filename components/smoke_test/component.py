@@ -1,4 +1,4 @@
-"""The ``probe`` component: a model is loaded in a clean process and asked for scores, before it counts."""
+"""The ``smoke_test`` component: loads a model as it will be served and scores its input example."""
 
 from kfp import dsl
 
@@ -6,7 +6,7 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.TORCH, install_kfp_package=False)
-def probe(
+def smoke_test(
     model: dsl.Input[dsl.Model],
     model_version: str,
     trial: dsl.Output[dsl.Artifact],
@@ -27,9 +27,9 @@ def probe(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.probe.trial import try_model
+    from trainwright.smoke_test.trial import try_model
 
-    with reported("probe"):
+    with reported("smoke_test"):
         made = try_model(Path(model.path), model_version, Path(trial.path), Path(summary.path))
-        describe("probe", trial, summary)
+        describe("smoke_test", trial, summary)
     return made.digest

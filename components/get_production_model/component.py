@@ -1,4 +1,4 @@
-"""The ``locate`` component: which version of a model is in production now."""
+"""The ``get_production_model`` component: asks the registry for the version in production."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
-def locate(
+def get_production_model(
     registry: dict,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Located", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
+) -> NamedTuple("Production", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
     """Ask the registry what is in production, so that everything after it can be cached on the answer.
 
     Never cache this step itself: what is in production is nothing that the cache's key could know.
@@ -31,10 +31,10 @@ def locate(
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
-    from trainwright.locate.registered import locate as ask
+    from trainwright.get_production_model.production_version import get_production_model as ask
 
-    with reported("locate"):
+    with reported("get_production_model"):
         section = Registry.parse(registry, "parameter registry")
         found = ask(section, Path(record.path), Path(summary.path))
-        describe("locate", record, summary)
+        describe("get_production_model", record, summary)
     return (found.model, found.source, found.version)
