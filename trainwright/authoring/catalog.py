@@ -98,7 +98,7 @@ def judged_by(name: str) -> str:
 
 
 RENAMED = {"locate": "get_production_model", "probe": "smoke_test"}
-"""Old names of components, and today's (docs/decisions/0015-names-of-steps.md)."""
+"""Old names of components, and today's (docs/decisions/0016-names-of-steps.md)."""
 
 
 def names() -> tuple[str, ...]:

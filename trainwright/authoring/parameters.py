@@ -10,7 +10,7 @@ from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
 
 RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memory")}
-"""Old names of parameters, and today's (docs/decisions/0015-names-of-steps.md)."""
+"""Old names of parameters, and today's (docs/decisions/0016-names-of-steps.md)."""
 
 
 def arguments(compiled: Path, config: Path | None, params: Sequence[str], date: str = "") -> dict[str, Any]:
