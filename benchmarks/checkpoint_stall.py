@@ -35,21 +35,20 @@ def worker(folder: Path, blocks: int, size: int) -> None:
 
     from trainwright.experiment import Training
     from trainwright.experiment.checkpoints import Checkpointing
-    from trainwright.train.checkpoint import Checkpoints
-    from trainwright.train.checkpoint.tensors import tensors_of
-    from trainwright.train.group import joined
-    from trainwright.train.samples import Batch
-    from trainwright.train.state import State
+    from trainwright.train.checkpoint import Checkpointer
+    from trainwright.train.checkpoint.state import TrainState, tensors_of
+    from trainwright.train.feeding.loader import Batch
+    from trainwright.train.process_group import process_group
     from trainwright.train.step import Stepper
 
     torch.set_num_threads(1)
-    with joined(0) as group:
+    with process_group(0) as group:
         each = size // group.size
         x = torch.randn(each, FEATURES)
         batch = Batch((x,), x.sum(1), torch.ones(each), torch.arange(each))
         stepper = Stepper(_module(), _Squared(), Training(batch_size=size), group)
-        state = State(stepper.module, stepper.optimizer)
-        kept = Checkpoints(Checkpointing(every_steps=EVERY), folder / "home", "0001", {}, group)
+        state = TrainState(stepper.module, stepper.optimizer)
+        kept = Checkpointer(Checkpointing(every_steps=EVERY), folder / "home", "0001", {}, group)
         kept.resume(state)
         found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
         for block in range(3 * blocks + 3):
@@ -57,9 +56,9 @@ def worker(folder: Path, blocks: int, size: int) -> None:
             torch.distributed.barrier()
             start, stall = time.perf_counter(), 0.0
             if kind == "ours":
-                before = kept.figures.stall_s
-                kept.saw(state, 0.0, last=False)
-                stall = kept.figures.stall_s - before
+                before = kept.costs.stall_s
+                kept.after_step(state, 0.0, last=False)
+                stall = kept.costs.stall_s - before
             if kind == "dcp.save":
                 dcp.save(tensors_of(state), checkpoint_id=folder / "plain" / str(block))
                 stall = time.perf_counter() - start
@@ -71,7 +70,7 @@ def worker(folder: Path, blocks: int, size: int) -> None:
             if kind == "no save":
                 state.step += EVERY - state.step % EVERY
             shutil.rmtree(folder / "plain", ignore_errors=True)
-        kept.saw(state, 0.0, last=True)
+        kept.after_step(state, 0.0, last=True)
         total = sum(value.nbytes for value in tensors_of(state).values())
     if os.environ["RANK"] == "0":
         print(json.dumps({"found": found, "bytes": total}), flush=True)

@@ -105,10 +105,11 @@ STEPS = (
     Step(
         "train",
         "launcher",
-        "from trainwright.train.submit import Request, submit",
-        "done = submit(Request(here['training_set'], given['join'], given['network'], given['training'], "
-        "given['resources'], given['image'], run='benchmark'), here['model'], here['predictions'], "
-        "here['train.md'], here['train.html'])\nmade = [done.model_version, done.predictions_version]",
+        "from trainwright.train.submit import TrainRequest, submit",
+        "done = submit(TrainRequest(here['training_set'], given['join'], given['network'], "
+        "given['training'], given['resources'], given['image'], run='benchmark'), here['model'], "
+        "here['predictions'], here['train.md'], here['train.html'])\n"
+        "made = [done.model_version, done.predictions_version]",
     ),
     Step(
         "score",

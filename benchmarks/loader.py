@@ -60,17 +60,17 @@ from torch.utils.data import DataLoader, Dataset
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Mlp, Training
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.group import joined
-from trainwright.train.labels import total
-from trainwright.train.loader import Loader
-from trainwright.train.order import Order
-from trainwright.train.rows import Source, encode, fit
-from trainwright.train.specification import input_kinds
+from trainwright.train.process_group import process_group
+from trainwright.train.feeding.target import merge_labels
+from trainwright.train.feeding.loader import Loader
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.rows import RowSource, encode, fit
+from trainwright.train.config import input_kinds
 from trainwright.train.step import Stepper
 
 folder, repeats, size = Path(sys.argv[1]), int(sys.argv[2]), 8192
 snapshot = Snapshot.read(folder)
-source, training = Source(folder, snapshot, "train", input_kinds(snapshot)), Training(batch_size=size)
+source, training = RowSource(folder, snapshot, "train", input_kinds(snapshot)), Training(batch_size=size)
 found = {name: [] for name in ("loader", "step", "rows", "rows2")}
 
 
@@ -99,14 +99,14 @@ def ours(rows, order):
         return drawn(((loader.next().ids,) for _ in range(order.batches)), len(rows))
 
 
-with joined(0) as group:
+with process_group(0) as group:
     transforms, labels = fit(source, Mlp(), group)
     start = time.perf_counter()
     rows = encode(source, transforms, labels, folder / "encoded", group)
     encoding = len(rows) / (time.perf_counter() - start)
-    order = Order(len(rows), size, 8, 0)
+    order = SampleOrder(len(rows), size, 8, 0)
     first = ours(rows, order)
-    architecture, rate = make(Mlp()), total(labels).positives / len(rows)
+    architecture, rate = make(Mlp()), merge_labels(labels).positives / len(rows)
     module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
     stepper, batch = Stepper(module, architecture, training, group), rows.take(order.share(0, 0, 1))
     whole = rows.take(np.arange(len(rows)))

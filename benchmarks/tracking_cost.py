@@ -33,8 +33,8 @@ from pathlib import Path
 import torch
 from trainwright.experiment import Tracking
 from trainwright.tracking.history import TrackingDestination
-from trainwright.train.curves import Curves
-from trainwright.train.loop import Step
+from trainwright.train.recorder import TrainingRecorder
+from trainwright.train.loop import StepReport
 steps, way, uri, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -48,7 +48,7 @@ if way == "peer":
     curves = None
 else:
     destination = TrackingDestination(uri) if uri else None
-    curves = Curves(folder, folder, Tracking(every_steps=1), destination, leads=True)
+    curves = TrainingRecorder(folder, folder, Tracking(every_steps=1), destination, leads=True)
 def step(number):
     part = slice((number * 4096) % 65536, (number * 4096) % 65536 + 4096)
     optimizer.zero_grad()
@@ -56,7 +56,7 @@ def step(number):
     loss.backward()
     optimizer.step()
     if curves:
-        curves.saw(Step(number + 1, steps, 1, float(loss), 1.0, 0.001, (number + 1) * 4096))
+        curves.on_step(StepReport(number + 1, steps, 1, float(loss), 1.0, 0.001, (number + 1) * 4096))
     else:
         values = {"loss": float(loss), "norm": 1.0, "rate": 0.001, "speed": 1.0, "epoch": 1.0}
         mlflow.log_metrics(values, step=number)

@@ -1,15 +1,16 @@
 """What the training loop costs beside the model: ours against a bare loop written by hand, in one process.
 
 ``python benchmarks/train_step.py`` trains the same models on the same rows in memory, in turn with
-:class:`trainwright.train.loop.Loop` and with the shortest loop that trains (gather, forward, loss, backward,
-AdamW), one thread each, blocks of steps in turn in one process. Then two processes of one thread share the
-batches that one process had, for a model whose time is in its matrices: goal 1.8 times on two cores. What the
-machine itself allows is measured beside it: two such trainings of half the batch that exchange nothing.
+:class:`trainwright.train.loop.TrainingLoop` and with the shortest loop that trains (gather, forward, loss,
+backward, AdamW), one thread each, blocks of steps in turn in one process. Then two processes of one thread
+share the batches that one process had, for a model whose time is in its matrices; goal: 1.8 times on two
+cores. What the machine itself allows is measured beside it: two such trainings of half the batch without
+exchange.
 
 ``--gpu`` trains a language model of a billion weights on one GPU instead (bf16, compiled, fused AdamW, SDPA)
-and prints its use of the device: operations of :func:`trainwright.train.flops.flops_per_token` (6 N + 12 L
-W T, as PaLM and TorchTitan count) a second, over what the device can do at most. ``--tiny`` runs the same
-code on a small model on the CPU, against a peak that means nothing, and publishes nothing.
+and prints its use of the device: operations by ``language_model.flops_per_token`` (6 N + 12 L W T, as PaLM
+and TorchTitan count) a second, over what the device can do at most. ``--tiny`` runs the same code on a small
+model on the CPU, against a peak that means nothing, and publishes nothing.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def overhead(repeats: int) -> dict[str, list[tuple[float, float]]]:
 
     from trainwright.experiment import LanguageModel
     from trainwright.train.architectures import Inputs, Target, make
-    from trainwright.train.group import joined
+    from trainwright.train.process_group import process_group
 
     network = LanguageModel(vocabulary=2048, context=128, width=128, layers=4, heads=4)
     models = {
@@ -45,7 +46,7 @@ def overhead(repeats: int) -> dict[str, list[tuple[float, float]]]:
         "LM 128 x 4, 16 x 128 tokens": (make(network), lambda: steps.sequences(network, 512, 16), 8),
     }
     found: dict[str, list[tuple[float, float]]] = {}
-    with joined(0) as group:
+    with process_group(0) as group:
         for name, (architecture, data, count) in models.items():
             module = architecture.build(Inputs(Target("tokens")))
             hand = steps.bare(architecture, copy.deepcopy(module), data())
@@ -61,10 +62,10 @@ def scaling(repeats: int, *, alone: bool = False) -> list[float]:
     import steps
 
     from trainwright.train.architectures import Inputs, Target
-    from trainwright.train.group import joined
+    from trainwright.train.process_group import process_group
 
     batch, count = 8192, 8
-    with joined(0) as group:
+    with process_group(0) as group:
         architecture = steps.Perceptron(1024, 512)
         module = architecture.build(Inputs(Target("binary")))
         size = batch // group.size if alone else batch
@@ -81,13 +82,13 @@ def billion(*, tiny: bool) -> dict[str, Any]:
 
     from trainwright.experiment import LanguageModel
     from trainwright.train.architectures import Inputs, Target, make
-    from trainwright.train.flops import flops_per_token, peak_of
-    from trainwright.train.group import joined
+    from trainwright.train.architectures.language_model import flops_per_token, peak_flops
+    from trainwright.train.process_group import process_group
 
     network = LanguageModel(**(TINY if tiny else BILLION))  # type: ignore[arg-type]
     batch, micro, count = (8, 4, 3) if tiny else (32, 8, 20)
     asked = {"precision": "bf16", "compile": True, "micro_batch": micro, "clip": 1.0}
-    with joined(0 if tiny else 1) as group:
+    with process_group(0 if tiny else 1) as group:
         architecture = make(network)
         module = architecture.build(Inputs(Target("tokens"))).to(group.device)
         loop = steps.ours(architecture, module, steps.sequences(network, batch * 8, batch), group, **asked)
@@ -95,9 +96,9 @@ def billion(*, tiny: bool) -> dict[str, Any]:
         seconds = loop(count) / count
         device = "CPU" if tiny else torch.cuda.get_device_name(group.device)
         memory = 0 if tiny else torch.cuda.max_memory_allocated(group.device)
-    tokens, peak = batch * network.context / seconds, 1e12 if tiny else peak_of(device)
+    tokens, peak = batch * network.context / seconds, 1e12 if tiny else peak_flops(device)
     if peak is None:
-        raise SystemExit(f"the peak of {device} is not known: add it to trainwright/train/flops.py")
+        raise SystemExit(f"the peak of {device} is not known: add it to language_model._PEAK_FLOPS")
     return {
         "device": device,
         "weights": sum(entry.numel() for entry in module.parameters()),
@@ -185,13 +186,11 @@ def worker(what: str, repeats: str) -> int:
     """Measure in this process, and print what was found if it is the first."""
     import torch
 
-    from trainwright.train.heap import keep_freed_memory
-    from trainwright.train.parallel import settle_arithmetic
+    from trainwright.train.parallel import make_deterministic
 
     torch.set_num_threads(1)
     # As the trainer does; the bare loop, in the same process, has what it gives too.
-    settle_arithmetic()
-    keep_freed_memory()
+    make_deterministic()
     kinds: dict[str, Callable[[], object]] = {
         "overhead": lambda: overhead(int(repeats)),
         "scaling": lambda: scaling(int(repeats)),

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from trainwright.experiment import LanguageModel, Training
 from trainwright.train.architectures import Architecture, Inputs
-from trainwright.train.group import Group
-from trainwright.train.loop import Loop
-from trainwright.train.order import Order
-from trainwright.train.samples import Batch
+from trainwright.train.feeding.loader import Batch
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.loop import TrainingLoop
+from trainwright.train.process_group import Ranks
 from trainwright.train.step import Stepper
 
 SEED = 7
@@ -34,7 +34,7 @@ class Memory:
     def __init__(self, inputs: tuple[Tensor, ...], target: Tensor, batch_size: int) -> None:
         self.inputs, self.target = inputs, target
         self._weight = torch.ones(batch_size)
-        self.order = Order(len(target), batch_size, 8, SEED)
+        self.order = SampleOrder(len(target), batch_size, 8, SEED)
         self.part, self.parts, self._step = 0, 1, 0
 
     def begin(self, step: int, without: object = ()) -> None:  # noqa: ARG002 - nothing is left out here
@@ -90,14 +90,16 @@ class Perceptron:
         return torch.sigmoid(output.double())
 
 
-def ours(architecture: Architecture, module: nn.Module, memory: Memory, group: Group, **asked: Any) -> Run:
+def ours(architecture: Architecture, module: nn.Module, memory: Memory, group: Ranks, **asked: Any) -> Run:
     """Prepare our loop."""
     training = Training(batch_size=memory.order.batch_size, seed=SEED, schedule="constant", **asked)
     stepper = Stepper(module, architecture, training, group)
     memory.part, memory.parts = stepper.layout.part, stepper.layout.parts
 
     def run(steps: int) -> float:
-        return Loop(stepper, memory, training.model_copy(update={"steps": steps}), group).run().seconds
+        return (
+            TrainingLoop(stepper, memory, training.model_copy(update={"steps": steps}), group).run().seconds
+        )
 
     return run
 

@@ -57,10 +57,10 @@ def train(
 
     from trainwright.artifacts.facts import describe
     from trainwright.errors import reported
-    from trainwright.train.submit import Request, submit
+    from trainwright.train.submit import TrainRequest, submit
 
     with reported("train"):
-        asked = Request(
+        asked = TrainRequest(
             Path(training_set.path), data_version, network, training, resources, image, model.uri, vars(step)
         )
         places = (Path(place.path) for place in (model, predictions, summary, report))

@@ -14,7 +14,7 @@ from trainwright.authoring import arguments
 from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.configure.configuration import SECTIONS, Configuration
 from trainwright.experiment import Resources, Steps
-from trainwright.train.inherited import inherit
+from trainwright.train.submit.task_config import apply_task_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
@@ -173,7 +173,7 @@ def test_the_train_steps_store_references_reach_the_pods_of_its_job() -> None:
         for field in pipeline["components"]["comp-train"]["taskConfigPassthroughs"]
     }
     assert passed["ENV"], "the step itself needs them, too"
-    placement = inherit(Resources(), {"env": given}).resources.placement
+    placement = apply_task_config(Resources(), {"env": given})[0].placement
     found = {variable.name: variable for variable in placement.env_from_secrets}
     assert set(found) == {entry["name"] for entry in given}
     assert (found["AWS_ACCESS_KEY_ID"].secret, found["AWS_DEFAULT_REGION"].config) == (STORE, STORE)

@@ -16,7 +16,6 @@ from trainwright.documents import digest_file
 from trainwright.errors import InputError, ModelRefused
 from trainwright.smoke_test.__main__ import _require_sound
 from trainwright.smoke_test.trial import try_model
-from trainwright.train.model import write_model
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a network of three classes."""
     folder = tmp_path_factory.mktemp("model")
     write(folder / "set", {"train": with_odd_rows(60, 1), "evaluate": with_odd_rows(40, 2)})
-    write_model(folder / "model", untrained(folder / "set", TARGETS["multiclass"]))
+    untrained(folder / "set", TARGETS["multiclass"]).write(folder / "model")
     return folder / "model"
 
 

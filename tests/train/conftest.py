@@ -12,8 +12,7 @@ from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.launch.job import Job, Result
 from trainwright.launch.local import LocalLauncher
-from trainwright.train.group import Group, joined
-from trainwright.train.model import write_model
+from trainwright.train.process_group import Ranks, process_group
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +61,7 @@ def manifest(trained: Outcome) -> Model:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Group]:
+def alone() -> Iterator[Ranks]:
     """A group of one process, this one; the module that asked for it leaves it at its end."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +69,7 @@ def alone() -> Iterator[Group]:
             patch.setenv(name, value)
         torch.use_deterministic_algorithms(mode=True)
         torch.set_num_threads(1)
-        with joined(0) as group:
+        with process_group(0) as group:
             yield group
 
 
@@ -88,7 +87,7 @@ def made(odd_set: Path, tmp_path_factory: pytest.TempPathFactory, request: pytes
     scaling = request.param if request.param == "quantile" else "standard"
     trained = untrained(odd_set, TARGETS.get(request.param, TARGETS["binary"]), scaling)
     folder = tmp_path_factory.mktemp("made") / "model"
-    write_model(folder, trained)
+    trained.write(folder)
     return Made(folder, trained, tables.read_split(odd_set, Snapshot.read(odd_set), "evaluate"))
 
 
@@ -96,5 +95,5 @@ def made(odd_set: Path, tmp_path_factory: pytest.TempPathFactory, request: pytes
 def plain_made(odd_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The folder of a network of the usual kind."""
     trained, folder = untrained(odd_set, TARGETS["binary"]), tmp_path_factory.mktemp("plain") / "model"
-    write_model(folder, trained)
+    trained.write(folder)
     return Made(folder, trained, tables.read_split(odd_set, Snapshot.read(odd_set), "evaluate"))

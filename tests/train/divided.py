@@ -17,12 +17,13 @@ from torch import Tensor, distributed
 from trainwright.experiment import Training, read_network
 from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.checkpoint import Checkpoints
-from trainwright.train.group import Group, joined
-from trainwright.train.order import Order
-from trainwright.train.parallel import full_weights, settle_arithmetic
-from trainwright.train.samples import Batch
-from trainwright.train.state import NoKeeper, State
+from trainwright.train.checkpoint import Checkpointer
+from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.feeding.loader import Batch
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.loop import NoCheckpoints
+from trainwright.train.parallel import full_weights, make_deterministic
+from trainwright.train.process_group import Ranks, process_group
 from trainwright.train.step import Stepper
 from trainwright.transforms import Category, Number, Transforms
 
@@ -169,7 +170,7 @@ def problem(network: Mapping[str, Any]) -> tuple[Inputs, tuple[Tensor, ...], Ten
 
 
 def train(
-    group: Group,
+    group: Ranks,
     network: Mapping[str, Any],
     steps: range = range(STEPS),
     home: Path | None = None,
@@ -183,9 +184,9 @@ def train(
     stepper = Stepper(architecture.build(told), architecture, training, group)
     for settings in stepper.optimizer.param_groups:
         settings["eps"] = EPSILON
-    order = Order(SAMPLES, training.batch_size, 8, training.seed)
-    state = State(stepper.module, stepper.optimizer)
-    keeper = Checkpoints(Checkpointing(every_steps=1), home, "0001", {}, group) if home else NoKeeper()
+    order = SampleOrder(SAMPLES, training.batch_size, 8, training.seed)
+    state = TrainState(stepper.module, stepper.optimizer)
+    keeper = Checkpointer(Checkpointing(every_steps=1), home, "0001", {}, group) if home else NoCheckpoints()
     keeper.resume(state)
     losses, norms, skipped = [], [], 0
     for step in steps:
@@ -199,11 +200,11 @@ def train(
         norms.append(found.norm)
         skipped += found.overflowed
         state.step = step + 1
-        keeper.saw(state, found.loss, last=step == steps[-1])
+        keeper.after_step(state, found.loss, last=step == steps[-1])
     return Result(losses, norms, full_weights(stepper.module, stepper.layout), skipped)
 
 
-def move(group: Group, home: Path) -> Result:
+def move(group: Ranks, home: Path) -> Result:
     """Take each step in another division than the one before, from checkpoint to checkpoint."""
     if group.leads:
         home.mkdir()
@@ -219,8 +220,8 @@ def move(group: Group, home: Path) -> Result:
 def main(folder: Path) -> None:
     """Train in all the ways that take as many processes as there are."""
     torch.set_num_threads(1)
-    settle_arithmetic()
-    with joined(0) as group:
+    make_deterministic()
+    with process_group(0) as group:
         for name, way in WAYS.items():
             if way.processes == group.size:
                 asked = {**way.training, **way.apart, "parallel": way.parallel}

@@ -28,14 +28,12 @@ from tests.train import clean
 from trainwright.experiment import Training
 from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.train.architectures import Inputs
-from trainwright.train.checkpoint import Checkpoints, committed
-from trainwright.train.checkpoint.tensors import tensors_of
-from trainwright.train.group import Group, joined
-from trainwright.train.loader import Loader
-from trainwright.train.loop import Loop
-from trainwright.train.order import Order
-from trainwright.train.samples import Batch
-from trainwright.train.state import State
+from trainwright.train.checkpoint import Checkpointer, committed
+from trainwright.train.checkpoint.state import TrainState, tensors_of
+from trainwright.train.feeding.loader import Batch, Loader
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.loop import TrainingLoop
+from trainwright.train.process_group import Ranks, process_group
 from trainwright.train.step import Stepper
 
 SAMPLES, FEATURES, BATCH = 330, 6, 32
@@ -116,7 +114,7 @@ class Line:
         return output.double()
 
 
-def digest(state: State, order: Order) -> str:
+def digest(state: TrainState, order: SampleOrder) -> str:
     """Digest weights, optimizer, the samples that come next, and the next random numbers."""
     total = hashlib.sha256()
     for name, value in sorted(tensors_of(state).items()):
@@ -130,14 +128,14 @@ def digest(state: State, order: Order) -> str:
 class Witness:
     """Keeps checkpoints as product code does, notes what every state is, and kills the process when due."""
 
-    def __init__(self, options: Options, order: Order, group: Group) -> None:
+    def __init__(self, options: Options, order: SampleOrder, group: Ranks) -> None:
         settings = Checkpointing(every_steps=options.every, **options.settings)
-        self.kept = Checkpoints(settings, Path(options.home), options.attempt, options.told, group)
+        self.kept = Checkpointer(settings, Path(options.home), options.attempt, options.told, group)
         self._options, self._order, self._rank = options, order, group.rank
         self._notes, self._due, self._whole = Path(options.notes), -1, False
         self._resumed = -1
 
-    def resume(self, state: State) -> None:
+    def resume(self, state: TrainState) -> None:
         self.kept.resume(state)
         self._note("resumed", state)
         self._resumed = state.step
@@ -148,10 +146,10 @@ class Witness:
             if max(rank, 0) != self._rank:
                 self._due = -1
 
-    def saw(self, state: State, loss: float, *, last: bool) -> None:
+    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
         if state.step == self._resumed + 1:
             self._note("stepped", state)
-        self.kept.saw(state, loss, last=last)
+        self.kept.after_step(state, loss, last=last)
         if state.step % self._options.every == 0 or last:
             self._note("reached", state, loss)
         if state.step == self._due:
@@ -163,8 +161,11 @@ class Witness:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self._options.pause_s)
 
-    def roll_back(self, state: State) -> None:
+    def roll_back(self, state: TrainState) -> None:
         self.kept.roll_back(state)
+
+    def load_best(self, state: TrainState) -> bool:
+        return self.kept.load_best(state)
 
     def _settle(self, step: int) -> None:
         """Wait for the commit of a step's checkpoint, which threads of all processes are at."""
@@ -172,7 +173,7 @@ class Witness:
         while self._options.settled and step not in [name.step for name in committed(folder)]:
             time.sleep(0.01)
 
-    def _note(self, what: str, state: State, loss: float = 0) -> None:
+    def _note(self, what: str, state: TrainState, loss: float = 0) -> None:
         """Add a line that no kill can tear."""
         line = f"{what} {state.step} {digest(state, self._order)} {time.time()} {loss!r}\n"
         with (self._notes / f"rank-{self._rank}").open("a") as stream:
@@ -200,15 +201,15 @@ def one_process(options: Options) -> None:
     """Train in this process, which finds the others by its environment."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
-    with joined(0) as group:
+    with process_group(0) as group:
         training = Training(
             steps=options.steps, batch_size=options.batch, learning_rate=0.01, parallel=options.parallel
         )
         architecture, points = Line(options.hidden, options.dropout), Points()
-        order = Order(len(points), options.batch, 8, seed=3)
+        order = SampleOrder(len(points), options.batch, 8, seed=3)
         stepper = Stepper(architecture.build(), architecture, training, group)
         loader = Loader(points, order, group.rank, group.size)
-        Loop(stepper, loader, training, group, keeper=Witness(options, order, group)).run()
+        TrainingLoop(stepper, loader, training, group, checkpoints=Witness(options, order, group)).run()
 
 
 def live(

@@ -10,10 +10,10 @@ import torch
 from tests.train.problems import source
 from trainwright.errors import reported
 from trainwright.experiment import Training, Trees
-from trainwright.train.group import joined
-from trainwright.train.loop import Step
-from trainwright.train.prepared import Prepared
-from trainwright.train.trees.training import train_trees
+from trainwright.train.loop import StepReport
+from trainwright.train.process_group import process_group
+from trainwright.train.trainers import TrainingRows
+from trainwright.train.trees import train_trees
 
 
 class Killing:
@@ -22,7 +22,7 @@ class Killing:
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def saw(self, step: Step) -> None:
+    def on_step(self, step: StepReport) -> None:
         if step.number == self._step:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -30,11 +30,11 @@ class Killing:
 def node(folder: Path, home: Path, sections: dict[str, Any]) -> None:
     """Grow trees, as one process of a job."""
     torch.set_num_threads(1)
-    with reported("test"), joined(0) as group:
+    with reported("test"), process_group(0) as group:
         mine = group.rank == sections.get("killed", 0)
         watchers = [Killing(sections["kill"])] if mine and "kill" in sections else []
         asked = Training(**sections["training"])
-        prepared = Prepared.of(source(folder), Trees().encoding, asked, home, group)
+        prepared = TrainingRows.of(source(folder), Trees().encoding, asked, home, group)
         trained = train_trees(prepared, Trees(**sections["network"]), watchers)
         raw = bytes(trained.grown.booster.save_raw("ubj"))
         (home / f"out-{group.rank}.ubj").write_bytes(raw)

@@ -19,7 +19,7 @@ from trainwright.serving.columns import to_values
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.program import Program
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.model import Trained
+from trainwright.train.model_folder import FittedNetwork
 from trainwright.transforms import Fit, Transforms
 
 FIGURES = {
@@ -71,7 +71,7 @@ class Made:
     """A network that was not trained, for what is asked here, and its folder."""
 
     folder: Path
-    trained: Trained
+    trained: FittedNetwork
     rows: pa.Table
 
     @property
@@ -89,7 +89,7 @@ def fitted(training_set: Path, scaling: str) -> Transforms:
     return fit.finish(max_categories=16)
 
 
-def untrained(training_set: Path, target: Target, scaling: str = "standard") -> Trained:
+def untrained(training_set: Path, target: Target, scaling: str = "standard") -> FittedNetwork:
     network = Mlp(hidden=[16], embedding=4, scaling=scaling)
     transforms, architecture = fitted(training_set, scaling), make(network)
     torch.manual_seed(1)
@@ -102,9 +102,7 @@ def untrained(training_set: Path, target: Target, scaling: str = "standard") -> 
     classes = 0 if target.kind == "regression" else len(target.rates)
     outputs = Outputs(target.kind, "late", classes)
     read = source(training_set)
-    return Trained(
-        module, architecture, transforms, read, read.snapshot.digest, config, METRICS, outputs=outputs
-    )
+    return FittedNetwork(module, architecture, transforms, read, config, METRICS, outputs)
 
 
 def as_learned(made: Made) -> bytes:

@@ -15,14 +15,14 @@ from trainwright.artifacts import Snapshot
 from trainwright.experiment import Mlp, Training
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.group import Group
-from trainwright.train.loader import Loader
-from trainwright.train.loop import Fitted, Loop, Step, Watcher
-from trainwright.train.order import Order, default_streams
-from trainwright.train.rows import Source, encode, fit
-from trainwright.train.specification import input_kinds
+from trainwright.train.config import input_kinds
+from trainwright.train.feeding.loader import Loader
+from trainwright.train.feeding.order import SampleOrder, default_streams
+from trainwright.train.feeding.rows import RowSource, encode, fit
+from trainwright.train.loop import FitResult, StepObserver, StepReport, TrainingLoop
+from trainwright.train.process_group import Ranks
 from trainwright.train.step import Stepper
-from trainwright.train.submit import Request, Submitted, submit
+from trainwright.train.submit import Submitted, TrainRequest, submit
 
 ROWS = {"train": 6001, "evaluate": 2000}
 """6,001 rows in batches of 500 end with a batch of one row: one of two processes has none of it."""
@@ -88,9 +88,9 @@ class Outcome:
         return self.folder / "predictions"
 
 
-def request(training_set: Path, **sections: Any) -> Request:
+def request(training_set: Path, **sections: Any) -> TrainRequest:
     """Ask for a training; sections are merged into the usual ones."""
-    return Request(
+    return TrainRequest(
         training_set=training_set,
         data_version=Snapshot.read(training_set).digest,
         network=json.dumps(NETWORK | sections.get("network", {})),
@@ -114,17 +114,19 @@ class Silent:
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def saw(self, step: Step) -> None:
+    def on_step(self, step: StepReport) -> None:
         self.losses.append(step.loss)
 
 
-def source(training_set: Path, split: str = "train") -> Source:
+def source(training_set: Path, split: str = "train") -> RowSource:
     """Read a split as training does."""
     snapshot = Snapshot.read(training_set)
-    return Source(training_set, snapshot, split, input_kinds(snapshot))
+    return RowSource(training_set, snapshot, split, input_kinds(snapshot))
 
 
-def ready_alone(training_set: Path, scratch: Path, group: Group, watcher: Watcher, **sections: Any) -> Loop:
+def ready_alone(
+    training_set: Path, scratch: Path, group: Ranks, watcher: StepObserver, **sections: Any
+) -> TrainingLoop:
     """Prepare a training in this process, without a launcher."""
     network = Mlp(**NETWORK | sections.get("network", {}))
     training = Training(**TRAINING | sections.get("training", {}))
@@ -134,14 +136,14 @@ def ready_alone(training_set: Path, scratch: Path, group: Group, watcher: Watche
     rate = sum(part.positives for part in labels) / len(rows)
     architecture = make(network)
     module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
-    order = Order(len(rows), training.batch_size, default_streams(1), training.seed)
+    order = SampleOrder(len(rows), training.batch_size, default_streams(1), training.seed)
     stepper = Stepper(module, architecture, training, group)
-    return Loop(stepper, Loader(rows, order, 0, 1), training, group, watchers=[watcher])
+    return TrainingLoop(stepper, Loader(rows, order, 0, 1), training, group, observers=[watcher])
 
 
 def train_alone(
-    training_set: Path, scratch: Path, group: Group, watcher: Watcher, **sections: Any
-) -> tuple[nn.Module, Fitted]:
+    training_set: Path, scratch: Path, group: Ranks, watcher: StepObserver, **sections: Any
+) -> tuple[nn.Module, FitResult]:
     """Train in this process, without a launcher."""
     loop = ready_alone(training_set, scratch, group, watcher, **sections)
     return loop.stepper.module, loop.run()

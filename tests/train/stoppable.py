@@ -20,20 +20,16 @@ from trainwright.experiment import Training
 from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
 from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion, Job
-from trainwright.train.checkpoint import Checkpoints, committed
-from trainwright.train.checkpoint.tensors import tensors_of
-from trainwright.train.evaluation import Evaluation
-from trainwright.train.evidence import witness_in
-from trainwright.train.group import Group, joined
-from trainwright.train.loader import Loader
-from trainwright.train.loop import Loop, Step
-from trainwright.train.memory import fitting_memory, memory_watched
-from trainwright.train.order import Order
-from trainwright.train.samples import Batch
-from trainwright.train.state import State
+from trainwright.train.checkpoint import Checkpointer, committed
+from trainwright.train.checkpoint.state import TrainState, tensors_of
+from trainwright.train.feeding.loader import Batch, Loader
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.fit import _with_fitting_micro_batch, out_of_memory_advice
+from trainwright.train.guards import SplitEvaluator, bad_batch_writer
+from trainwright.train.loop import StepReport, TrainingLoop
+from trainwright.train.process_group import Ranks, process_group
 from trainwright.train.step import Gradients, Stepper
-from trainwright.train.stopping import Stop, leaving_at_once, listening
-from trainwright.train.straggling import Straggling
+from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
 
 SAMPLES, FEATURES, BATCH = 330, 6, 32
 SETTINGS: dict[str, Any] = {
@@ -52,11 +48,11 @@ class Options:
     Attributes:
         training: Section ``training``, over the usual one.
         poison: Number of a sample whose input is NaN; -1 for none.
-        wild_from: Step from which the learning rate is a thousandfold; 0 for never.
-        signals: Step, rank and signal that the process then sends itself; once, by a file in the home.
+        wild_from: StepReport from which the learning rate is a thousandfold; 0 for never.
+        signals: StepReport, rank and signal that the process then sends itself; once, by a file in the home.
         greedy: Samples at once that a GPU has no memory for; 0 for none.
         slow: Rank that takes long for each batch; -1 for none.
-        frozen: Step whose save rank 1 stops in; 0 for none.
+        frozen: StepReport whose save rank 1 stops in; 0 for none.
         pause_s: Seconds that each step takes longer, once something is saved.
     """
 
@@ -158,7 +154,7 @@ class Trouble:
         self._options, self._home, self._rank = options, home, rank
         self._pulse = folder / "pulse" / f"rank-{rank}"
 
-    def saw(self, step: Step) -> None:
+    def on_step(self, step: StepReport) -> None:
         if self._options.pause_s and committed(self._home / "checkpoints"):
             time.sleep(self._options.pause_s)
         for index, (number, rank, name) in enumerate(self._options.signals):
@@ -170,23 +166,23 @@ class Trouble:
                 send(signal.Signals(name))
 
 
-class Digesting(Checkpoints):
+class Digesting(Checkpointer):
     """Checkpoints that tell what the state is that they save last."""
 
     last, frozen = "", 0
 
-    def _begin(self, state: State, loss: float) -> None:
+    def _begin(self, state: TrainState, loss: float) -> None:
         if state.step == self.frozen:
             send(signal.SIGSTOP)
         super()._begin(state, loss)
 
-    def saw(self, state: State, loss: float, *, last: bool) -> None:
-        super().saw(state, loss, last=last)
+    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
+        super().after_step(state, loss, last=last)
         if last:
             self.last = digest(state)
 
 
-def digest(state: State) -> str:
+def digest(state: TrainState) -> str:
     """Digest weights, optimizer and facts."""
     total = hashlib.sha256()
     for name, value in sorted(tensors_of(state).items()):
@@ -196,23 +192,25 @@ def digest(state: State) -> str:
 
 
 def ready(
-    options: Options, folder: Path, home: Path, group: Group, stop: Stop, pulse: Heartbeat | None
-) -> Loop:
+    options: Options, folder: Path, home: Path, group: Ranks, stop: StopSignal, pulse: Heartbeat | None
+) -> TrainingLoop:
     """Prepare the training as product code does."""
     asked = Training(**SETTINGS | options.training)
-    training = fitting_memory(asked, folder, group)
+    training = _with_fitting_micro_batch(asked, folder, group)
     stepper = Wild(Line().build(), Greedy(options.greedy), training, group)
     stepper.wild_from = options.wild_from
-    order = Order(SAMPLES, BATCH, 8, seed=3)
+    order = SampleOrder(SAMPLES, BATCH, 8, seed=3)
     feeder = Loader(Poisoned(options, group.rank), order, group.rank, group.size, prefetch=1)
     keeper = Digesting(training.checkpoints, home, folder.name, {"data_version": "d"}, group)
     keeper.frozen = options.frozen if group.rank == 1 else 0
     evaluate = None
     if training.guards.early_stopping:
-        evaluate = Evaluation(stepper, Line(), Points(), training, group, stop.asked)
-    watchers = [Trouble(options, folder, home, group.rank), Straggling(stepper.module, training, group)]
-    witness = witness_in(folder, group.rank)
-    return Loop(stepper, feeder, training, group, keeper, watchers, stop.asked, evaluate, witness, pulse)
+        evaluate = SplitEvaluator(stepper, Line(), Points(), training, group, stop.requested)
+    watchers = [Trouble(options, folder, home, group.rank)]
+    witness = bad_batch_writer(folder, group.rank)
+    return TrainingLoop(
+        stepper, feeder, training, group, keeper, watchers, stop.requested, evaluate, witness, pulse
+    )
 
 
 def job(home: Path, options: Options, **changes: Any) -> Job:
@@ -226,27 +224,30 @@ def job(home: Path, options: Options, **changes: Any) -> Job:
     return Job(run="r", task="train", image="i", program=program, folder=folder, **settings | changes)
 
 
-def main(folder: Path, options: Options, stop: Stop) -> None:
+def main(folder: Path, options: Options, stop: StopSignal) -> None:
     """Train, and leave the digest of the last state."""
     torch.set_num_threads(1)
     guards = Training(**SETTINGS | options.training).guards
-    with joined(0, guards.collective_s) as group, Heartbeat(folder, group.rank, guards.stall_s) as pulse:
+    with (
+        process_group(0, guards.collective_s) as group,
+        Heartbeat(folder, group.rank, guards.stall_s) as pulse,
+    ):
         loop = ready(options, folder, folder.parent.parent, group, stop, pulse)
-        with memory_watched(loop.training, Training(**SETTINGS | options.training), group):
+        with out_of_memory_advice(loop.training, Training(**SETTINGS | options.training), group):
             fitted = loop.run()
     if group.leads:
-        outputs = {"state": loop.keeper.last, "watched_loss": repr(fitted.watched_loss)}
+        outputs = {"state": loop.checkpoints.last, "watched_loss": repr(fitted.watched_loss)}
         save_file(loop.stepper.module.state_dict(), folder / "weights.safetensors")
         Completion(attempt=folder.name, outputs=outputs).write(folder)
 
 
 def one_process(folder: Path, options: Options) -> None:
     """Train as one of several processes that no agent looks after."""
-    with listening() as told:
+    with handle_stop_signals() as told:
         main(folder, options, told)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    with leaving_at_once(), reported_rank(place, int(os.environ["RANK"])), listening() as told:
+    with exit_without_threads(), reported_rank(place, int(os.environ["RANK"])), handle_stop_signals() as told:
         main(place, Options(**json.loads(sys.argv[2])), told)

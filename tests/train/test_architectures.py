@@ -13,8 +13,8 @@ from torch.nn import functional
 from trainwright.errors import InputError
 from trainwright.experiment import FeatureTokenizer, Mlp, Network, read_network
 from trainwright.train.architectures import Architecture, InBlocks, Inputs, Target, make
+from trainwright.train.architectures.contract import OutputHead
 from trainwright.train.architectures.feature_tokenizer import Block, TokenNetwork
-from trainwright.train.architectures.heads import Head
 from trainwright.transforms import Category, Number, Transforms
 
 BINARY = Target("binary", (0.8, 0.2))
@@ -158,16 +158,16 @@ def test_losses_are_those_of_the_definitions() -> None:
     draw = np.random.default_rng(0)
     logit, label = draw.normal(size=20), draw.integers(0, 2, 20)
     p = 1 / (1 + np.exp(-logit))
-    found = Head(BINARY).loss(torch.tensor(logit).float(), torch.tensor(label).float())
+    found = OutputHead(BINARY).loss(torch.tensor(logit).float(), torch.tensor(label).float())
     np.testing.assert_allclose(found, -np.log(np.where(label == 1, p, 1 - p)), rtol=1e-5)
     logits, number = draw.normal(size=(20, 3)), draw.integers(0, 3, 20)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    found = Head(MANY).loss(torch.tensor(logits).float(), torch.tensor(number))
+    found = OutputHead(MANY).loss(torch.tensor(logits).float(), torch.tensor(number))
     np.testing.assert_allclose(found, -np.log(shares[np.arange(20), number]), rtol=1e-5)
     amount = 1000 + 50 * draw.normal(size=20)
     output = torch.tensor(draw.normal(size=20)).float()
-    found = Head(AMOUNT).loss(output, torch.tensor(amount).float())
-    predicted = Head(AMOUNT).predict(output).numpy()
+    found = OutputHead(AMOUNT).loss(output, torch.tensor(amount).float())
+    predicted = OutputHead(AMOUNT).predict(output).numpy()
     np.testing.assert_allclose(found, ((predicted - amount) / 50) ** 2, rtol=1e-3, atol=1e-6)
 
 

@@ -17,14 +17,13 @@ import pytest
 from numpy.typing import NDArray
 
 from trainwright.errors import DependencyError, InputError
-from trainwright.train.cache import SUFFIX, Cache, Shard
-from trainwright.train.shards import HEAD
-from trainwright.train.shelf import Shelf
+from trainwright.train.feeding.cache import SUFFIX, ShardCache, ShardedSplit, ShardSpec
+from trainwright.train.feeding.shard_file import HEADER_SIZE
 
 ROWS = 1000
 
 
-def shard(number: int, rows: int = ROWS, seen: Callable[[int], object] = abs) -> Shard:
+def shard(number: int, rows: int = ROWS, seen: Callable[[int], object] = abs) -> ShardSpec:
     """A shard whose array holds its number and that of the row."""
 
     def make() -> Iterator[NDArray[Any]]:
@@ -32,7 +31,7 @@ def shard(number: int, rows: int = ROWS, seen: Callable[[int], object] = abs) ->
         for part in np.array_split(np.arange(rows, dtype=np.int32), 3):
             yield np.column_stack([np.full_like(part, number), part])
 
-    return Shard(f"s{number}", "<i4", (rows, 2), make)
+    return ShardSpec(f"s{number}", "<i4", (rows, 2), make)
 
 
 def right(array: NDArray[Any], number: int) -> bool:
@@ -50,7 +49,7 @@ def size(folder: Path) -> int:
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from tests.train.test_cache import Cache, Shelf, right, shard
+from tests.train.test_cache import ShardCache, ShardedSplit, right, shard
 folder, count, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 
 def seen(number):
@@ -62,8 +61,8 @@ def seen(number):
 """
 FILL = """
 shards = [shard(number, seen=seen) for number in range(count)]
-shelf = Shelf(Cache(folder / "cache"), shards, [1000] * count)
-shelf.fill(int(sys.argv[4]), int(sys.argv[5]))
+shelf = ShardedSplit(ShardCache(folder / "cache"), shards, [1000] * count)
+shelf.encode_all(int(sys.argv[4]), int(sys.argv[5]))
 numbers = iter(range(count))
 def check(array):
     assert right(array, next(numbers))
@@ -114,13 +113,13 @@ def test_what_a_killed_process_left_takes_no_room_for_good(tmp_path: Path) -> No
     process.stdout.readline()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    Cache(tmp_path / "cache")
+    ShardCache(tmp_path / "cache")
     assert names(tmp_path / "cache") == []
 
 
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[HEAD + 4321] ^= 1
+    content[HEADER_SIZE + 4321] ^= 1
     path.write_bytes(content)
 
 
@@ -131,27 +130,27 @@ def flip(path: Path) -> None:
         lambda path: os.truncate(path, path.stat().st_size - 1),
         lambda path: os.truncate(path, 10),
         lambda path: path.write_bytes(bytes(path.stat().st_size)),
-        lambda path: path.write_bytes(b'{"dtype": "<i4"}'.ljust(HEAD)),
+        lambda path: path.write_bytes(b'{"dtype": "<i4"}'.ljust(HEADER_SIZE)),
     ],
     ids=["a flipped bit", "cut at the end", "cut in its head", "zeros", "another head"],
 )
 def test_a_damaged_shard_is_thrown_away_and_made_again(
     damage: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Cache(tmp_path).take(shard(1))
+    ShardCache(tmp_path).take(shard(1))
     damage(tmp_path / f"s1{SUFFIX}")
     made: list[int] = []
     with caplog.at_level(logging.WARNING, "trainwright.train"):
-        assert right(Cache(tmp_path).take(shard(1, seen=made.append)), 1)
+        assert right(ShardCache(tmp_path).take(shard(1, seen=made.append)), 1)
     assert made == [1]
     assert "s1.shard is damaged" in caplog.text
-    assert right(Cache(tmp_path).take(shard(1, seen=made.append)), 1)
+    assert right(ShardCache(tmp_path).take(shard(1, seen=made.append)), 1)
     assert made == [1]
 
 
 def test_a_disk_that_damages_whatever_is_written_is_an_error(tmp_path: Path) -> None:
-    class Failing(Cache):
-        def _opened(self, shard: Shard) -> int:
+    class Failing(ShardCache):
+        def _opened(self, shard: ShardSpec) -> int:
             opened = super()._opened(shard)
             flip(tmp_path / f"{shard.key}{SUFFIX}")
             return opened
@@ -163,8 +162,8 @@ def test_a_disk_that_damages_whatever_is_written_is_an_error(tmp_path: Path) -> 
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_the_folder_never_takes_more_than_allowed_and_gives_the_same(most: int, tmp_path: Path) -> None:
     shards = [shard(number) for number in range(20)]
-    shelf = Shelf(Cache(tmp_path, most * shards[0].size + 100), shards, [ROWS] * 20)
-    assert not shelf.whole
+    shelf = ShardedSplit(ShardCache(tmp_path, most * shards[0].size + 100), shards, [ROWS] * 20)
+    assert not shelf.cached_whole
     found, sizes = np.empty((64, 2), np.int32), []
 
     def pick(where: slice, array: NDArray[Any], places: NDArray[np.int64]) -> None:
@@ -179,25 +178,25 @@ def test_the_folder_never_takes_more_than_allowed_and_gives_the_same(most: int, 
 
 
 def test_the_least_recently_used_shard_goes_first(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 3 * shard(0).size)
+    cache = ShardCache(tmp_path, 3 * shard(0).size)
     for number in (0, 1, 2):
         cache.take(shard(number))
         time.sleep(0.02)
-    cache.let_go()
+    cache.unmap()
     cache.take(shard(0))
-    cache.let_go()
+    cache.unmap()
     cache.take(shard(3))
     assert names(tmp_path) == [f"s{number}{SUFFIX}" for number in (0, 2, 3)]
 
 
 def test_a_shard_that_another_process_maps_is_not_the_one_that_goes(tmp_path: Path) -> None:
-    mapping, other = (Cache(tmp_path, 2 * shard(0).size) for _ in range(2))
+    mapping, other = (ShardCache(tmp_path, 2 * shard(0).size) for _ in range(2))
     mapping.take(shard(0))
     time.sleep(0.02)
     other.take(shard(1))
     other.take(shard(2))
     assert names(tmp_path) == [f"s{number}{SUFFIX}" for number in (0, 2)]
-    mapping.let_go()
+    mapping.unmap()
     gc.collect()
     other.take(shard(3))
     other.take(shard(4))
@@ -206,7 +205,7 @@ def test_a_shard_that_another_process_maps_is_not_the_one_that_goes(tmp_path: Pa
 
 def test_who_maps_a_shard_keeps_it_even_when_there_is_no_other_room(tmp_path: Path) -> None:
     """Nothing waits for ever: a mapping outlives its file."""
-    mapping, other = (Cache(tmp_path, shard(0).size) for _ in range(2))
+    mapping, other = (ShardCache(tmp_path, shard(0).size) for _ in range(2))
     array = mapping.take(shard(0))
     assert right(other.take(shard(1)), 1)
     assert names(tmp_path) == [f"s1{SUFFIX}"]
@@ -219,12 +218,12 @@ def test_many_in_a_cache_for_one_all_get_on(tmp_path: Path) -> None:
     wrong: list[int] = []
 
     def work(first: int) -> None:
-        cache = Cache(tmp_path, shard(0).size)
+        cache = ShardCache(tmp_path, shard(0).size)
         for turn in range(6):
             number = (first + 3 * turn) % 5
             if not right(cache.take(shard(number)), number):
                 wrong.append(number)
-            cache.let_go()
+            cache.unmap()
 
     threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
     for thread in threads:
@@ -238,14 +237,14 @@ def test_many_in_a_cache_for_one_all_get_on(tmp_path: Path) -> None:
 
 def test_a_shard_larger_than_the_cache_is_refused_with_both_sizes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"one shard takes 12,096 bytes, and the whole cache may take 5,000"):
-        Shelf(Cache(tmp_path, 5000), [shard(0, 10), shard(1)], [10, ROWS])
+        ShardedSplit(ShardCache(tmp_path, 5000), [shard(0, 10), shard(1)], [10, ROWS])
 
 
 FULL = """
 import resource
 from trainwright.errors import DependencyError
 resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-cache = Cache(folder / "cache")
+cache = ShardCache(folder / "cache")
 try:
     cache.take(shard(0, seen=seen))
 except DependencyError as error:
@@ -262,11 +261,11 @@ def test_a_full_disk_is_an_error_before_anything_is_read(tmp_path: Path) -> None
 
 
 def test_mappings_that_are_let_go_leave_nothing_open(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = ShardCache(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     arrays = [cache.take(shard(number)) for number in range(30)]
     assert len(os.listdir("/proc/self/fd")) == before + 30
-    cache.let_go()
+    cache.unmap()
     assert all(right(array, number) for number, array in enumerate(arrays))
     del arrays
     gc.collect()
@@ -277,7 +276,7 @@ FLAT = """
 import numpy as np
 big = 400_000
 shards = [shard(number, big) for number in range(60)]
-shelf = Shelf(Cache(folder / "cache", 4 * shards[0].size), shards, [big] * len(shards))
+shelf = ShardedSplit(ShardCache(folder / "cache", 4 * shards[0].size), shards, [big] * len(shards))
 
 def peak():
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
@@ -300,7 +299,7 @@ def test_memory_is_flat_however_much_larger_the_data_is(tmp_path: Path) -> None:
 
 
 def test_threads_share_one_mapping(tmp_path: Path) -> None:
-    cache, made, found = Cache(tmp_path), list[int](), list[NDArray[Any]]()
+    cache, made, found = ShardCache(tmp_path), list[int](), list[NDArray[Any]]()
     slow = shard(0, seen=lambda number: (time.sleep(0.1), made.append(number)))
     threads = [threading.Thread(target=lambda: found.append(cache.take(slow))) for _ in range(4)]
     for thread in threads:
@@ -314,7 +313,7 @@ def test_threads_share_one_mapping(tmp_path: Path) -> None:
 
 def test_shards_that_are_about_to_be_needed_are_made_meanwhile(tmp_path: Path) -> None:
     shards = [shard(number) for number in range(9)]
-    shelf = Shelf(Cache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
+    shelf = ShardedSplit(ShardCache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
     shelf.expect([(2 * ROWS + 5, 4 * ROWS + 1), (7 * ROWS, 7 * ROWS + 1)])
     for _ in range(6000):
         if len(names(tmp_path)) == 4 and not [name for name in names(tmp_path) if name.startswith(".")]:
@@ -329,7 +328,7 @@ def test_what_goes_wrong_while_shards_are_made_ahead_is_raised(tmp_path: Path) -
         raise InputError(f"shard {number} cannot be made")
 
     shards = [shard(number, seen=broken) for number in range(9)]
-    shelf = Shelf(Cache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
+    shelf = ShardedSplit(ShardCache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
 
     def expect() -> None:
         for _ in range(6000):

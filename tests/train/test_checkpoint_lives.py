@@ -14,9 +14,9 @@ import pytest
 
 from tests.storage.stores import Bucket
 from tests.train.lives import Options, begin, ended, error, live, notes
-from trainwright.train.checkpoint import Checkpoints, Manifest, committed
-from trainwright.train.checkpoint.copies import Copies
-from trainwright.train.checkpoint.reading import damage
+from trainwright.train.checkpoint import Checkpointer, Manifest, committed
+from trainwright.train.checkpoint.reader import damage
+from trainwright.train.checkpoint.store import RemoteCopies
 
 
 def asked(folder: Path, steps: int = 40, **changes: Any) -> Options:
@@ -109,15 +109,15 @@ def test_an_older_attempt_that_starts_late_ends_before_it_did_anything(tmp_path:
 
 def _full_from(step: int, until: int, _rank: int) -> None:
     """Let no file grow beyond 6,000 bytes while certain steps are saved, as on a disk that is full."""
-    begin_save = Checkpoints._begin
+    begin_save = Checkpointer._begin
 
-    def limited(self: Checkpoints, state: Any, loss: float) -> None:
+    def limited(self: Checkpointer, state: Any, loss: float) -> None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         full = step <= state.step < until
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000 if full else hard, hard))
         begin_save(self, state, loss)
 
-    Checkpoints._begin = limited  # type: ignore[method-assign]
+    Checkpointer._begin = limited  # type: ignore[method-assign]
 
 
 def test_a_disk_that_was_full_for_a_while_costs_one_checkpoint(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _impatient(_rank: int) -> None:
     """Try a call to the store again for half a second only."""
-    Copies.__init__.__defaults__ = (0.5,)  # type: ignore[misc]
+    RemoteCopies.__init__.__defaults__ = (0.5,)  # type: ignore[misc]
 
 
 def test_a_store_that_does_not_answer_does_not_stop_the_training(
@@ -219,7 +219,7 @@ def test_where_nothing_lies_here_and_the_store_does_not_answer_no_training_begin
 ) -> None:
     options = stored(asked(tmp_path, 20), unreachable)
     assert live(options, prepare=_impatient) == [21, 21]
-    assert "whether there is something to go on from cannot be told" in error(Path(options.notes))["what"]
+    assert "which may hold a checkpoint to resume from, does not answer" in error(Path(options.notes))["what"]
 
 
 def test_of_two_homes_with_one_store_the_older_ends(tmp_path: Path) -> None:

@@ -20,24 +20,24 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, Diverged, InputError, InternalError, PermissionRefused
 from trainwright.experiment.checkpoints import Checkpointing
-from trainwright.train.checkpoint import Checkpoints, Manifest, Name, committed
+from trainwright.train.checkpoint import Checkpointer, CheckpointName, Manifest, committed
+from trainwright.train.checkpoint.checkpointer import SaveSchedule
 from trainwright.train.checkpoint.retention import Retention
-from trainwright.train.checkpoint.schedule import Schedule
-from trainwright.train.fitting import without_checkpoints
-from trainwright.train.group import Group
-from trainwright.train.state import State
+from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.fit import no_checkpoint_warning
+from trainwright.train.process_group import Ranks
 
 TOLD = {"data_version": "d", "training": {"seed": 3}, "order": {"streams": 8}}
 
 
-def fresh(width: int = 4, seed: int = 0) -> State:
+def fresh(width: int = 4, seed: int = 0) -> TrainState:
     """A state that took no step yet."""
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
-    return State(module, torch.optim.AdamW(module.parameters(), lr=0.01), facts={"sums": []})
+    return TrainState(module, torch.optim.AdamW(module.parameters(), lr=0.01), facts={"sums": []})
 
 
-def step(state: State) -> float:
+def step(state: TrainState) -> float:
     """Take a step that depends on its number alone."""
     torch.manual_seed(state.step)
     x = torch.randn(16, 3)
@@ -50,30 +50,30 @@ def step(state: State) -> float:
     return float(loss.detach())
 
 
-def keeper(home: Path, group: Group, told: dict[str, Any] = TOLD, **settings: Any) -> Checkpoints:
-    return Checkpoints(Checkpointing(**{"every_steps": 2, **settings}), home, "0001", told, group)
+def keeper(home: Path, group: Ranks, told: dict[str, Any] = TOLD, **settings: Any) -> Checkpointer:
+    return Checkpointer(Checkpointing(**{"every_steps": 2, **settings}), home, "0001", told, group)
 
 
-def train(kept: Checkpoints, state: State, steps: int) -> State:
+def train(kept: Checkpointer, state: TrainState, steps: int) -> TrainState:
     """Take steps, the last of which is saved."""
     for number in range(steps):
-        kept.saw(state, step(state), last=number == steps - 1)
+        kept.after_step(state, step(state), last=number == steps - 1)
     return state
 
 
-def resumed(home: Path, group: Group, state: State | None = None, **settings: Any) -> State:
+def resumed(home: Path, group: Ranks, state: TrainState | None = None, **settings: Any) -> TrainState:
     found = state or fresh(seed=9)
     keeper(home, group, **settings).resume(found)
     return found
 
 
-def begun(home: Path, group: Group, steps: int = 6, width: int = 4, **settings: Any) -> State:
+def begun(home: Path, group: Ranks, steps: int = 6, width: int = 4, **settings: Any) -> TrainState:
     kept, state = keeper(home, group, **settings), fresh(width)
     kept.resume(state)
     return train(kept, state, steps)
 
 
-def tensors(state: State) -> list[torch.Tensor]:
+def tensors(state: TrainState) -> list[torch.Tensor]:
     moments = [value for fields in state.optimizer.state.values() for value in fields.values()]
     return [*state.module.state_dict().values(), *moments]
 
@@ -97,7 +97,7 @@ def resealed(folder: Path) -> None:
     replace(manifest, files=files).write(folder)
 
 
-def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path: Path, alone: Group) -> None:
+def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path: Path, alone: Ranks) -> None:
     whole = begun(tmp_path / "whole", alone, 8)
     begun(tmp_path / "home", alone, 5)
     again = resumed(tmp_path / "home", alone)
@@ -110,28 +110,28 @@ def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path:
         assert torch.equal(mine, expected)
 
 
-def test_figures_name_the_checkpoint_that_would_be_resumed(tmp_path: Path, alone: Group) -> None:
+def test_figures_name_the_checkpoint_that_would_be_resumed(tmp_path: Path, alone: Ranks) -> None:
     kept, state, seen = keeper(tmp_path, alone), fresh(), []
     kept.resume(state)
     for number in range(6):
-        kept.saw(state, step(state), last=number == 5)
-        seen.append(kept.figures.committed)
+        kept.after_step(state, step(state), last=number == 5)
+        seen.append(kept.costs.committed)
     assert seen[0] == 0
     assert seen[3] >= 2, "the save of step 2 was waited for"
     assert (seen[5], steps_in(tmp_path)[0]) == (6, 6)
     again = keeper(tmp_path, alone)
     again.resume(fresh())
-    assert again.figures.committed == 6
+    assert again.costs.committed == 6
 
 
-def test_an_empty_home_leaves_the_state_as_it_is(tmp_path: Path, alone: Group) -> None:
+def test_an_empty_home_leaves_the_state_as_it_is(tmp_path: Path, alone: Ranks) -> None:
     state, same = fresh(), fresh()
     keeper(tmp_path / "home", alone).resume(state)
     assert state.step == 0
     assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(same), strict=True))
 
 
-def test_a_manifest_names_every_file_with_its_digest_and_is_no_pickle(tmp_path: Path, alone: Group) -> None:
+def test_a_manifest_names_every_file_with_its_digest_and_is_no_pickle(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     folder = folder_of(tmp_path, 6)
     manifest = Manifest.read(folder)
@@ -157,7 +157,7 @@ def cut(path: Path) -> None:
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("rank-0.bin", flip, "its SHA-256 differs"),
     ("rank-0.bin", cut, "bytes, not"),
-    ("rank-0.bin", Path.unlink, "is gone"),
+    ("rank-0.bin", Path.unlink, "is missing"),
     ("index.json", flip, "its SHA-256 differs"),
     ("manifest.json", cut, "not JSON"),
 ]
@@ -169,28 +169,28 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_and_the_one_before_it_taken
     damage: Callable[[Path], None],
     said: str,
     tmp_path: Path,
-    alone: Group,
+    alone: Ranks,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     begun(tmp_path, alone)
     damage(folder_of(tmp_path, 6) / file)
     assert resumed(tmp_path, alone).step == 4
-    (warning,) = [text for text in caplog.messages if "passed over" in text]
+    (warning,) = [text for text in caplog.messages if "is skipped" in text]
     assert "step-00000006.0001" in warning
     assert said in warning
 
 
 def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
-    tmp_path: Path, alone: Group, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path, alone)
     for name in committed(tmp_path / "checkpoints"):
         flip(tmp_path / "checkpoints" / str(name) / "rank-0.bin")
     assert resumed(tmp_path, alone).step == 0
-    assert "no checkpoint of 3 verifies: training begins anew" in caplog.messages
+    assert "none of 3 checkpoints verifies: training starts from step 0" in caplog.messages
 
 
-def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path, alone: Group) -> None:
+def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path, alone: Ranks) -> None:
     store = {"store": str(tmp_path / "store"), "wait_s": 120}
     begun(tmp_path / "lost-1", alone, width=64, **store)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -203,29 +203,29 @@ def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path
     assert resumed(tmp_path / "new-1", alone, fresh(64), **store).step == 6
 
 
-def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, alone: Group) -> None:
+def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     (folder_of(tmp_path, 6) / Manifest.FILE).unlink()
     assert resumed(tmp_path, alone).step == 4
 
 
-def test_another_architecture_is_refused_with_the_keys_that_differ(tmp_path: Path, alone: Group) -> None:
+def test_another_architecture_is_refused_with_the_keys_that_differ(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     with pytest.raises(InputError) as caught:
         resumed(tmp_path, alone, fresh(width=5))
-    assert "another architecture: 7 different: 0.bias (float32 [4] saved, float32 [5] wanted)" in (
+    assert "another architecture: 7 different: 0.bias (float32 [4] saved, float32 [5] expected)" in (
         caught.value.what
     )
     assert caught.value.what.endswith(", ...")
     renamed = nn.ModuleDict({"only": nn.Linear(3, 4)})
-    other = State(renamed, torch.optim.AdamW(renamed.parameters()))
+    other = TrainState(renamed, torch.optim.AdamW(renamed.parameters()))
     with pytest.raises(
         InputError, match=r"2 missing: only.bias, only.weight; 9 unexpected: 0.bias, 0.weight"
     ):
         resumed(tmp_path, alone, other)
 
 
-def test_another_training_is_refused_with_what_differs(tmp_path: Path, alone: Group) -> None:
+def test_another_training_is_refused_with_what_differs(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     told = {**TOLD, "training": {"seed": 4}, "order": {"streams": 24}}
     expected = r"order.streams was 8 and is 24; training.seed was 3 and is 4"
@@ -253,7 +253,7 @@ def old(home: Path) -> Path:
     return Path(shutil.copytree(OLD, home / "checkpoints" / OLD.name))
 
 
-def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, alone: Group) -> None:
+def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, alone: Ranks) -> None:
     """Read without this library and without torch's: the index as JSON, the tensors as bytes."""
     state = begun(tmp_path, alone)
     folder = folder_of(tmp_path, 6)
@@ -271,7 +271,7 @@ def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, 
     assert total == len(content), "and nothing else"
 
 
-def test_checkpoint_with_pickles_of_python_3_11_2_is_resumed(tmp_path: Path, alone: Group) -> None:
+def test_checkpoint_with_pickles_of_python_3_11_2_is_resumed(tmp_path: Path, alone: Ranks) -> None:
     """torch's own converter, which trusts the pickle, reads the same values."""
     old(tmp_path / "home")
     dcp_to_torch_save(OLD, tmp_path / "plain.pt")
@@ -288,7 +288,7 @@ def test_checkpoint_with_pickles_of_python_3_11_2_is_resumed(tmp_path: Path, alo
     assert (folder_of(tmp_path / "home", 4) / "index.json").exists(), "the next one has no pickle"
 
 
-def test_a_pickle_that_names_anything_else_is_refused_and_never_run(tmp_path: Path, alone: Group) -> None:
+def test_a_pickle_that_names_anything_else_is_refused_and_never_run(tmp_path: Path, alone: Ranks) -> None:
     folder = old(tmp_path)
     (folder / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "trace")))
     resealed(folder)
@@ -316,7 +316,7 @@ class Attribute:
     ],
 )
 def test_getattr_in_a_pickle_reads_members_of_torchs_enum_and_nothing_else(
-    of: Any, name: str, tmp_path: Path, alone: Group
+    of: Any, name: str, tmp_path: Path, alone: Ranks
 ) -> None:
     folder = old(tmp_path)
     (folder / ".metadata").write_bytes(pickle.dumps(Attribute(of, name)))
@@ -325,7 +325,7 @@ def test_getattr_in_a_pickle_reads_members_of_torchs_enum_and_nothing_else(
         resumed(tmp_path, alone)
 
 
-def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Group) -> None:
+def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Ranks) -> None:
     """There, and nowhere else, paths come from ``pathlib._local``."""
     folder = old(tmp_path)
     index = folder / ".metadata"
@@ -337,7 +337,7 @@ def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Group) 
     assert resumed(tmp_path, alone).step == 2
 
 
-def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alone: Group) -> None:
+def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alone: Ranks) -> None:
     """The index is honest, and points to a file of torch.save with more than a tensor in it."""
     folder = old(tmp_path)
     with (folder / ".metadata").open("rb") as stream:
@@ -365,7 +365,7 @@ def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alon
     ],
 )
 def test_index_that_leads_anywhere_else_is_refused(
-    change: dict[str, Any], error: type[Exception], said: str, tmp_path: Path, alone: Group
+    change: dict[str, Any], error: type[Exception], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     begun(tmp_path, alone)
     folder = folder_of(tmp_path, 6)
@@ -378,7 +378,7 @@ def test_index_that_leads_anywhere_else_is_refused(
         resumed(tmp_path, alone)
 
 
-def test_index_that_the_manifest_does_not_list_is_rejected(tmp_path: Path, alone: Group) -> None:
+def test_index_that_the_manifest_does_not_list_is_rejected(tmp_path: Path, alone: Ranks) -> None:
     """No digest covers it: whoever may write there could exchange one tensor for another."""
     begun(tmp_path, alone)
     folder = folder_of(tmp_path, 6)
@@ -390,26 +390,26 @@ def test_index_that_the_manifest_does_not_list_is_rejected(tmp_path: Path, alone
 
 
 @pytest.mark.parametrize("path", ["../../secret", "/etc/passwd", "", "."])
-def test_a_manifest_that_leads_out_of_its_folder_is_refused(path: str, tmp_path: Path, alone: Group) -> None:
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(path: str, tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     place = folder_of(tmp_path, 6) / Manifest.FILE
     body = json.loads(place.read_text())
     body["files"][0]["path"] = path
     place.write_text(json.dumps(body))
-    with pytest.raises(PermissionRefused, match="outside of it"):
+    with pytest.raises(PermissionRefused, match="outside its folder"):
         resumed(tmp_path, alone)
 
 
-def test_a_checkpoint_that_lies_elsewhere_is_refused(tmp_path: Path, alone: Group) -> None:
+def test_a_checkpoint_that_lies_elsewhere_is_refused(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path / "other", alone)
     there = folder_of(tmp_path / "other", 6)
     (tmp_path / "home" / "checkpoints").mkdir(parents=True)
     (tmp_path / "home" / "checkpoints" / there.name).symlink_to(there)
-    with pytest.raises(PermissionRefused, match="not read through a link"):
+    with pytest.raises(PermissionRefused, match="not read through a symbolic link"):
         resumed(tmp_path / "home", alone)
 
 
-def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: Group) -> None:
+def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     train(kept, state, 2)
@@ -417,7 +417,7 @@ def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: 
     with torch.no_grad():
         state.module.get_parameter("0.weight")[1, 2] = torch.nan
     with pytest.raises(Diverged, match=r"1 tensors are not finite, such as model/0\.weight"):
-        kept.saw(state, loss, last=True)
+        kept.after_step(state, loss, last=True)
     assert steps_in(tmp_path) == [2]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         "starts",
@@ -425,15 +425,15 @@ def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: 
     ]
 
 
-def test_facts_that_json_cannot_hold_are_our_bug(tmp_path: Path, alone: Group) -> None:
+def test_facts_that_json_cannot_hold_are_our_bug(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     state.facts["guard"] = float("nan")
-    with pytest.raises(InternalError, match="no plain data"):
+    with pytest.raises(InternalError, match="not plain JSON data"):
         train(kept, state, 2)
 
 
-def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, alone: Group) -> None:
+def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     with pytest.raises(Diverged, match="nothing was saved"):
@@ -452,24 +452,24 @@ def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("keep", [2, 4])
-def test_the_newest_stay_and_the_others_go(keep: int, tmp_path: Path, alone: Group) -> None:
+def test_the_newest_stay_and_the_others_go(keep: int, tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone, 13, keep=keep)
     assert steps_in(tmp_path) == [13, 12, 10, 8][:keep]
 
 
-def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: Group) -> None:
+def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone, 12, keep=4)
     for damaged in (12, 8):
         flip(folder_of(tmp_path, damaged) / "rank-0.bin")
-    Retention(tmp_path / "checkpoints", 2, keep_best=True).tidy(9, held=[])
+    Retention(tmp_path / "checkpoints", 2, keep_best=True).apply(9, in_use=[])
     assert steps_in(tmp_path) == [12, 10, 8, 6], "two verify: 10 and 6; nothing is older"
     flip(folder_of(tmp_path, 10) / "rank-0.bin")
-    Retention(tmp_path / "checkpoints", 2, keep_best=True).tidy(9, held=[])
+    Retention(tmp_path / "checkpoints", 2, keep_best=True).apply(9, in_use=[])
     assert steps_in(tmp_path) == [12, 10, 8, 6], "only one verifies: nothing is removed"
 
 
 def test_a_damaged_one_is_read_and_told_once_until_it_changes(
-    tmp_path: Path, alone: Group, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path, alone, 8, keep=4)
     broken, retention = (
@@ -478,15 +478,15 @@ def test_a_damaged_one_is_read_and_told_once_until_it_changes(
     )
     flip(broken)
     for _ in range(3):
-        retention.tidy(9, held=[])
+        retention.apply(9, in_use=[])
     assert len([text for text in caplog.messages if "step-00000008.0001 does not count" in text]) == 1
     assert steps_in(tmp_path) == [8, 6, 4], "two verify, and 2 is older than them"
     flip(broken)
-    retention.tidy(9, held=[])
+    retention.apply(9, in_use=[])
     assert steps_in(tmp_path) == [8, 6], "it is whole again"
 
 
-def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Group) -> None:
+def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone, keep=2), fresh()
     kept.resume(state)
     for loss in (0.5, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4):
@@ -494,19 +494,19 @@ def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Group) -> None:
         best = min(state.facts.get("best_loss", 1.0), loss)
         state.facts["watched"] = {"step": state.step, "loss": loss, "best": loss == best and loss < 0.5}
         state.facts["best_loss"] = best
-        kept.saw(state, loss, last=False)
+        kept.after_step(state, loss, last=False)
         step(state)
-        kept.saw(state, loss, last=False)
+        kept.after_step(state, loss, last=False)
         if state.step == 4:
             kept._settle()
             (folder_of(tmp_path, 4) / "pinned-by-ada.json").write_text("{}")
     train(kept, state, 2)
     assert steps_in(tmp_path) == [16, 14, 4, 3], "3 was best, though no checkpoint was due there; 4 is pinned"
-    assert kept.best(replace(state, facts={"watched": {"best_step": 3}}))
+    assert kept.load_best(replace(state, facts={"watched": {"best_step": 3}}))
 
 
 def test_trouble_with_old_checkpoints_never_ends_the_training(
-    tmp_path: Path, alone: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -518,8 +518,8 @@ def test_trouble_with_old_checkpoints_never_ends_the_training(
     assert any("step-00000002.0001 could not be removed" in text for text in caplog.messages)
 
 
-def test_what_earlier_starts_left_unfinished_is_removed_later(tmp_path: Path, alone: Group) -> None:
-    left = tmp_path / "checkpoints" / str(Name(start=3, step=70))
+def test_what_earlier_starts_left_unfinished_is_removed_later(tmp_path: Path, alone: Ranks) -> None:
+    left = tmp_path / "checkpoints" / str(CheckpointName(start=3, step=70))
     left.mkdir(parents=True)
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
@@ -530,7 +530,7 @@ def test_what_earlier_starts_left_unfinished_is_removed_later(tmp_path: Path, al
 
 
 def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step(
-    tmp_path: Path, alone: Group, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=100))
@@ -542,16 +542,16 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
 
 def test_by_time_the_looks_come_denser_until_it_is_due() -> None:
     now = 0.0
-    schedule = Schedule(Checkpointing(every_s=100), lambda: now)
-    schedule.begin(50)
+    schedule = SaveSchedule(Checkpointing(every_s=100), lambda: now)
+    schedule.restart(50)
     looks, saves = [], []
     for number in range(51, 2000):
         now += 0.5 if number < 1000 else 2.0
-        if schedule.looks(number):
-            due, gap = schedule.ask(number)
+        if schedule.checks(number):
+            due, gap = schedule.propose(number)
             looks.append(number)
             saves += [now] if due else []
-            schedule.agreed(number, gap, saved=bool(due))
+            schedule.accept(number, gap, saved=bool(due))
     gaps = [later - earlier for earlier, later in zip([0.0, *saves], saves, strict=False)]
     assert max(gaps[:4]) < 102
     assert max(gaps) < 210, "a training that becomes four times slower is noticed half-way"
@@ -559,13 +559,13 @@ def test_by_time_the_looks_come_denser_until_it_is_due() -> None:
 
 
 def test_a_training_that_ends_before_its_first_checkpoint_is_told_so() -> None:
-    said = without_checkpoints(Checkpointing(every_steps=100), 99)
+    said = no_checkpoint_warning(Checkpointing(every_steps=100), 99)
     assert "every_steps 100 is above the 99 steps" in said
-    assert without_checkpoints(Checkpointing(every_steps=100), 100) == ""
-    assert without_checkpoints(Checkpointing(), 1) == ""
+    assert no_checkpoint_warning(Checkpointing(every_steps=100), 100) == ""
+    assert no_checkpoint_warning(Checkpointing(), 1) == ""
 
 
 def test_by_steps_every_look_is_a_save() -> None:
-    schedule = Schedule(Checkpointing(every_steps=7))
-    assert [number for number in range(1, 30) if schedule.looks(number)] == [7, 14, 21, 28]
-    assert schedule.ask(7) == (1, 7)
+    schedule = SaveSchedule(Checkpointing(every_steps=7))
+    assert [number for number in range(1, 30) if schedule.checks(number)] == [7, 14, 21, 28]
+    assert schedule.propose(7) == (1, 7)

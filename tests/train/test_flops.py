@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainwright.experiment import LanguageModel
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.flops import flops_per_token, peak_of, weights
+from trainwright.train.architectures.language_model import flops_per_token, matrix_weights, peak_flops
 
 NETWORK = LanguageModel(vocabulary=96, width=64, heads=4, groups=2, layers=3, hidden=128, context=32)
 
@@ -16,7 +16,7 @@ def test_the_weights_that_are_multiplied_are_those_of_the_module_but_for_the_loo
         network = NETWORK.model_copy(update={"tied": tied})
         module = make(network).build(Inputs(Target("tokens")))
         held = sum(weight.numel() for weight in module.parameters())
-        assert weights(network) == held - (0 if tied else 96 * 64)
+        assert matrix_weights(network) == held - (0 if tied else 96 * 64)
 
 
 def test_the_operations_of_a_token_are_those_that_pytorch_counts() -> None:
@@ -38,5 +38,5 @@ def test_a_causal_model_needs_half_the_attention() -> None:
 
 
 def test_the_peak_of_a_device_is_known_by_its_name() -> None:
-    assert peak_of("NVIDIA H200") == 989e12
-    assert peak_of("a device of tomorrow") is None
+    assert peak_flops("NVIDIA H200") == 989e12
+    assert peak_flops("a device of tomorrow") is None

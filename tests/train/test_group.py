@@ -23,19 +23,25 @@ from trainwright.errors import TransientError
 from trainwright.experiment import Mlp
 from trainwright.experiment.checkpoints import Checkpointing
 from trainwright.launch.agent import rank_errors
-from trainwright.train.checkpoint import Checkpoints, committed
-from trainwright.train.checkpoint.agreement import Circle
-from trainwright.train.checkpoint.writing import Part
-from trainwright.train.group import Group, brought, joined, limit_exchanges, wait_for_all
-from trainwright.train.rows import Source, fit
-from trainwright.train.specification import input_kinds
-from trainwright.train.state import State
+from trainwright.train.checkpoint import Checkpointer, committed
+from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.checkpoint.writer import SavedPart
+from trainwright.train.config import input_kinds
+from trainwright.train.feeding.rows import RowSource, fit
+from trainwright.train.process_group import (
+    Coordinator,
+    Ranks,
+    barrier,
+    gather_to_leader,
+    process_group,
+    set_step_timeout,
+)
 from trainwright.transforms import Fit
 
 LIMIT_S = 0.5
 
 
-def pair(folder: Path, first: Callable[[Group], object], second: Callable[[Group], object]) -> list[str]:
+def pair(folder: Path, first: Callable[[Ranks], object], second: Callable[[Ranks], object]) -> list[str]:
     """Start two processes that join one another, the second one late; return what each said at last."""
     started = [
         clean.start(say, folder / str(rank), body, **place)
@@ -45,7 +51,7 @@ def pair(folder: Path, first: Callable[[Group], object], second: Callable[[Group
     return [(folder / str(rank)).read_text() for rank in (0, 1)]
 
 
-def say(file: Path, body: Callable[[Group], object]) -> None:
+def say(file: Path, body: Callable[[Ranks], object]) -> None:
     """Be one of the two processes, and leave what it said at last in a file."""
     try:
         file.write_text(said_by(int(os.environ["RANK"]), body))
@@ -60,21 +66,21 @@ def until_said(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def said_by(rank: int, body: Callable[[Group], object]) -> str:
+def said_by(rank: int, body: Callable[[Ranks], object]) -> str:
     time.sleep(2 * LIMIT_S * rank)
     try:
-        with joined(0, LIMIT_S) as group:
+        with process_group(0, LIMIT_S) as group:
             return f"well: {body(group)}"
     except Exception as error:
         traceback.print_exc()
         return str(error)
 
 
-def _two_barriers(folder: Path, group: Group) -> None:
+def _two_barriers(folder: Path, group: Ranks) -> None:
     if group.rank:
         time.sleep(2 * LIMIT_S)
     distributed.barrier()
-    limit_exchanges(group)
+    set_step_timeout(group)
     if group.rank:
         until_said(folder)
     distributed.barrier()
@@ -86,12 +92,12 @@ def test_before_the_steps_processes_may_be_far_apart_and_in_them_not(tmp_path: P
     assert "Timed out waiting 500ms" in said
 
 
-def _end_early(_: Group) -> str:
+def _end_early(_: Ranks) -> str:
     return "ended early"
 
 
 def test_the_end_of_a_process_is_seen_at_once_by_who_waits_for_it_for_hours(tmp_path: Path) -> None:
-    said = pair(tmp_path, wait_for_all, _end_early)
+    said = pair(tmp_path, barrier, _end_early)
     assert "Connection closed by peer" in said[0] or "Connection reset by peer" in said[0]
     assert said[1] == "well: ended early"
 
@@ -101,13 +107,13 @@ def _slow() -> int:
     return 7
 
 
-def _call_and_exchange(folder: Path, group: Group) -> int:
-    circle = Circle(group)
-    found = circle.first(_slow)
-    assert circle.all(lambda: group.rank and _slow()) == [0, 7]
+def _call_and_exchange(folder: Path, group: Ranks) -> int:
+    circle = Coordinator(group)
+    found = circle.on_leader(_slow)
+    assert circle.on_all(lambda: group.rank and _slow()) == [0, 7]
     if group.rank:
         until_said(folder)
-    return found + circle.greatest([group.rank])[0]
+    return found + circle.maximum([group.rank])[0]
 
 
 def test_a_call_is_waited_for_as_long_as_it_takes_and_numbers_are_not(tmp_path: Path) -> None:
@@ -116,7 +122,7 @@ def test_a_call_is_waited_for_as_long_as_it_takes_and_numbers_are_not(tmp_path: 
     assert "Timed out waiting 500ms" in said
 
 
-def _probes(_: Group) -> list[tuple[int, ...]]:
+def _probes(_: Ranks) -> list[tuple[int, ...]]:
     found = []
     for name in os.listdir("/proc/self/fd"):
         if os.path.exists(f"/proc/self/fd/{name}") and stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -157,21 +163,21 @@ def test_a_machine_that_is_gone_is_what_may_pass_and_not_an_error_of_the_program
     assert (cause.kind, cause.follows) == ("INFRASTRUCTURE", True)
 
 
-def _save(folder: Path, group: Group) -> list[int]:
+def _save(folder: Path, group: Ranks) -> list[int]:
     distributed_c10d.default_pg_timeout = timedelta(seconds=LIMIT_S)
-    keeper = Checkpoints(Checkpointing(every_steps=1), folder / "home", "0001", {}, group)
+    keeper = Checkpointer(Checkpointing(every_steps=1), folder / "home", "0001", {}, group)
     finish = keeper._writer.finish
 
-    def slow(*given: object) -> Part:
+    def slow(*given: object) -> SavedPart:
         time.sleep(4 * LIMIT_S * group.rank)
         return finish(*given)
 
     keeper._writer.finish = slow  # type: ignore[assignment, method-assign]
     module = nn.Linear(2, 1)
-    state = State(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    state = TrainState(module, torch.optim.SGD(module.parameters(), lr=0.1))
     keeper.resume(state)
     state.step = 1
-    keeper.saw(state, 0.5, last=True)
+    keeper.after_step(state, 0.5, last=True)
     return [name.step for name in committed(folder / "home" / "checkpoints")]
 
 
@@ -181,7 +187,7 @@ def test_a_save_waits_for_the_slowest_process_beyond_what_torch_waits_for_by_its
 
 
 @pytest.fixture
-def few_words(tmp_path: Path) -> Source:
+def few_words(tmp_path: Path) -> RowSource:
     """A split of two pieces with 6 words each, 12 in all."""
     size = 2 * tables.ROW_GROUP
     tells = [np.array([f"{piece}-{number}" for number in range(6)])[np.arange(size) % 6] for piece in (0, 1)]
@@ -190,43 +196,45 @@ def few_words(tmp_path: Path) -> Source:
     snapshot = tables.write_snapshot(
         tmp_path / "words", {"train": [pa.table(columns)]}, parents={}, roles=roles, rows_per_file=size
     )
-    return Source(tmp_path / "words", snapshot, "train", input_kinds(snapshot))
+    return RowSource(tmp_path / "words", snapshot, "train", input_kinds(snapshot))
 
 
-def _fit(words: Source, group: Group) -> tuple[list[str], list[int]]:
+def _fit(words: RowSource, group: Ranks) -> tuple[list[str], list[int]]:
     transforms, labels = fit(words, Mlp(), group)
     return sorted(transforms.categories[0].values), [part.rows for part in labels]
 
 
-def test_what_each_found_is_added_up_by_the_first_and_known_to_all(tmp_path: Path, few_words: Source) -> None:
+def test_what_each_found_is_added_up_by_the_first_and_known_to_all(
+    tmp_path: Path, few_words: RowSource
+) -> None:
     words = [f"{piece}-{number}" for piece in (0, 1) for number in range(6)]
     said = f"well: {(words, [2 * tables.ROW_GROUP] * 2)}"
     both = partial(_fit, few_words)
     assert pair(tmp_path, both, both) == [said, said]
 
 
-def _fit_few(words: Source, group: Group) -> object:
+def _fit_few(words: RowSource, group: Ranks) -> object:
     Fit.__init__.__defaults__ = ("standard", 8)  # type: ignore[misc]
     return fit(words, Mlp(), group)
 
 
 def test_what_is_wrong_with_all_that_was_found_is_said_by_all_and_none_waits_for_ever(
-    tmp_path: Path, few_words: Source
+    tmp_path: Path, few_words: RowSource
 ) -> None:
     said, both = "column 'word' has more than 8 different values", partial(_fit_few, few_words)
     assert [words.splitlines()[0] for words in pair(tmp_path, both, both)] == [said, said]
 
 
-def _bring(group: Group) -> list[int]:
-    return list(brought(7 + group.rank, group))
+def _bring(group: Ranks) -> list[int]:
+    return list(gather_to_leader(7 + group.rank, group))
 
 
 def test_what_is_brought_comes_one_after_another_by_rank(tmp_path: Path) -> None:
     assert pair(tmp_path, _bring, _bring) == ["well: [7, 8]", "well: []"]
 
 
-def test_a_process_alone_waits_for_nobody(alone: Group) -> None:
-    wait_for_all(alone)
-    limit_exchanges(alone)
-    assert Circle(alone).greatest([3, 4]) == [3, 4]
-    assert Circle(alone).first(lambda: "said") == "said"
+def test_a_process_alone_waits_for_nobody(alone: Ranks) -> None:
+    barrier(alone)
+    set_step_timeout(alone)
+    assert Coordinator(alone).maximum([3, 4]) == [3, 4]
+    assert Coordinator(alone).on_leader(lambda: "said") == "said"

@@ -11,17 +11,24 @@ import pytest
 
 from trainwright.errors import Diverged
 from trainwright.experiment.guards import EarlyStopping, Guards
-from trainwright.train.guards import EarlyStop, Guard, NotFinite, Seen, Verdict, left_out
+from trainwright.train.guards import (
+    DivergenceGuard,
+    EarlyStop,
+    GuardDecision,
+    NotFinite,
+    StepStats,
+    skipped_batches,
+)
 
 
-def seen(step: int, loss: float, norm: float = 1.0, **more: Any) -> Seen:
-    return Seen(step=step, batch=step - 1, epoch=1, loss=loss, norm=norm, rate=0.1, **more)
+def seen(step: int, loss: float, norm: float = 1.0, **more: Any) -> StepStats:
+    return StepStats(step=step, batch=step - 1, epoch=1, loss=loss, norm=norm, rate=0.1, **more)
 
 
 def judged(
     losses: Iterable[float], norms: Iterable[float] | None = None, **settings: Any
-) -> Iterator[Verdict]:
-    guard, facts = Guard(Guards(**settings)), {}
+) -> Iterator[GuardDecision]:
+    guard, facts = DivergenceGuard(Guards(**settings)), {}
     for step, (loss, norm) in enumerate(zip(losses, norms or iter(lambda: 1.0, 2.0), strict=False), 1):
         yield guard.judge(facts, seen(step, loss, norm))
 
@@ -55,7 +62,7 @@ def test_a_loss_that_goes_back_to_chance_has_diverged_within_two_blocks_of_steps
     losses = falling(1000, 0.02)
     losses[700:] = math.log(2) + 0.02 * np.random.default_rng(1).normal(size=300)
     told = []
-    with pytest.raises(Diverged, match=r"ran away by step \d+, epoch 1: 0\.(69|70)") as caught:
+    with pytest.raises(Diverged, match=r"diverged by step \d+, epoch 1: 0\.(69|70)") as caught:
         told.extend(judged(losses))
     assert 700 <= len(told) <= 720
     assert "robust deviations above the median 0.4" in caught.value.what
@@ -96,21 +103,21 @@ def test_what_is_not_finite_stops_at_once(bad: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("action", ["skip", "roll_back"])
 def test_only_so_many_batches_are_forgiven(action: str) -> None:
-    guard, facts = Guard(Guards(not_finite=action, forgiven=2)), {}
+    guard, facts = DivergenceGuard(Guards(not_finite=action, forgiven=2)), {}
     for step in (4, 9):
         verdict = guard.judge(facts, seen(step, math.nan))
         assert verdict.action == action
         assert f"step {step}" in verdict.warning
-    assert left_out(facts) == {3, 8}
-    with pytest.raises(NotFinite, match="after 2 other batches were left out"):
+    assert skipped_batches(facts) == {3, 8}
+    with pytest.raises(NotFinite, match="after 2 other batches were skipped"):
         guard.judge(facts, seen(12, math.nan))
 
 
 def test_a_gradient_beyond_float16_is_neither_a_nan_nor_a_spike() -> None:
-    guard, facts = Guard(Guards()), {}
+    guard, facts = DivergenceGuard(Guards()), {}
     for step in range(1, 100):
         verdict = guard.judge(facts, seen(step, 0.5, 0.0, overflowed=True))
-        assert verdict == Verdict("apply")
+        assert verdict == GuardDecision("apply")
 
 
 def test_a_gradient_far_above_the_usual_is_told() -> None:
@@ -124,13 +131,13 @@ def test_a_gradient_far_above_the_usual_is_told() -> None:
 def test_a_training_that_is_resumed_in_the_middle_of_a_window_judges_alike(cut: int) -> None:
     losses, norms = falling(400), 1 + falling(400, 0.5, 7)
     losses[300:] += 2
-    guard, facts = Guard(Guards(window=100)), {}
+    guard, facts = DivergenceGuard(Guards(window=100)), {}
     outcomes: list[list[str]] = []
     for interrupted in (False, True):
-        guard, facts, told = Guard(Guards(window=100)), {}, []
+        guard, facts, told = DivergenceGuard(Guards(window=100)), {}, []
         for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), 1):
             if interrupted and step == cut:
-                guard, facts = Guard(Guards(window=100)), json.loads(json.dumps(facts))
+                guard, facts = DivergenceGuard(Guards(window=100)), json.loads(json.dumps(facts))
             try:
                 told.append(str(guard.judge(facts, seen(step, float(loss), float(norm)))))
             except Diverged as error:
@@ -138,7 +145,7 @@ def test_a_training_that_is_resumed_in_the_middle_of_a_window_judges_alike(cut: 
                 break
         outcomes.append(told)
     assert outcomes[0] == outcomes[1]
-    assert "ran away" in outcomes[0][-1]
+    assert "diverged" in outcomes[0][-1]
 
 
 def looked(losses: Iterable[float], **settings: Any) -> tuple[int, dict[str, Any]]:

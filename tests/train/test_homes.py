@@ -8,8 +8,8 @@ import pytest
 from trainwright.errors import DependencyError, Diverged, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Resources, Training
 from trainwright.launch.job import Completion
-from trainwright.train.homes import next_folder
-from trainwright.train.specification import Specification, pinned
+from trainwright.train.config import TrainConfig, decisive_settings
+from trainwright.train.submit.job_directory import next_attempt_folder
 
 
 def told(**training: Any) -> dict[str, Any]:
@@ -26,10 +26,12 @@ def begin(folder: Path, launcher: str = "local", run: str = "r", **training: Any
     where: list[Path] = []
 
     def fail() -> None:
-        with next_folder(run, pinned(**given), launcher, resources, folder / "model") as attempt:
+        with next_attempt_folder(
+            run, decisive_settings(**given), launcher, resources, folder / "model"
+        ) as attempt:
             home = attempt.parent.parent
             where.append(home)
-            Specification(attempt=attempt.name, home=str(home), training_set="s", processes=2, **given).write(
+            TrainConfig(attempt=attempt.name, home=str(home), training_set="s", processes=2, **given).write(
                 attempt
             )
             raise Diverged("the loss ran away")
@@ -64,7 +66,7 @@ def test_a_training_that_starts_afresh_beside_another_says_what_differs(
     assert capfd.readouterr().err == ""
     begin(tmp_path, seed=5)
     said = capfd.readouterr().err
-    assert "begun here is not gone on with: training.seed was 0 and is 5. This one starts afresh." in said
+    assert "this output is not resumed: training.seed was 0 and is 5. This one starts from step 0." in said
     begin(tmp_path, seed=5)
     assert capfd.readouterr().err == ""
 
@@ -73,18 +75,22 @@ def test_success_leaves_no_home(tmp_path: Path) -> None:
     begin(tmp_path)
     begin(tmp_path, seed=5)
     resources = Resources(mount=str(tmp_path / "volume"))
-    with next_folder("r", pinned(**told()), "local", resources, tmp_path / "model") as attempt:
+    with next_attempt_folder(
+        "r", decisive_settings(**told()), "local", resources, tmp_path / "model"
+    ) as attempt:
         assert attempt.name == "0002"
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "volume").mkdir()
-    with next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"):
+    with next_attempt_folder("r", decisive_settings(**told()), "pytorchjob", resources, tmp_path / "model"):
         pass
     assert list((tmp_path / "volume" / "trainwright" / "jobs").iterdir()) == []
 
 
 def test_on_a_cluster_what_was_made_outlives_the_step_and_its_state_does_not(tmp_path: Path) -> None:
     resources = Resources(mount=str(tmp_path))
-    with next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model") as folder:
+    with next_attempt_folder(
+        "r", decisive_settings(**told()), "pytorchjob", resources, tmp_path / "model"
+    ) as folder:
         (folder / "model").mkdir()
         Completion(attempt=folder.name, outputs={}).write(folder)
         home = folder.parent.parent
@@ -97,7 +103,7 @@ def test_a_volume_that_is_not_mounted_is_named(tmp_path: Path) -> None:
     resources = Resources(mount=str(tmp_path / "volume"))
     with (
         pytest.raises(DependencyError, match="'trainwright-shared' is not mounted"),
-        next_folder("r", pinned(**told()), "pytorchjob", resources, tmp_path / "model"),
+        next_attempt_folder("r", decisive_settings(**told()), "pytorchjob", resources, tmp_path / "model"),
     ):
         pass
 
@@ -110,8 +116,10 @@ def test_a_place_that_cannot_be_written_is_named_and_no_bug(
 ) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(kind, match="the folder of the training cannot be made") as caught,
-        next_folder("r", pinned(**told()), "local", Resources(), tmp_path / place / "model"),
+        pytest.raises(kind, match="the job directory cannot be created") as caught,
+        next_attempt_folder(
+            "r", decisive_settings(**told()), "local", Resources(), tmp_path / place / "model"
+        ),
     ):
         pass
     assert place in caught.value.where

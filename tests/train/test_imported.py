@@ -19,7 +19,7 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Imported, read_network
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.architectures.imported import build, origin
+from trainwright.train.architectures.imported import build, code_digest
 from trainwright.transforms import Number, Transforms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def test_a_path_of_another_form_is_refused_with_the_section(path: str) -> None:
 def test_options_that_it_does_not_take_are_named_with_those_that_it_does() -> None:
     with pytest.raises(InputError) as caught:
         make(imported("Sound", depth=3))
-    assert "cannot be made with options ['depth']" in caught.value.what
+    assert "cannot be created with options ['depth']" in caught.value.what
     assert caught.value.hint == "It takes (width: int = 1) -> None."
     assert caught.value.where == "network.options"
     assert vars(make(imported("Sound", width=3))) == {"width": 3}
@@ -142,8 +142,8 @@ def test_options_that_it_does_not_take_are_named_with_those_that_it_does() -> No
     ("name", "said"),
     [
         ("Failing", "build of the model fails: RuntimeError: no weights today"),
-        ("MeanLoss", r"loss of the model gives torch.float32 \(\) for 3 rows, not torch.float32 \(3,\)"),
-        ("SingleScores", r"predict of the model gives torch.float32 \(3,\) for 3 rows, not torch.float64"),
+        ("MeanLoss", r"loss of the model returns torch.float32 \(\) for 3 rows, not torch.float32 \(3,\)"),
+        ("SingleScores", r"predict of the model returns torch.float32 \(3,\) for 3 rows, not torch.float64"),
     ],
 )
 def test_a_wrong_method_is_told_before_training(name: str, said: str) -> None:
@@ -171,7 +171,7 @@ def test_the_digest_of_the_code_is_that_of_its_package(tmp_path: Path, monkeypat
         (package / "__init__.py").write_text("")
         (package / "model.py").write_text(text)
         monkeypatch.syspath_prepend(str(package.parent))
-        digests.add(origin(Imported(path=f"package_{name}.model:Net"))["code"])
+        digests.add(code_digest(Imported(path=f"package_{name}.model:Net"))["code"])
     assert len(digests) == 2
 
 

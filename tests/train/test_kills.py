@@ -47,7 +47,7 @@ def test_what_was_committed_before_a_kill_is_what_is_gone_on_from(tmp_path: Path
 def _forgetting(what: str, _rank: int) -> None:
     """Let a process take up its random numbers, or its samples, as if it had just begun."""
     from trainwright.train import loop
-    from trainwright.train.loader import Loader
+    from trainwright.train.feeding.loader import Loader
 
     if what == "random numbers":
         loop.seed_step = lambda *_: None
@@ -92,7 +92,7 @@ class CrashPoint:
         self._armed = armed
 
     def install(self) -> None:
-        from trainwright.train.checkpoint import format as tensors
+        from trainwright.train.checkpoint import writer as tensors
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             if event in self.EVENTS or (event == "open" and str(arguments[0]).startswith(self._home)):
@@ -146,23 +146,23 @@ def _prepare(rank: int, folder: Path, limit: int, mine: int) -> None:
     """Arm a crash point in one process from the beginning of the save of step 20 to that of the next."""
     if mine != rank:
         return
-    from trainwright.train.checkpoint.keeper import Checkpoints
+    from trainwright.train.checkpoint.checkpointer import Checkpointer
 
     point = CrashPoint(folder / "home", limit)
     point.install()
-    begin = Checkpoints._begin
+    begin = Checkpointer._begin
 
-    def begin_armed(self: Checkpoints, state: Any, loss: float) -> None:
+    def begin_armed(self: Checkpointer, state: Any, loss: float) -> None:
         point.arm(armed=state.step == 20)
         begin(self, state, loss)
 
-    Checkpoints._begin = begin_armed  # type: ignore[method-assign]
+    Checkpointer._begin = begin_armed  # type: ignore[method-assign]
 
 
 STEP = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from trainwright.train.submit import Request, submit
+from trainwright.train.submit import TrainRequest, submit
 
 asked, folder, kill_at = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 
@@ -175,7 +175,7 @@ def kill_when_saved():
 
 if kill_at:
     threading.Thread(target=kill_when_saved, daemon=True).start()
-request = Request(training_set=Path(asked.pop("training_set")), **asked)
+request = TrainRequest(training_set=Path(asked.pop("training_set")), **asked)
 submit(request, *(folder / name for name in ("model", "predictions", "summary.md", "report.html")))
 """
 

@@ -16,23 +16,22 @@ from tests.train.problems import source
 from trainwright.errors import InputError
 from trainwright.experiment import Mlp
 from trainwright.experiment.feeding import Feeding
-from trainwright.train.group import Group
-from trainwright.train.loader import Loader
-from trainwright.train.order import Order
-from trainwright.train.rows import Rows, encode, fit
-from trainwright.train.samples import Batch, Samples
+from trainwright.train.feeding.loader import Batch, Loader, SampleSource
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.rows import EncodedRows, encode, fit
+from trainwright.train.process_group import Ranks
 
 SIZE = 512
 
 
 @pytest.fixture(scope="module")
-def rows(training_set: Path, tmp_path_factory: pytest.TempPathFactory, alone: Group) -> Rows:
+def rows(training_set: Path, tmp_path_factory: pytest.TempPathFactory, alone: Ranks) -> EncodedRows:
     transforms, labels = fit(source(training_set), Mlp(), alone)
     return encode(source(training_set), transforms, labels, tmp_path_factory.mktemp("cache"), alone)
 
 
-def order(rows: Samples) -> Order:
-    return Order(len(rows), SIZE, 8, seed=3, block=64, window=200)
+def order(rows: SampleSource) -> SampleOrder:
+    return SampleOrder(len(rows), SIZE, 8, seed=3, block=64, window=200)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -49,7 +48,7 @@ def joined(parts: Iterable[Batch]) -> Batch:
     return Batch(inputs, target, weight, ids)
 
 
-def taken(samples: Samples, count: int, parts: int = 1, first: int = 0) -> list[Batch]:
+def taken(samples: SampleSource, count: int, parts: int = 1, first: int = 0) -> list[Batch]:
     """The global batches of some steps, as several processes get them."""
     loaders = [Loader(samples, order(samples), part, parts) for part in range(parts)]
     for loader in loaders:
@@ -65,14 +64,16 @@ def threads() -> int:
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_any_number_of_processes_gets_the_same_batches(parts: int, rows: Rows) -> None:
+def test_any_number_of_processes_gets_the_same_batches(parts: int, rows: EncodedRows) -> None:
     alone, shared = taken(rows, 25), taken(rows, 25, parts)
     assert all(same(one, two) for one, two in zip(alone, shared, strict=True))
     epoch = np.concatenate([batch.ids.numpy() for batch in alone[: order(rows).batches]])
     assert sorted(epoch.tolist()) == list(range(len(rows)))
 
 
-def test_a_resume_at_any_step_and_with_other_processes_goes_on_as_if_nothing_had_been(rows: Rows) -> None:
+def test_a_resume_at_any_step_and_with_other_processes_goes_on_as_if_nothing_had_been(
+    rows: EncodedRows,
+) -> None:
     undisturbed = taken(rows, 30)
     for step in (1, 11, 12, 13, 24, 29):
         resumed = taken(rows, 30 - step, parts=4 if step % 2 else 2, first=step)
@@ -80,18 +81,18 @@ def test_a_resume_at_any_step_and_with_other_processes_goes_on_as_if_nothing_had
 
 
 def test_a_cache_that_holds_one_shard_gives_the_same_batches(
-    training_set: Path, tmp_path: Path, rows: Rows, alone: Group
+    training_set: Path, tmp_path: Path, rows: EncodedRows, alone: Ranks
 ) -> None:
     transforms, labels = fit(source(training_set), Mlp(), alone)
-    largest = rows.shelf.size // len(labels)
+    largest = rows.shards.size // len(labels)
     feeding = Feeding(cache_gib=1.5 * largest / 2**30)
     tight = encode(source(training_set), transforms, labels, tmp_path, alone, feeding)
-    assert not tight.shelf.whole
+    assert not tight.shards.cached_whole
     assert all(same(one, two) for one, two in zip(taken(rows, 15), taken(tight, 15, parts=2), strict=True))
     assert len([path for path in tmp_path.iterdir() if path.suffix == ".shard"]) == 1
 
 
-def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: Rows) -> None:
+def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: EncodedRows) -> None:
     batches, before = taken(rows, 20), threads()
     loader = Loader(rows, order(rows), 0, 1)
     for step in (0, 7, 3, 19, 0):
@@ -105,7 +106,7 @@ def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: Rows) -> None:
     loader.close()
 
 
-def test_one_that_is_forgotten_ends_its_thread(rows: Rows) -> None:
+def test_one_that_is_forgotten_ends_its_thread(rows: EncodedRows) -> None:
     before = threads()
     loader = Loader(rows, order(rows), 0, 1)
     loader.next()
@@ -119,7 +120,7 @@ def test_one_that_is_forgotten_ends_its_thread(rows: Rows) -> None:
     assert threads() == before
 
 
-def test_batches_that_are_left_out_stay_out_after_another_begin(rows: Rows) -> None:
+def test_batches_that_are_left_out_stay_out_after_another_begin(rows: EncodedRows) -> None:
     batches = taken(rows, 12)
     with Loader(rows, order(rows), 0, 1) as loader:
         loader.begin(2, skip=frozenset({4, 5, 7}))
@@ -133,7 +134,7 @@ def test_batches_that_are_left_out_stay_out_after_another_begin(rows: Rows) -> N
 class Counting:
     """Samples that count how often they are taken, and can break."""
 
-    def __init__(self, rows: Rows, broken: int = 10**9) -> None:
+    def __init__(self, rows: EncodedRows, broken: int = 10**9) -> None:
         self._rows, self._broken, self.taken = rows, broken, 0
 
     def __len__(self) -> int:
@@ -149,7 +150,7 @@ class Counting:
         """Expect nothing."""
 
 
-def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: Rows) -> None:
+def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: EncodedRows) -> None:
     samples = Counting(rows)
     with Loader(samples, order(rows), 0, 1, prefetch=3) as loader:
         loader.begin(0)
@@ -163,7 +164,7 @@ def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: Rows) -> None:
             loader.next()
 
 
-def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: Rows) -> None:
+def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: EncodedRows) -> None:
     with Loader(Counting(rows, broken=3), order(rows), 0, 1, prefetch=8) as loader:
         assert all(same(loader.next(), batch) for batch in islice(taken(rows, 3), 3))
         for _ in range(2):
@@ -171,7 +172,7 @@ def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: Rows) -
                 loader.next()
 
 
-def test_processes_that_cannot_share_the_streams_are_refused_by_the_first_batch(rows: Rows) -> None:
+def test_processes_that_cannot_share_the_streams_are_refused_by_the_first_batch(rows: EncodedRows) -> None:
     with (
         Loader(rows, order(rows), 0, 3) as loader,
         pytest.raises(InputError, match="cannot be shared evenly by 3"),

@@ -13,8 +13,8 @@ from tests.train.problems import Outcome, Silent, ready_alone, train_alone
 from trainwright.artifacts import Model
 from trainwright.errors import Diverged
 from trainwright.experiment import Training
-from trainwright.train.group import Group
 from trainwright.train.loop import learning_rate
+from trainwright.train.process_group import Ranks
 
 
 def sha256(network: nn.Module) -> str:
@@ -25,7 +25,7 @@ def sha256(network: nn.Module) -> str:
 
 
 def test_one_process_and_two_learn_the_same(
-    trained: Outcome, manifest: Model, training_set: Path, tmp_path: Path, alone: Group
+    trained: Outcome, manifest: Model, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     network, fitted = train_alone(training_set, tmp_path, alone, Silent())
     two = load_file(trained.model / "weights.safetensors")
@@ -37,7 +37,7 @@ def test_one_process_and_two_learn_the_same(
 
 
 def test_the_same_seed_gives_the_same_weights_with_dropout_too(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     options = {"network": {"dropout": 0.3}, "training": {"epochs": 1}}
     first, _ = train_alone(training_set, tmp_path, alone, Silent(), **options)
@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_weights_with_dropout_too(
 
 
 def test_the_loss_of_the_first_step_is_that_of_the_base_rate(
-    training_set: Path, tmp_path: Path, alone: Group, manifest: Model
+    training_set: Path, tmp_path: Path, alone: Ranks, manifest: Model
 ) -> None:
     seen = Silent()
     train_alone(training_set, tmp_path, alone, seen, training={"epochs": 1})
@@ -58,7 +58,7 @@ def test_the_loss_of_the_first_step_is_that_of_the_base_rate(
 
 
 def test_a_step_that_is_not_finite_changes_no_weight(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     loop = ready_alone(training_set, tmp_path, alone, Silent(), training={"learning_rate": 1e30})
     with pytest.raises(Diverged, match="not finite at step 2, epoch 1"):

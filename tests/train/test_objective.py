@@ -24,17 +24,24 @@ from trainwright.serving.predictions import write_predictions
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
 from trainwright.tracking.history import TrainingHistory
 from trainwright.train.architectures import Target, make
-from trainwright.train.group import Group
-from trainwright.train.labels import Labels, settled
-from trainwright.train.objective import base_loss, class_weights, loss_of, target_of
-from trainwright.train.prepared import Prepared
-from trainwright.train.threshold import choose, choose_on
+from trainwright.train.feeding.target import (
+    LabelStats,
+    base_loss,
+    best_threshold,
+    choose_threshold,
+    class_weights,
+    loss_of,
+    resolve_labels,
+    target_of,
+)
+from trainwright.train.process_group import Ranks
+from trainwright.train.trainers import TrainingRows
 
 
-def labels_of(values: list[Any], asked: str = "auto") -> Labels:
+def labels_of(values: list[Any], asked: str = "auto") -> LabelStats:
     column = pa.array(values)
-    found = Labels.of(column, classes=not pa.types.is_floating(column.type))
-    return settled(found, asked, "late", "train")  # type: ignore[arg-type]
+    found = LabelStats.of(column, classes=not pa.types.is_floating(column.type))
+    return resolve_labels(found, asked, "late", "train")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -86,13 +93,13 @@ def test_a_threshold_between_three_classes_is_refused() -> None:
 
 
 def test_balanced_weights_make_the_classes_weigh_alike_and_a_row_1_on_average(
-    tmp_path: Path, alone: Group
+    tmp_path: Path, alone: Ranks
 ) -> None:
     table = flights(900, 0)
     classes = np.repeat([0, 1, 2], [600, 250, 50])
     write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))})
     training = Training(objective={"class_weights": "balanced"})
-    prepared = Prepared.of(source(tmp_path / "set"), Mlp(), training, tmp_path, alone)
+    prepared = TrainingRows.of(source(tmp_path / "set"), Mlp(), training, tmp_path, alone)
     batch = prepared.rows.take(np.arange(900))
     by_class = [float(batch.weight[batch.target == number].double().sum()) for number in range(3)]
     assert by_class == pytest.approx([300, 300, 300])
@@ -159,7 +166,7 @@ def test_no_other_threshold_is_better_and_it_reaches_what_is_said(rule: str, see
     draw = np.random.default_rng(seed)
     label = (draw.random(60) < 0.3).astype(np.int64)
     score = np.round(np.clip(draw.normal(0.3 + 0.2 * label, 0.2), 0, 1), 2)  # with ties
-    value, gain = choose(label, score, rule)
+    value, gain = best_threshold(label, score, rule)
     assert gain == pytest.approx(brute(label, score, rule))
     picked = score >= value
     hit, false = (picked & (label == 1)).sum(), (picked & (label == 0)).sum()
@@ -171,7 +178,7 @@ def test_no_other_threshold_is_better_and_it_reaches_what_is_said(rule: str, see
 
 def test_neighbouring_floats_are_cut_at_the_upper_one() -> None:
     low, high = 0.5, float(np.nextafter(0.5, 1))
-    value, gain = choose(np.array([0, 1]), np.array([low, high]), "f1")
+    value, gain = best_threshold(np.array([0, 1]), np.array([low, high]), "f1")
     assert (value, gain) == (high, 1.0)
 
 
@@ -184,7 +191,7 @@ def chosen(tmp_path: Path, **training: Any) -> Any:
         return 1 / (1 + np.exp(-(wind - 20) / 7))
 
     asked = Training(objective={"threshold": "youden"}, **training)
-    return choose_on(tmp_path / "set", snapshot, asked, Outputs("binary", "late"), predict), predict
+    return choose_threshold(tmp_path / "set", snapshot, asked, Outputs("binary", "late"), predict), predict
 
 
 def test_the_threshold_is_chosen_on_the_watched_split_where_there_is_one(tmp_path: Path) -> None:
@@ -192,7 +199,7 @@ def test_the_threshold_is_chosen_on_the_watched_split_where_there_is_one(tmp_pat
         found, predict = chosen(tmp_path / split, guards=guards)
         table = flights(300, seed)
         table = table.filter(table["late"].is_valid()).combine_chunks()
-        value, gain = choose(table["late"].to_numpy(), predict(table.to_batches()[0]), "youden")
+        value, gain = best_threshold(table["late"].to_numpy(), predict(table.to_batches()[0]), "youden")
         assert (found.value, found.gain, found.split, found.rule) == (value, gain, split, "youden")
 
 
@@ -202,7 +209,7 @@ def test_a_split_with_one_class_chooses_no_threshold(tmp_path: Path) -> None:
     snapshot = write(tmp_path / "set", {"train": flights(100, 0), "evaluate": table})
     asked = Training(objective={"threshold": "f1"})
     with pytest.raises(DataRefused, match="100 ones and 0 zeros: no threshold can be chosen by f1"):
-        choose_on(
+        choose_threshold(
             tmp_path / "set", snapshot, asked, Outputs("binary", "late"), lambda rows: np.zeros(len(rows))
         )
 

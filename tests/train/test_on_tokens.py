@@ -15,8 +15,8 @@ from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training, read_network
 from trainwright.score.score import write_model_predictions
-from trainwright.train.refusals import check_kind
 from trainwright.train.submit import submit
+from trainwright.train.submit.checks import check_network
 
 VOCABULARY, CONTEXT = 8, 16
 NETWORK = {
@@ -144,7 +144,7 @@ def test_the_model_s_folder_says_what_it_was_made_of(made: Outcome, corpus: Path
 def test_what_is_for_classes_is_refused_for_tokens_before_anything_starts(asked: dict[str, object]) -> None:
     training = Training.model_validate({"objective": asked})
     with pytest.raises(InputError, match=f"^training.objective.{next(iter(asked))}: for a label"):
-        check_kind(read_network(NETWORK), training, processes=2, gpus=0)
+        check_network(read_network(NETWORK), training, processes=2, gpus=0)
 
 
 def test_a_token_outside_the_vocabulary_that_is_only_to_be_scored_is_found_before_the_training(

@@ -16,8 +16,8 @@ from tests.train.divided import MOVED, MOVES, WAYS, Result, train
 from tests.train.problems import Outcome, run
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp, Network, Training
-from trainwright.train.degrees import check_division
-from trainwright.train.group import Group
+from trainwright.train.process_group import Ranks
+from trainwright.train.submit.checks import check_parallelism
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
@@ -47,7 +47,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]
 
 
 @pytest.fixture(scope="module")
-def single(alone: Group) -> Callable[[str], Result]:
+def single(alone: Ranks) -> Callable[[str], Result]:
     """Return what a single process gives in the same arithmetic."""
     found: dict[str, Result] = {}
 
@@ -81,7 +81,7 @@ def assert_same(ours: Result, expected: Result) -> None:
 
 
 def test_a_training_goes_on_in_another_division_than_it_was_saved_in(
-    divided: Callable[[str], Result], alone: Group
+    divided: Callable[[str], Result], alone: Ranks
 ) -> None:
     ours, expected = divided("moved"), train(alone, {}, range(len(MOVES)))
     assert_same(ours, expected)
@@ -135,7 +135,7 @@ NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, h
             NETWORK,
             2,
             {"batch_size": 8, "parallel": {"pipeline": 2, "micro_batches": 9}},
-            "9 micro-batches cannot be cut from a share of 8 samples",
+            "a share of 8 samples (batch_size 8 over 1) has fewer than 9 micro-batches",
         ),
         (
             NETWORK,
@@ -159,13 +159,13 @@ def test_what_cannot_be_divided_is_refused_with_both_numbers(
     network: Network, processes: int, training: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        check_division(network, Training.model_validate({"batch_size": 24, **training}), processes)
+        check_parallelism(network, Training.model_validate({"batch_size": 24, **training}), processes)
     assert said in caught.value.what
 
 
 def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
     training = Training.model_validate({"batch_size": 9, "parallel": {"tensor": 2, "shard": 2}})
     with pytest.raises(InputError) as caught:
-        check_division(NETWORK, training, 4)
+        check_parallelism(NETWORK, training, 4)
     assert "batch_size 9 cannot be shared evenly by 2" in caught.value.what
     assert "groups 3 cannot be divided" in caught.value.what

@@ -24,8 +24,8 @@ from trainwright.experiment import LanguageModel, Mlp, Training
 from trainwright.serving.columns import to_values
 from trainwright.serving.program import ROWS
 from trainwright.train.architectures import Architecture, Inputs, Target, make
-from trainwright.train.model import TrainedOnTokens, write_language_model, write_model
-from trainwright.train.tokens import TokenSource
+from trainwright.train.feeding.tokens import TokenSource
+from trainwright.train.model_folder import FittedLanguageModel
 from trainwright.transforms import Transforms
 
 DOCS = Path(__file__).parents[2] / "docs" / "model-folder.md"
@@ -126,7 +126,7 @@ def test_the_same_network_gives_the_same_bytes_wherever_it_is_written(
     plain_made: Made, odd_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    again = write_model(tmp_path / "elsewhere", untrained(odd_set, TARGETS["binary"]))
+    again = untrained(odd_set, TARGETS["binary"]).write(tmp_path / "elsewhere")
     assert again.digest == Model.read(plain_made.folder).digest
 
 
@@ -145,7 +145,7 @@ def test_weights_of_half_precision_are_saved_as_the_float32_that_they_are(
     trained = untrained(odd_set, TARGETS["binary"])
     exact = {name: value.to(kind).float() for name, value in trained.module.state_dict().items()}
     trained.module.to(kind)
-    write_model(tmp_path / "model", trained)
+    trained.write(tmp_path / "model")
     weights = load_file(tmp_path / "model" / "weights.safetensors")
     assert all(weights[name].dtype == torch.float32 for name in weights)
     assert all(torch.equal(weights[name], exact[name]) for name in exact)
@@ -176,9 +176,7 @@ def language(
         "processes": 1,
     }
     read = TokenSource(folder / "set", snapshot, "train", network)
-    write_language_model(
-        folder / "model", TrainedOnTokens(module, architecture, network, read, config, METRICS)
-    )
+    FittedLanguageModel(module, architecture, network, read, config, METRICS).write(folder / "model")
     return folder / "model", module, architecture
 
 

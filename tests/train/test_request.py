@@ -10,10 +10,10 @@ import pytest
 from tests.train.problems import flights, request, write
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, DependencyError, InputError
-from trainwright.train.submit import Request, submit
+from trainwright.train.submit import TrainRequest, submit
 
 
-def refuse(asked: Request, folder: Path) -> str:
+def refuse(asked: TrainRequest, folder: Path) -> str:
     with pytest.raises((InputError, DataRefused)) as caught:
         submit(asked, *(folder / name for name in ("model", "predictions", "summary.md", "report.html")))
     assert not folder.exists()
@@ -123,7 +123,7 @@ def test_a_split_that_is_learned_from_is_not_scored_to_be_judged_on(
     training_set: Path, tmp_path: Path
 ) -> None:
     message = refuse(request(training_set, training={"predict": ["evaluate", "train"]}), tmp_path / "out")
-    assert "split 'train' is learned from, so its scores would judge nothing" in message
+    assert "split 'train' is trained on, so its scores would judge nothing" in message
 
 
 def test_an_empty_split_is_refused_as_data(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from trainwright.experiment import Mlp
 from trainwright.serving import Predictor
 from trainwright.serving.columns import to_table, to_values
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.group import Group
-from trainwright.train.rows import encode, fit
+from trainwright.train.feeding.rows import encode, fit
+from trainwright.train.process_group import Ranks
 
 PARENTS = {"entities": "e" * 64, "features": "f" * 64, "features.weather": "a" * 64}
 
@@ -50,7 +50,7 @@ def by_lists(table: pa.Table, predictor: Predictor) -> dict[str, list[object]]:
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch before 2.13, as it reads
 def test_what_is_learned_from_is_what_is_served_to_the_bit(
-    road: tuple[Path, Path, str], alone: Group, tmp_path: Path
+    road: tuple[Path, Path, str], alone: Ranks, tmp_path: Path
 ) -> None:
     folder, model, scaling = road
     network = Mlp(**NETWORK | {"scaling": scaling})

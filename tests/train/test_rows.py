@@ -16,18 +16,18 @@ from trainwright.artifacts import Column
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
 from trainwright.serving.columns import to_values
-from trainwright.train.group import Group, brought
-from trainwright.train.labels import Labels, settled, total
-from trainwright.train.rows import Rows, Source, encode, fit
-from trainwright.train.specification import input_kinds
+from trainwright.train.config import input_kinds
+from trainwright.train.feeding.rows import EncodedRows, RowSource, encode, fit
+from trainwright.train.feeding.target import LabelStats, merge_labels, resolve_labels
+from trainwright.train.process_group import Ranks, gather_to_leader
 
 
-def whole(rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def whole(rows: EncodedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     batch = rows.take(np.arange(len(rows)))
     return (*batch.inputs, batch.target)
 
 
-def labelled(folder: Path, label: pa.Array) -> Source:
+def labelled(folder: Path, label: pa.Array) -> RowSource:
     """A split of flights with another label."""
     table = flights(len(label), 0)
     write(folder, {"train": table.set_column(table.schema.get_field_index("late"), "late", label)})
@@ -35,7 +35,7 @@ def labelled(folder: Path, label: pa.Array) -> Source:
 
 
 def test_encoded_rows_are_those_of_the_split_in_their_order(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     transforms, labels = fit(source(training_set), Mlp(), alone)
     rows = encode(source(training_set), transforms, labels, tmp_path, alone)
@@ -54,7 +54,7 @@ def test_encoded_rows_are_those_of_the_split_in_their_order(
 
 
 def test_any_rows_come_in_the_order_in_which_they_are_asked_for(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     transforms, labels = fit(source(training_set), Mlp(), alone)
     rows = encode(source(training_set), transforms, labels, tmp_path, alone)
@@ -68,14 +68,14 @@ def test_any_rows_come_in_the_order_in_which_they_are_asked_for(
     assert len(rows.take(index[:0])) == 0
 
 
-def test_a_file_of_several_row_groups_is_shared_by_the_processes(tmp_path: Path, alone: Group) -> None:
+def test_a_file_of_several_row_groups_is_shared_by_the_processes(tmp_path: Path, alone: Ranks) -> None:
     """Pieces are cut at row groups, so one large file does not leave all but one process idle."""
     rows = 5 * tables.ROW_GROUP // 2
     table = pa.table({"id": np.arange(rows), "late": np.arange(rows) % 2, "x": np.arange(rows) * 0.5})
     snapshot = tables.write_snapshot(
         tmp_path / "set", {"train": [table]}, parents={}, roles={"key": "id", "label": "late"}
     )
-    asked = Source(tmp_path / "set", snapshot, "train", input_kinds(snapshot))
+    asked = RowSource(tmp_path / "set", snapshot, "train", input_kinds(snapshot))
     assert [piece.rows for piece in asked.pieces] == [2 * tables.ROW_GROUP, rows - 2 * tables.ROW_GROUP]
     transforms, labels = fit(asked, Mlp(), alone)
     encoded = encode(asked, transforms, labels, tmp_path / "encoded", alone)
@@ -94,16 +94,16 @@ def test_a_whole_number_beyond_those_of_float64_is_the_nearest_of_them() -> None
 
 
 def test_what_the_processes_exchange_holds_the_counts_of_values_once(
-    tmp_path: Path, alone: Group, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every process would hold them once for each of the thousands of pieces of a large split."""
     sizes = []
 
-    def weighed(mine: object, group: Group) -> Iterator[object]:
+    def weighed(mine: object, group: Ranks) -> Iterator[object]:
         sizes.append(len(pickle.dumps(mine)))
-        return brought(mine, group)
+        return gather_to_leader(mine, group)
 
-    monkeypatch.setattr("trainwright.train.rows.brought", weighed)
+    monkeypatch.setattr("trainwright.train.feeding.rows.gather_to_leader", weighed)
     for pieces in (1, 3):
         rows = pieces * 2 * tables.ROW_GROUP
         words = np.array([f"word {number}" for number in range(5000)])[np.arange(rows) % 5000]
@@ -111,20 +111,20 @@ def test_what_the_processes_exchange_holds_the_counts_of_values_once(
         snapshot = tables.write_snapshot(
             tmp_path / f"{pieces}", {"train": [table]}, parents={}, roles={"key": "id", "label": "late"}
         )
-        asked = Source(tmp_path / f"{pieces}", snapshot, "train", input_kinds(snapshot))
+        asked = RowSource(tmp_path / f"{pieces}", snapshot, "train", input_kinds(snapshot))
         assert len(asked.pieces) == pieces
         transforms, _ = fit(asked, Mlp(max_categories=9), alone)
         assert transforms.categories[0].values == tuple(sorted(words[: rows % 5000])[:9])
     assert sizes[1] < 1.1 * sizes[0]
 
 
-def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Group) -> None:
+def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
     zeros = pa.array(np.zeros(100), pa.int64(), mask=np.arange(100) < 7)
     with pytest.raises(DataRefused, match="'late' has 0 ones and 93 zeros; 7 rows have none"):
         fit(labelled(tmp_path, zeros), Mlp(), alone)
 
 
-def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path, alone: Group) -> None:
+def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path, alone: Ranks) -> None:
     label = np.arange(5000) % 2
     label[4321] = 7
     with pytest.raises(InputError, match=r"'late' lies in \[0, 7\]") as caught:
@@ -132,13 +132,13 @@ def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path,
     assert caught.value.where == "split 'train', row 4,321"
 
 
-def test_inputs_that_tell_nothing_at_all_are_refused(tmp_path: Path, alone: Group) -> None:
+def test_inputs_that_tell_nothing_at_all_are_refused(tmp_path: Path, alone: Ranks) -> None:
     write(tmp_path / "set", {"train": flights(100, 0).select(["id", "at", "late", "year", "gate"])})
-    with pytest.raises(InputError, match="no input column tells anything"):
+    with pytest.raises(InputError, match="no input column is informative"):
         fit(source(tmp_path / "set"), Mlp(), alone)
 
 
-def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Group) -> None:
+def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Ranks) -> None:
     late = pa.array([True, False, None, True] * 25)
     asked = labelled(tmp_path / "set", late)
     transforms, labels = fit(asked, Mlp(), alone)
@@ -146,31 +146,31 @@ def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Group) -
     assert encode(asked, transforms, labels, tmp_path / "encoded", alone).labels().tolist() == [1, 0, 1] * 25
 
 
-def test_whole_numbers_are_classes_and_are_counted(tmp_path: Path, alone: Group) -> None:
+def test_whole_numbers_are_classes_and_are_counted(tmp_path: Path, alone: Ranks) -> None:
     label = np.random.default_rng(0).choice(4, 5000, p=[0.1, 0.2, 0.3, 0.4])
     asked = labelled(tmp_path / "set", pa.array(label, mask=np.arange(5000) % 10 == 0))
     transforms, labels = fit(asked, Mlp(), alone, "auto")
-    found = settled(total(labels), "auto", "late", "train")
+    found = resolve_labels(merge_labels(labels), "auto", "late", "train")
     there = label[np.arange(5000) % 10 != 0]
     assert found.kind == "multiclass"
     assert found.counts == dict(enumerate(np.bincount(there)))
     assert found.rates == pytest.approx(np.bincount(there) / len(there))
-    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, asked="auto", weights=[1, 2, 3, 4])
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, kind="auto", weights=[1, 2, 3, 4])
     batch = rows.take(np.arange(len(rows)))
     assert batch.target.dtype == torch.int64
     assert batch.target.tolist() == there.tolist()
     assert batch.weight.tolist() == (there + 1).tolist()
 
 
-def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Path, alone: Group) -> None:
+def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Path, alone: Ranks) -> None:
     label = np.random.default_rng(0).normal(1e6, 3, 5000)
     label[::10] = np.nan
     asked = labelled(tmp_path / "set", pa.array(label))
     transforms, labels = fit(asked, Mlp(), alone, "auto")
-    found = settled(total(labels), "auto", "late", "train")
+    found = resolve_labels(merge_labels(labels), "auto", "late", "train")
     assert (found.kind, found.rows, found.missing) == ("regression", 4500, 500)
     assert found.rates == pytest.approx((np.nanmean(label), np.nanstd(label)), rel=1e-9)
-    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, asked="auto")
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, kind="auto")
     assert rows.labels().tolist() == label[~np.isnan(label)].astype(np.float32).tolist()
 
 
@@ -187,7 +187,7 @@ def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Pat
     ],
 )
 def test_labels_that_cannot_be_learned_are_refused(
-    label: np.ndarray, asked: str, kind: type[Exception], said: str, tmp_path: Path, alone: Group
+    label: np.ndarray, asked: str, kind: type[Exception], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     with pytest.raises(kind, match=said):
         fit(labelled(tmp_path, pa.array(label)), Mlp(), alone, asked)
@@ -195,14 +195,16 @@ def test_labels_that_cannot_be_learned_are_refused(
 
 def test_counts_of_parts_add_up_to_those_of_the_whole() -> None:
     values = np.random.default_rng(1).normal(5, 2, 1000)
-    parts = [Labels.of(pa.array(part), classes=False) for part in np.array_split(values, [0, 3, 500, 999])]
-    found, once = total(parts), Labels.of(pa.array(values), classes=False)
+    parts = [
+        LabelStats.of(pa.array(part), classes=False) for part in np.array_split(values, [0, 3, 500, 999])
+    ]
+    found, once = merge_labels(parts), LabelStats.of(pa.array(values), classes=False)
     assert (found.low, found.high) == ((values.min(), values.argmin()), (values.max(), values.argmax()))
     assert found.rates == pytest.approx(once.rates, rel=1e-12)
 
 
 def test_a_manifest_with_other_types_does_not_find_the_shards_of_this_one(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     """The same bytes read as another type would be encoded to other values."""
     asked = source(training_set)
@@ -211,17 +213,17 @@ def test_a_manifest_with_other_types_does_not_find_the_shards_of_this_one(
     made = {path.name for path in tmp_path.iterdir()}
     types = {column.name: column.type for column in asked.snapshot.columns} | {"noise": "double"}
     columns = tuple(Column(name=name, type=kind) for name, kind in types.items())
-    other = Source(asked.folder, replace(asked.snapshot, columns=columns), asked.split, asked.kinds)
+    other = RowSource(asked.folder, replace(asked.snapshot, columns=columns), asked.split, asked.kinds)
     encode(other, transforms, labels, tmp_path, alone)
     assert len({path.name for path in tmp_path.iterdir()}) == 2 * len(made)
 
 
 def test_what_was_fitted_is_found_again_to_the_bit_without_reading(
-    training_set: Path, tmp_path: Path, alone: Group
+    training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     asked = source(training_set)
 
-    class Unread(Source):
+    class Unread(RowSource):
         def read(self, piece: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
             raise AssertionError(piece)
 
@@ -236,7 +238,7 @@ def test_what_was_fitted_is_found_again_to_the_bit_without_reading(
     assert fit(asked, Mlp(), alone, "binary", tmp_path) == fit(asked, Mlp(), alone)
 
 
-def test_pieces_without_any_label_are_kept_too(tmp_path: Path, alone: Group) -> None:
+def test_pieces_without_any_label_are_kept_too(tmp_path: Path, alone: Ranks) -> None:
     label = pa.array(np.arange(5000) % 2, mask=np.arange(5000) < 2000)
     asked = labelled(tmp_path / "set", label)
     found = fit(asked, Mlp(), alone, "binary", tmp_path)

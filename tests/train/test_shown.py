@@ -9,10 +9,9 @@ from trainwright.experiment import Tracking
 from trainwright.launch.agent.rank_errors import RankError
 from trainwright.launch.failure import Failure
 from trainwright.launch.job_directory import create_attempt
-from trainwright.train.curves import Curves
-from trainwright.train.loop import Step
-from trainwright.train.published import prefix_of
-from trainwright.train.shown import PAGE, show_failure
+from trainwright.train.loop import StepReport
+from trainwright.train.page import PAGE, failed_report_prefix, show_failure
+from trainwright.train.recorder import TrainingRecorder
 
 ERROR = Diverged("the loss is 3 | nan", where="rank 1", hint="Lower the rate.")
 
@@ -52,13 +51,13 @@ def fail(root: Path, keep: str) -> Path:
     """Fail a training at its first step, and return the attempt's folder."""
     folder = create_attempt(root)
     with pytest.raises(Diverged, match="nan"):
-        _diverge(Curves(folder, root, Tracking(), None, leads=True, keep=keep))
+        _diverge(TrainingRecorder(folder, root, Tracking(), None, leads=True, failed_report=keep))
     return folder
 
 
-def _diverge(curves: Curves) -> None:
+def _diverge(curves: TrainingRecorder) -> None:
     with curves:
-        curves.saw(Step(number=1, total=9, epoch=0, samples=8, loss=2.0, norm=1.0, rate=0.1))
+        curves.on_step(StepReport(number=1, total=9, epoch=0, samples=8, loss=2.0, norm=1.0, rate=0.1))
         raise Diverged("the loss is 3 | nan", hint="Lower the rate.")
 
 
@@ -83,7 +82,7 @@ def test_preempted_training_draws_its_page_and_publishes_nothing(
     keep = str(tmp_path / "store" / "report-of-failed")
     with (
         pytest.raises(type(error)),
-        Curves(folder, tmp_path / "home", Tracking(), None, leads=True, keep=keep),
+        TrainingRecorder(folder, tmp_path / "home", Tracking(), None, leads=True, failed_report=keep),
     ):
         raise error
     assert (folder / PAGE).exists()
@@ -104,5 +103,5 @@ def test_a_store_that_refuses_the_page_does_not_hide_the_error(
 
 def test_only_a_store_keeps_the_page_of_a_failed_training() -> None:
     root = "minio://mlpipeline/v2/artifacts/train-and-register/run/train/execution"
-    assert prefix_of(f"{root}/model") == f"{root}/report-of-failed"
-    assert prefix_of("/runs/0192f3/train/model") == ""
+    assert failed_report_prefix(f"{root}/model") == f"{root}/report-of-failed"
+    assert failed_report_prefix("/runs/0192f3/train/model") == ""

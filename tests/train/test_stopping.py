@@ -7,14 +7,12 @@ import re
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed, nn
 
 from tests.train import clean
 from tests.train.stoppable import (
@@ -36,12 +34,10 @@ from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Result
 from trainwright.launch.local import LocalLauncher
 from trainwright.train.checkpoint import Manifest, committed
-from trainwright.train.group import Group
-from trainwright.train.loop import Step
-from trainwright.train.memory import OutOfGpuMemory, memory_watched
-from trainwright.train.state import State
-from trainwright.train.stopping import Stop, listening
-from trainwright.train.straggling import Straggling
+from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.fit import OutOfGpuMemory, out_of_memory_advice
+from trainwright.train.process_group import Ranks
+from trainwright.train.stop_signal import StopSignal, handle_stop_signals
 
 WATCHING = {"guards": {"early_stopping": WATCHED}}
 
@@ -144,26 +140,6 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
     assert steps_saved(tmp_path)[0] <= 10, "what is not finite is never saved"
 
 
-def test_process_that_is_slow_in_three_comparisons_in_a_row_is_named_once(
-    alone: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the exchange between two processes, this one has the times that both would send."""
-    times = {10: (0.1, 0.001), 20: (0.001, 0.001), 30: (0.001, 0.1), 40: (0.001, 0.1), 50: (0.1, 0.1)}
-    times |= dict.fromkeys(range(60, 110, 10), (0.001, 0.1))
-    group = replace(alone, size=2)
-    watcher = Straggling(nn.Linear(1, 1), Training(**SETTINGS), group)
-
-    def both(parts: list[torch.Tensor], _: torch.Tensor) -> None:
-        for part, seconds in zip(parts, times[number], strict=True):
-            part.fill_(seconds)
-
-    monkeypatch.setattr(distributed, "all_gather", both)
-    for number in range(1, 105):
-        watcher.saw(Step(number, 104, 1, 0.0, 0.0, 0.0, 0))
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["step 80: rank 1 is slow: 0.1 s a step by itself, the others 0.001 s; all wait for it"]
-
-
 def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: Path) -> None:
     options = Options(
         training={"guards": {"stall_s": 8, "collective_s": 600}}, signals=[[9, 1, signal.SIGSTOP]]
@@ -204,7 +180,7 @@ def test_a_gpu_out_of_memory_is_tried_once_more_with_half_the_micro_batch_if_tha
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_gpu_out_of_memory_says_which_micro_batch_may_fit(
-    tmp_path: Path, alone: Group, *, allowed: bool
+    tmp_path: Path, alone: Ranks, *, allowed: bool
 ) -> None:
     settings = {"micro_batch": 9, "guards": {"halve_micro_batch": allowed}}
     with pytest.raises(OutOfGpuMemory, match="out of memory with 9 samples at once: CUDA out of") as caught:
@@ -222,18 +198,18 @@ def test_a_gpu_out_of_memory_says_which_micro_batch_may_fit(
     assert not RankError.of(caught.value, 0).passing, "once"
 
 
-def alone_with(options: Options, home: Path, group: Group) -> tuple[str, tuple[int, ...]]:
+def alone_with(options: Options, home: Path, group: Ranks) -> tuple[str, tuple[int, ...]]:
     """Train in this process."""
     folder = home / "attempts" / "0001"
     folder.mkdir(parents=True, exist_ok=True)
-    loop = ready(options, folder, home, group, Stop(), None)
-    with memory_watched(loop.training, Training(**SETTINGS | options.training), group):
+    loop = ready(options, folder, home, group, StopSignal(), None)
+    with out_of_memory_advice(loop.training, Training(**SETTINGS | options.training), group):
         fitted = loop.run()
-    return loop.keeper.last, fitted.left_out  # type: ignore[attr-defined]
+    return loop.keeper.last, fitted.skipped  # type: ignore[attr-defined]
 
 
 def test_a_batch_that_is_left_out_on_the_spot_or_after_going_back_leaves_the_same_training(
-    tmp_path: Path, alone: Group, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, alone: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends = {}
     for action in ("skip", "roll_back"):
@@ -243,12 +219,12 @@ def test_a_batch_that_is_left_out_on_the_spot_or_after_going_back_leaves_the_sam
     assert ends["skip"] == ends["roll_back"]
     left_out = ends["skip"][1]
     assert len(left_out) == 6, "the sample comes once an epoch of 11 batches"
-    assert capsys.readouterr().err.count("is left out") == 12
+    assert capsys.readouterr().err.count("is skipped") == 12
     clean, _ = alone_with(Options(), tmp_path / "clean", alone)
     assert clean != ends["skip"][0]
 
 
-class ToldLater(Stop):
+class ToldLater(StopSignal):
     """Told to stop from the n-th question on."""
 
     def __init__(self, first: int) -> None:
@@ -261,7 +237,7 @@ class ToldLater(Stop):
 
 
 def test_a_look_at_the_watched_split_that_is_told_to_stop_is_made_by_who_goes_on(
-    tmp_path: Path, alone: Group
+    tmp_path: Path, alone: Ranks
 ) -> None:
     """It may take longer than the grace, and what it finds decides what is kept."""
     settings = {"steps": 40, "guards": {"early_stopping": WATCHED}}
@@ -280,17 +256,17 @@ def test_a_look_at_the_watched_split_that_is_told_to_stop_is_made_by_who_goes_on
     assert alone_with(options, tmp_path / "cut", alone) == whole
 
 
-def test_going_back_without_a_checkpoint_is_refused(tmp_path: Path, alone: Group) -> None:
+def test_going_back_without_a_checkpoint_is_refused(tmp_path: Path, alone: Ranks) -> None:
     options = Options(poison=200, training={"guards": {"not_finite": "roll_back"}})
     with pytest.raises(Diverged, match="nothing was saved before step"):
         alone_with(options, tmp_path, alone)
 
 
 def test_a_learning_rate_a_thousand_times_too_high_is_divergence_with_its_numbers(
-    tmp_path: Path, alone: Group
+    tmp_path: Path, alone: Ranks
 ) -> None:
     settings = {"steps": 600, "schedule": "constant", "guards": {"window": 40}}
-    with pytest.raises(Diverged, match=r"ran away by step \d+, .* robust deviations above") as caught:
+    with pytest.raises(Diverged, match=r"diverged by step \d+, .* robust deviations above") as caught:
         alone_with(Options(wild_from=200, training=settings), tmp_path, alone)
     step = int(re.search(r"by step (\d+)", caught.value.what)[1])  # type: ignore[index]
     assert 200 < step <= 240
@@ -299,14 +275,14 @@ def test_a_learning_rate_a_thousand_times_too_high_is_divergence_with_its_number
 
 @pytest.mark.parametrize("stop_at", [33, 58])
 def test_a_training_that_is_interrupted_in_a_window_of_its_guards_is_no_other(
-    tmp_path: Path, alone: Group, stop_at: int
+    tmp_path: Path, alone: Ranks, stop_at: int
 ) -> None:
     settings = {"steps": 120, "guards": {"window": 100, "not_finite": "skip", "forgiven": 99}}
     options = Options(poison=200, training=settings)
     whole, left_out = alone_with(options, tmp_path / "whole", alone)
     assert left_out
 
-    class Told(Stop):
+    class Told(StopSignal):
         def asked(self) -> bool:
             return loop.stepper.taken + 1 >= stop_at  # type: ignore[attr-defined]
 
@@ -318,26 +294,26 @@ def test_a_training_that_is_interrupted_in_a_window_of_its_guards_is_no_other(
     assert alone_with(options, tmp_path / "cut", alone) == (whole, left_out)
 
 
-def test_the_best_state_on_the_watched_split_is_what_is_kept(tmp_path: Path, alone: Group) -> None:
+def test_the_best_state_on_the_watched_split_is_what_is_kept(tmp_path: Path, alone: Ranks) -> None:
     early = {"split": "watch", "every_steps": 10, "patience": 2}
     settings = {"steps": 100, "guards": {"early_stopping": early}}
     losses = iter([0.9, 0.5, 0.4, 0.6, 0.41, 0.1])
     folder = tmp_path / "attempts" / "0001"
     folder.mkdir(parents=True)
-    loop = ready(Options(training=settings), folder, tmp_path, alone, Stop(), None)
+    loop = ready(Options(training=settings), folder, tmp_path, alone, StopSignal(), None)
     loop.evaluate = lambda: next(losses)
     loop.__post_init__()
     fitted = loop.run()
     assert (fitted.steps, fitted.best_step, fitted.watched_loss) == (50, 30, 0.4)
     kept = digest_of_weights(loop.stepper.module)
-    ended = ready(Options(training={"steps": 100}), folder, tmp_path / "other", alone, Stop(), None)
+    ended = ready(Options(training={"steps": 100}), folder, tmp_path / "other", alone, StopSignal(), None)
     at: dict[int, str] = {}
 
     class Noting:
-        def saw(self, step: object) -> None:
+        def on_step(self, step: object) -> None:
             at[step.number] = digest_of_weights(ended.stepper.module)  # type: ignore[attr-defined]
 
-    ended.watchers = [Noting()]
+    ended.observers = [Noting()]
     ended.run()
     assert kept == at[30] != at[50]
     names = committed(tmp_path / "checkpoints")
@@ -346,21 +322,24 @@ def test_the_best_state_on_the_watched_split_is_what_is_kept(tmp_path: Path, alo
 
 
 def digest_of_weights(module: torch.nn.Module) -> str:
-    return digest(State(module, torch.optim.SGD(module.parameters(), lr=0.1)))
+    return digest(TrainState(module, torch.optim.SGD(module.parameters(), lr=0.1)))
 
 
 def test_a_signal_before_the_first_step_ends_at_once_during_steps_it_waits_and_after_them_not() -> None:
-    with listening() as stop, pytest.raises(PreemptedUnsaved, match="SIGTERM before the first step"):
+    with (
+        handle_stop_signals() as stop,
+        pytest.raises(PreemptedUnsaved, match="SIGTERM before the first step"),
+    ):
         os.kill(os.getpid(), signal.SIGTERM)
-    with listening() as stop:
-        assert not stop.asked()
+    with handle_stop_signals() as stop:
+        assert not stop.requested()
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.asked()
+        assert stop.requested()
         with pytest.raises(Preempted, match="after the last step, which is saved"):
             stop.finish()
-    with listening() as stop:
-        assert not stop.asked()
+    with handle_stop_signals() as stop:
+        assert not stop.requested()
         stop.finish()
         with pytest.raises(Preempted, match="after the last step"):
             os.kill(os.getpid(), signal.SIGINT)

@@ -17,14 +17,13 @@ from trainwright.artifacts import Column, Snapshot, SnapshotFile
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp
 from trainwright.experiment.feeding import Feeding
-from trainwright.train.group import Group
-from trainwright.train.loader import Loader
-from trainwright.train.rows import Source, encode, fit
-from trainwright.train.tokens import TokenSource, count
-from trainwright.train.tokens import encode as encode_tokens
+from trainwright.train.feeding.loader import Loader
+from trainwright.train.feeding.rows import RowSource, encode, fit
+from trainwright.train.feeding.tokens import TokenSource, count_tokens, encode_tokens
+from trainwright.train.process_group import Ranks
 
 
-def in_store(training_set: Path, bucket: Bucket) -> Source:
+def in_store(training_set: Path, bucket: Bucket) -> RowSource:
     """The same split, with its files in a bucket."""
     here = source(training_set)
     files = []
@@ -33,7 +32,7 @@ def in_store(training_set: Path, bucket: Bucket) -> Source:
         files.append(replace(entry, uri=sent.uri, version=sent.version))
     bucket.proxy.clear()
     snapshot = replace(here.snapshot, files=tuple(files))
-    return Source(training_set / "elsewhere", snapshot, here.split, here.kinds)
+    return RowSource(training_set / "elsewhere", snapshot, here.split, here.kinds)
 
 
 def whole(path: str) -> bool:
@@ -42,7 +41,7 @@ def whole(path: str) -> bool:
 
 
 def test_a_split_in_a_store_gives_the_batches_of_one_on_a_disk(
-    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Group
+    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     here, there = source(training_set), in_store(training_set, bucket)
     transforms, labels = fit(here, Mlp(), alone)
@@ -52,7 +51,7 @@ def test_a_split_in_a_store_gives_the_batches_of_one_on_a_disk(
     assert len(contents) >= 3
     assert all("range" in {name.lower() for name in headers} for headers in contents)
     local = encode(here, transforms, labels, tmp_path / "local", alone)
-    tight = Feeding(cache_gib=1.5 * local.shelf.size / len(labels) / 2**30, cache=str(tmp_path / "fast"))
+    tight = Feeding(cache_gib=1.5 * local.shards.size / len(labels) / 2**30, cache=str(tmp_path / "fast"))
     remote = encode(there, transforms, labels, tmp_path / "home", alone, tight)
     assert all(same(one, two) for one, two in zip(taken(local, 14), taken(remote, 14, parts=2), strict=True))
     assert [path.suffix for path in (tmp_path / "fast").iterdir()] == [".shard"]
@@ -61,7 +60,7 @@ def test_a_split_in_a_store_gives_the_batches_of_one_on_a_disk(
 
 
 def test_the_same_bytes_elsewhere_are_not_encoded_again(
-    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Group
+    bucket: Bucket, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     here, there = source(training_set), in_store(training_set, bucket)
     transforms, labels = fit(here, Mlp(), alone)
@@ -89,7 +88,7 @@ def taken_from(loader: Loader, count: int) -> None:
 
 
 def test_an_object_that_was_replaced_stops_the_step_that_needs_it(
-    gs: Bucket, training_set: Path, tmp_path: Path, alone: Group
+    gs: Bucket, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     there = in_store(training_set, gs)
     transforms, labels = fit(there, Mlp(), alone)
@@ -106,7 +105,7 @@ def test_an_object_that_was_replaced_stops_the_step_that_needs_it(
 
 
 def test_tokens_in_a_store_are_counted_from_footers_and_read_once(
-    gs: Bucket, tmp_path: Path, alone: Group
+    gs: Bucket, tmp_path: Path, alone: Ranks
 ) -> None:
     """The file is larger than what a reader holds, and its other column is never fetched."""
     random, rows = np.random.default_rng(0), 30_000
@@ -128,7 +127,7 @@ def test_tokens_in_a_store_are_counted_from_footers_and_read_once(
     network = LanguageModel(vocabulary=50_000, context=64, width=16, heads=2)
     asked = TokenSource(tmp_path, Snapshot(files=(file,), columns=columns), "train", network)
     gs.proxy.clear()
-    counts = count(asked, alone)
+    counts = count_tokens(asked, alone)
     assert counts[0].tokens == rows * 32
     assert len(gs.proxy.seen) <= 4
     gs.proxy.clear()

@@ -14,9 +14,16 @@ from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
 from trainwright.experiment.feeding import Feeding
-from trainwright.train.group import Group
-from trainwright.train.specification import check_snapshot
-from trainwright.train.tokens import Counted, Sequences, TokenSource, added, count, encode
+from trainwright.train.feeding.tokens import (
+    TokenCounts,
+    TokenSequences,
+    TokenSource,
+    count_tokens,
+    encode_tokens,
+    total_counts,
+)
+from trainwright.train.process_group import Ranks
+from trainwright.train.submit.checks import check_snapshot
 
 CONTEXT = 8
 TYPE = pa.list_(pa.int32())
@@ -58,17 +65,17 @@ def network(**options: object) -> LanguageModel:
 
 
 def read(
-    snapshot: Snapshot, folder: Path, group: Group, **options: object
-) -> tuple[Sequences, list[Counted]]:
+    snapshot: Snapshot, folder: Path, group: Ranks, **options: object
+) -> tuple[TokenSequences, list[TokenCounts]]:
     source = TokenSource(folder, snapshot, "train", network(**options))
-    counts = count(source, group)
-    return encode(source, counts, folder / "encoded", group, Feeding()), counts
+    counts = count_tokens(source, group)
+    return encode_tokens(source, counts, folder / "encoded", group, Feeding()), counts
 
 
 @pytest.mark.parametrize("separator", [None, 99])
 @pytest.mark.parametrize("row_group", [7, 1000])
 def test_sequences_are_those_of_the_rows_end_to_end(
-    separator: int | None, row_group: int, tmp_path: Path, alone: Group
+    separator: int | None, row_group: int, tmp_path: Path, alone: Ranks
 ) -> None:
     files = [texts(60, 0), texts(3, 1), texts(25, 2)]
     files[1] = [[5], [6, 7]]  # too short for one sequence
@@ -80,35 +87,35 @@ def test_sequences_are_those_of_the_rows_end_to_end(
     assert found.tolist() == [each for file in expected for each in file]
     assert batch.inputs[0][:, 1:].equal(batch.target[:, :-1])
     assert [part.dropped for part in counts] == list(left)
-    assert added(counts).sequences == len(sequences)
+    assert total_counts(counts).sequences == len(sequences)
     between = 0 if separator is None else sum(len(rows) - 1 for rows in files)
-    assert added(counts).tokens == sum(len(row) for rows in files for row in rows) + between
+    assert total_counts(counts).tokens == sum(len(row) for rows in files for row in rows) + between
 
 
-def test_rows_without_tokens_are_left_out(tmp_path: Path, alone: Group) -> None:
+def test_rows_without_tokens_are_left_out(tmp_path: Path, alone: Ranks) -> None:
     rows = [None, [1, 2, 3], [], None, [4] * 20, [], [5, 6]]
     sequences, counts = read(made(tmp_path, [rows]), tmp_path, alone, separator=0)
     batch = sequences.take(np.arange(len(sequences)))
     assert batch.inputs[0].flatten().tolist() == ([1, 2, 3, 0] + [4] * 20)[: CONTEXT * len(sequences)]
-    assert counts == [Counted(rows=3, tokens=27, sequences=3, dropped=2)]
+    assert counts == [TokenCounts(rows=3, tokens=27, sequences=3, dropped=2)]
 
 
-def test_a_split_is_counted_from_its_footers_alone(tmp_path: Path, alone: Group) -> None:
+def test_a_split_is_counted_from_its_footers_alone(tmp_path: Path, alone: Ranks) -> None:
     snapshot = made(tmp_path, [texts(50, 0), texts(20, 1)], row_group_size=9)
     source = TokenSource(tmp_path, snapshot, "train", network())
-    by_footer = count(source, alone)
+    by_footer = count_tokens(source, alone)
     (tmp_path / "plain").mkdir()
     plain = made(tmp_path / "plain", [texts(50, 0), texts(20, 1)], write_statistics=False)
-    assert count(TokenSource(tmp_path, plain, "train", network()), alone) == by_footer
+    assert count_tokens(TokenSource(tmp_path, plain, "train", network()), alone) == by_footer
     for path in tmp_path.glob("*.parquet"):  # only the end of it is what it was
         content = path.read_bytes()
         path.write_bytes(b"PAR1" + bytes(len(content) // 4) + content[len(content) // 4 + 4 :])
-    assert count(source, alone) == by_footer
+    assert count_tokens(source, alone) == by_footer
 
 
 @pytest.mark.parametrize(("vocabulary", "size"), [(65_536, 2), (65_537, 4)])
 def test_shards_take_as_few_bytes_as_the_vocabulary_lets_them(
-    vocabulary: int, size: int, tmp_path: Path, alone: Group
+    vocabulary: int, size: int, tmp_path: Path, alone: Ranks
 ) -> None:
     rows = texts(100, 0, vocabulary)
     rows[0] = [vocabulary - 1] * 9
@@ -119,7 +126,7 @@ def test_shards_take_as_few_bytes_as_the_vocabulary_lets_them(
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.uint16()), pa.large_list(pa.int64())])
-def test_lists_of_any_whole_numbers_are_read(kind: pa.DataType, tmp_path: Path, alone: Group) -> None:
+def test_lists_of_any_whole_numbers_are_read(kind: pa.DataType, tmp_path: Path, alone: Ranks) -> None:
     rows = texts(30, 0)
     sequences, _ = read(made(tmp_path, [rows], kind), tmp_path, alone)
     assert sequences.take(np.arange(len(sequences))).inputs[0].tolist() == [
@@ -137,7 +144,7 @@ def test_lists_of_any_whole_numbers_are_read(kind: pa.DataType, tmp_path: Path, 
     ],
 )
 def test_a_token_outside_the_vocabulary_is_refused_with_its_file_and_row(
-    row: list[int], said: str, tmp_path: Path, alone: Group
+    row: list[int], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     files = [texts(300, 0), texts(300, 1)]
     files[1][217] = row
@@ -147,7 +154,7 @@ def test_a_token_outside_the_vocabulary_is_refused_with_its_file_and_row(
     assert caught.value.where == f"{tmp_path / '1.parquet'}, row 217"
 
 
-def test_a_split_without_one_whole_sequence_is_refused_with_its_counts(tmp_path: Path, alone: Group) -> None:
+def test_a_split_without_one_whole_sequence_is_refused_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
     with pytest.raises(DataRefused, match="no file has the 9 tokens of one sequence; they have 8, 3"):
         read(made(tmp_path, [[[1] * 8], [[1], [2, 3]]]), tmp_path, alone)
 
@@ -173,7 +180,7 @@ def test_what_cannot_be_tokens_is_refused_before_anything_is_read(
         check_snapshot(snapshot, ["train"], network(**options))
 
 
-def test_neighbouring_sequences_share_one_token(tmp_path: Path, alone: Group) -> None:
+def test_neighbouring_sequences_share_one_token(tmp_path: Path, alone: Ranks) -> None:
     sequences, _ = read(made(tmp_path, [texts(100, 0)]), tmp_path, alone)
     batch = sequences.take(np.arange(len(sequences)))
     for (_, last), (first, _) in pairwise(zip(batch.inputs[0].tolist(), batch.target.tolist(), strict=True)):

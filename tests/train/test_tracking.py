@@ -16,8 +16,8 @@ from trainwright.experiment import Tracking
 from trainwright.launch.local import LocalLauncher
 from trainwright.tracking.__main__ import replay
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
-from trainwright.train.curves import Curves
-from trainwright.train.loop import Step
+from trainwright.train.loop import StepReport
+from trainwright.train.recorder import TrainingRecorder
 
 TRACKED = {"epochs": 2, "tracking": {"every_steps": 1}}
 ALONE = {"processes": 1}
@@ -85,9 +85,9 @@ def test_the_curves_of_two_trainings_that_are_alike_are_alike(
 def test_what_was_spent_before_a_restart_is_part_of_the_cost(tmp_path: Path) -> None:
     asked = Tracking(every_steps=1, gpu_hour=3600)
     for start in (0, 2):
-        with Curves(tmp_path, tmp_path, asked, None, leads=True, world=2) as curves:
+        with TrainingRecorder(tmp_path, tmp_path, asked, None, leads=True, world=2) as curves:
             for step in (start + 1, start + 2):
-                curves.saw(Step(step, 4, 1, 0.5, 1.0, 0.1, 8 * step))
+                curves.on_step(StepReport(step, 4, 1, 0.5, 1.0, 0.1, 8 * step))
                 time.sleep(0.02)
     steps, costs = TrainingHistory.read(tmp_path / HISTORY_FILE).curve("cost")
     assert steps == [1, 2, 3, 4]
@@ -96,14 +96,14 @@ def test_what_was_spent_before_a_restart_is_part_of_the_cost(tmp_path: Path) -> 
 
 
 def test_the_use_of_the_machine_is_in_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainwright.train.usage._EVERY_S", 0.05)
-    with Curves(tmp_path, tmp_path, Tracking(every_steps=1), None, leads=True) as curves:
+    monkeypatch.setattr("trainwright.train.recorder._SAMPLE_S", 0.05)
+    with TrainingRecorder(tmp_path, tmp_path, Tracking(every_steps=1), None, leads=True) as curves:
         end, number = time.monotonic() + 60, 0
         while (
             not TrainingHistory.read(tmp_path / HISTORY_FILE).curve("host_cpu")[0] and time.monotonic() < end
         ):
             number += 1
-            curves.saw(Step(number, 10**6, 1, 0.5, 1.0, 0.1, 8 * number))
+            curves.on_step(StepReport(number, 10**6, 1, 0.5, 1.0, 0.1, 8 * number))
             time.sleep(0.05)
     history = TrainingHistory.read(tmp_path / HISTORY_FILE)
     shares, memory = (history.curve(name)[1] for name in ("host_cpu", "host_memory_gib"))
@@ -118,8 +118,8 @@ def test_a_disk_that_refuses_the_progress_file_ends_no_training(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "attempt").touch()
-    with Curves(tmp_path / "attempt" / "0001", tmp_path, Tracking(), None, leads=True) as curves:
-        curves.saw(Step(7, 7, 1, loss=0.5, norm=1.0, rate=0.1, samples=70))
+    with TrainingRecorder(tmp_path / "attempt" / "0001", tmp_path, Tracking(), None, leads=True) as curves:
+        curves.on_step(StepReport(7, 7, 1, loss=0.5, norm=1.0, rate=0.1, samples=70))
     said = capfd.readouterr().err
     assert "the progress file could not be written" in said
     assert "step 7 of 7" in said

@@ -19,7 +19,7 @@ from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import Diverged, Hang, InternalError
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
-from trainwright.train.__main__ import _clear
+from trainwright.train.__main__ import _remove_partial_outputs
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -213,7 +213,7 @@ class Harvested:
 def test_what_is_not_what_the_marker_says_is_not_published(
     changed: str, trained: Outcome, training_set: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InternalError, match="differ from what the completion marker says") as caught:
+    with pytest.raises(InternalError, match="differ from the completion marker") as caught:
         run(training_set, tmp_path, Harvested(trained, changed))
     assert changed.removesuffix("/model.json") in caught.value.what
     assert_only_the_home_is_there(tmp_path)
@@ -249,7 +249,7 @@ def test_what_is_written_again_does_not_count_before_it_is_whole(
         seen.append((path.name, (tmp_path / Completion.FILE).exists()))
 
     monkeypatch.setattr(shutil, "rmtree", remove)
-    _clear(tmp_path)
+    _remove_partial_outputs(tmp_path)
     assert seen == [("model", False), ("predictions", False)]
 
 

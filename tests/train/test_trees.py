@@ -24,13 +24,13 @@ from trainwright.artifacts import Model
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Training, Trees
 from trainwright.serving.trees import MatrixLayout, load_trees
-from trainwright.train.group import Group
-from trainwright.train.loop import Step
-from trainwright.train.prepared import Prepared
-from trainwright.train.refusals import check_kind
-from trainwright.train.trees.kept import Kept
-from trainwright.train.trees.training import TrainedTrees, train_trees
-from trainwright.train.trees.worker import losses
+from trainwright.train.loop import StepReport
+from trainwright.train.process_group import Ranks
+from trainwright.train.submit.checks import check_network
+from trainwright.train.trainers import TrainingRows
+from trainwright.train.trees import TrainedTrees, train_trees
+from trainwright.train.trees.boosting import TreeCheckpoints
+from trainwright.train.trees.workers import row_losses
 from trainwright.transforms import Category, Number, TimeOf, Transforms
 
 NETWORK = {"kind": "trees", "rounds": 30, "depth": 3, "learning_rate": 0.3}
@@ -45,12 +45,17 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prepare(folder: Path, home: Path, group: Group, **training: Any) -> Prepared:
-    return Prepared.of(source(folder), Trees().encoding, Training(**training), home, group)
+def prepare(folder: Path, home: Path, group: Ranks, **training: Any) -> TrainingRows:
+    return TrainingRows.of(source(folder), Trees().encoding, Training(**training), home, group)
 
 
-def grow(prepared: Prepared, *watchers: Any, **network: Any) -> TrainedTrees:
-    return train_trees(prepared, Trees(**NETWORK | network), watchers)
+def grow(prepared: TrainingRows, *watchers: Any, **network: Any) -> TrainedTrees:
+    config = {
+        "network": Trees(**NETWORK | network).model_dump(mode="json"),
+        "training": prepared.training.model_dump(mode="json"),
+        "processes": prepared.ranks.size,
+    }
+    return train_trees(prepared, Trees(**NETWORK | network), watchers, config=config)
 
 
 def sha256(trained: TrainedTrees) -> str:
@@ -87,7 +92,7 @@ def plain_scores(booster: xgboost.Booster, table: pa.Table) -> NDArray[np.float6
 
 
 def test_scores_are_those_of_xgboost_used_plainly_on_the_raw_columns(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
     judged = flights(500, 2)
@@ -95,7 +100,7 @@ def test_scores_are_those_of_xgboost_used_plainly_on_the_raw_columns(
     np.testing.assert_allclose(trained.predict(judged.combine_chunks().to_batches()[0]), expected, atol=1e-4)
 
 
-def test_balanced_weights_are_those_of_counting(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_balanced_weights_are_those_of_counting(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     trained = grow(prepare(rows, tmp_path, alone, objective={"class_weights": "balanced"}))
     table = labelled(flights(FLIGHTS, 0))
     label = table["late"].to_numpy()
@@ -107,7 +112,7 @@ def test_balanced_weights_are_those_of_counting(rows: Path, tmp_path: Path, alon
 
 
 def test_the_known_odds_are_learned_better_than_the_base_rate(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
     judged = labelled(flights(500, 2)).combine_chunks()
@@ -126,14 +131,14 @@ class Killing:
     def __init__(self, after: int) -> None:
         self._after = after
 
-    def saw(self, step: Step) -> None:
+    def on_step(self, step: StepReport) -> None:
         if step.number == self._after:
             raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("network", [{}, CHANCE], ids=["all rows", "drawn rows and columns"])
 def test_trees_that_are_taken_up_again_end_with_the_same_bytes(
-    network: dict[str, Any], rows: Path, tmp_path: Path, alone: Group
+    network: dict[str, Any], rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     undisturbed = grow(prepare(rows, tmp_path / "a", alone), **network)
     prepared = prepare(rows, tmp_path / "b", alone, checkpoints={"every_steps": 4})
@@ -151,12 +156,12 @@ class _Noting:
     def __init__(self, seen: list[int]) -> None:
         self._seen = seen
 
-    def saw(self, step: Step) -> None:
+    def on_step(self, step: StepReport) -> None:
         self._seen.append(step.number)
 
 
 def test_what_was_damaged_is_not_gone_on_with(
-    rows: Path, tmp_path: Path, alone: Group, caplog: pytest.LogCaptureFixture
+    rows: Path, tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepared = prepare(rows, tmp_path, alone, checkpoints={"every_steps": 4})
     with pytest.raises(KeyboardInterrupt):
@@ -167,7 +172,7 @@ def test_what_was_damaged_is_not_gone_on_with(
     data[len(data) // 2] ^= 1
     (saved[2] / "trees.ubj").write_bytes(data)
     (saved[1] / "manifest.json").write_text("{")
-    found = Kept(tmp_path / "checkpoints", 3).newest()
+    found = TreeCheckpoints(tmp_path / "checkpoints", 3).newest()
     assert found is not None
     assert found[0].rounds == 4
     assert "trees-00000012 is skipped" in caplog.text
@@ -176,18 +181,18 @@ def test_what_was_damaged_is_not_gone_on_with(
     assert sha256(grow(prepared)) == sha256(whole)
 
 
-def test_the_number_of_threads_does_not_change_the_trees(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_the_number_of_threads_does_not_change_the_trees(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     prepared = prepare(rows, tmp_path, alone)
     found = set()
     for count in (1, 2):
         torch.set_num_threads(count)
-        found.add(sha256(grow(replace(prepared, home=tmp_path / str(count)), **CHANCE)))
+        found.add(sha256(grow(replace(prepared, job_directory=tmp_path / str(count)), **CHANCE)))
     torch.set_num_threads(1)
     assert len(found) == 1
 
 
 def test_being_told_to_stop_saves_the_round_and_loses_nothing(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     prepared = prepare(rows, tmp_path, alone)
     seen: list[int] = []
@@ -198,7 +203,7 @@ def test_being_told_to_stop_saves_the_round_and_loses_nothing(
     assert seen == list(range(1, 31))
 
 
-def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     guards = {"early_stopping": {"split": "watch", "patience": 4}}
     prepared = prepare(rows, tmp_path, alone, guards=guards)
     trained = grow(prepared, rounds=200, depth=6)
@@ -217,7 +222,7 @@ def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path:
     assert sha256(grow(disturbed, rounds=200, depth=6)) == sha256(trained)
 
 
-def test_three_classes_and_a_number_are_learned_too(tmp_path: Path, alone: Group) -> None:
+def test_three_classes_and_a_number_are_learned_too(tmp_path: Path, alone: Ranks) -> None:
     table = flights(2000, 0)
     wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
     classes = np.digitize(wind, [15, 25])
@@ -244,12 +249,12 @@ def test_losses_are_those_of_the_definitions() -> None:
     margin, label = random.normal(0, 3, 50), random.integers(0, 2, 50).astype(np.float32)
     p = 1 / (1 + np.exp(-margin))
     np.testing.assert_allclose(
-        losses(margin, label, "binary"), -np.log(np.where(label == 1, p, 1 - p)), rtol=1e-9
+        row_losses(margin, label, "binary"), -np.log(np.where(label == 1, p, 1 - p)), rtol=1e-9
     )
     many, number = random.normal(0, 3, (50, 4)), random.integers(0, 4, 50).astype(np.float32)
     shares = np.exp(many) / np.exp(many).sum(axis=1, keepdims=True)
     picked = shares[np.arange(50), number.astype(int)]
-    np.testing.assert_allclose(losses(many, number, "multiclass"), -np.log(picked), rtol=1e-9)
+    np.testing.assert_allclose(row_losses(many, number, "multiclass"), -np.log(picked), rtol=1e-9)
 
 
 def test_a_missing_number_is_missing_to_a_tree_and_its_indicator_is_gone() -> None:
@@ -273,7 +278,7 @@ def test_a_missing_number_is_missing_to_a_tree_and_its_indicator_is_gone() -> No
 
 
 def test_the_folder_is_loaded_and_scores_alike_without_torch(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
     model = trained.write(tmp_path / "model", trained.outputs)
@@ -302,7 +307,7 @@ def test_the_folder_is_loaded_and_scores_alike_without_torch(
     assert "Gradient-boosted trees (XGBoost) over 4 columns" in (tmp_path / "model/README.md").read_text()
 
 
-def test_the_same_training_gives_the_same_folder(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_the_same_training_gives_the_same_folder(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     digests = set()
     for name in ("a", "b"):
         trained = grow(prepare(rows, tmp_path / name, alone), **CHANCE)
@@ -311,7 +316,7 @@ def test_the_same_training_gives_the_same_folder(rows: Path, tmp_path: Path, alo
     assert Model.read(tmp_path / "a" / "model").digest in digests
 
 
-def test_a_folder_whose_trees_are_none_is_refused(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_a_folder_whose_trees_are_none_is_refused(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
     trained.write(tmp_path / "model", trained.outputs)
     (tmp_path / "model" / "model.ubj").write_bytes(b"no trees")
@@ -323,12 +328,12 @@ def test_what_trees_do_not_do_is_told_at_once_and_in_full() -> None:
     objective = {"focal": 2.0, "sampling": "balanced"}
     asked = Training(objective=objective, precision="bf16", checkpoints={"store": "gs://bucket"})
     with pytest.raises(InputError) as caught:
-        check_kind(Trees(), asked, processes=3, gpus=2)
+        check_network(Trees(), asked, processes=3, gpus=2)
     for name in ("gpus 2", "focal 2", "sampling balanced", "store 'gs://bucket'", "precision"):
         assert name in caught.value.what
 
 
-def test_a_loss_that_is_not_finite_ends_the_growth(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_a_loss_that_is_not_finite_ends_the_growth(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     prepared = prepare(rows, tmp_path, alone)
     weights = torch.tensor([1.0, 1e300]).float()  # infinite in float32
     prepared.rows._weights = weights  # no section can ask for it
@@ -360,7 +365,7 @@ def root_rows(trees: bytes) -> set[float]:
 
 
 def test_two_machines_learn_from_all_rows_and_give_the_same_bytes_each_time(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     sections = {"training": {"objective": {"kind": "regression"}}}
     apart = [(0, 1), (0, 1)]
@@ -371,19 +376,19 @@ def test_two_machines_learn_from_all_rows_and_give_the_same_bytes_each_time(
     assert root_rows(first[0]) == {float(known)}
     one = grow(prepare(rows, tmp_path, alone, **sections["training"]))
     two = xgboost.Booster(model_file=bytearray(first[0]))
-    changed = TrainedTrees(one.prepared, replace(one.grown, booster=two), one.config)
+    changed = TrainedTrees(one.rows, replace(one.grown, booster=two), one.config)
     batch = flights(500, 2).combine_chunks().to_batches()[0]
     assert np.abs(changed.predict(batch) - one.predict(batch)).mean() < 0.02
 
 
-def test_two_processes_of_one_machine_grow_the_trees_of_one(rows: Path, tmp_path: Path, alone: Group) -> None:
+def test_two_processes_of_one_machine_grow_the_trees_of_one(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     both = outcomes(rows, tmp_path / "two", [(0, 2), (1, 2)], network=NETWORK | CHANCE)
     one = grow(prepare(rows, tmp_path / "one", alone), **CHANCE)
     assert both[0] == both[1] == bytes(one.grown.booster.save_raw("ubj"))
 
 
 def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
-    rows: Path, tmp_path: Path, alone: Group
+    rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     sections: dict[str, Any] = {
         "training": {"checkpoints": {"every_steps": 5}},
@@ -411,7 +416,7 @@ def test_a_machine_that_is_lost_ends_the_other_so_that_both_go_on_with_the_same_
     assert outcomes(rows, tmp_path / "home", apart, **sections) == undisturbed
 
 
-def test_fewer_rows_than_machines_are_refused(tmp_path: Path, alone: Group) -> None:
+def test_fewer_rows_than_machines_are_refused(tmp_path: Path, alone: Ranks) -> None:
     rows = flights(500, 0)
     few = pa.array([1, 0], pa.int64())
     write(tmp_path / "set", {"train": rows.slice(0, 2).set_column(2, "late", few)})

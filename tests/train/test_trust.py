@@ -17,7 +17,6 @@ from tests.train.odd import TARGETS, Made, copied, forged, untrained
 from trainwright import serving
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
-from trainwright.train.model import write_model
 
 REFUSED = "the program h(as|olds)|tensors of the program are pickled"
 
@@ -151,7 +150,7 @@ def test_a_file_cut_short_exchanged_or_outside_the_folder_is_refused(
         serving.load(folder)
     with pytest.raises(InputError, match="this is no exported program"):
         serving.load_program(folder / "program.pt2")
-    write_model(tmp_path / "other", untrained(odd_set, TARGETS["binary"], "quantile"))
+    untrained(odd_set, TARGETS["binary"], "quantile").write(tmp_path / "other")
     (folder / "program.pt2").write_bytes((tmp_path / "other" / "program.pt2").read_bytes())
     with pytest.raises(InputError, match=r"program\.pt2 is not what"):
         serving.load(folder)

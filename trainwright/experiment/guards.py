@@ -40,7 +40,7 @@ class Guards(Section):
     slow: float | None = Field(
         2.0,
         gt=1,
-        description="Times the others' median at which a process that computes slower is named; null or `never`: none.",
+        description="Deprecated, without effect: slow processes are not named any more (null or `never` too).",
     )
     halve_micro_batch: bool = Field(
         False,

@@ -1,4 +1,4 @@
-"""What each process of a training job runs: ``python -m trainwright.train SPEC.json``, under torchrun."""
+"""The program of each process of a job: ``python -m trainwright.train SPEC.json``, under torchrun."""
 
 import os
 import shutil
@@ -6,115 +6,99 @@ import sys
 from pathlib import Path
 
 from trainwright.artifacts import Model, Record, Snapshot
-from trainwright.experiment import LanguageModel, Training, read_network
+from trainwright.experiment import LanguageModel
 from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
 from trainwright.tracking.history import TrackingDestination
-from trainwright.train.curves import Curves
-from trainwright.train.given import Finished, Given
-from trainwright.train.group import Group, joined
-from trainwright.train.on_rows import train_on_rows
-from trainwright.train.on_tokens import train_on_tokens
-from trainwright.train.parallel import settle_arithmetic
-from trainwright.train.specification import Specification
-from trainwright.train.stopping import Stop, leaving_at_once, listening
+from trainwright.train.config import TrainConfig
+from trainwright.train.fit import TrainingRun
+from trainwright.train.parallel import make_deterministic
+from trainwright.train.process_group import Ranks, process_group
+from trainwright.train.recorder import TrainingRecorder
+from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
+from trainwright.train.trainers import TrainedModel, train
 
 
-def main(path: Path, stop: Stop) -> None:
-    """Train, and leave the model, the predictions and the completion marker beside the specification."""
+def main(path: Path, stop: StopSignal) -> None:
+    """Train, and write the model, the predictions and the completion marker beside the configuration."""
     watch = Stopwatch()
-    specification = Specification.read(path)
-    network = read_network(specification.network)
-    training = Training.check(specification.training, "training")
-    snapshot = Snapshot.open(Path(specification.training_set), specification.data_version)
-    settle_arithmetic()
+    config, folder = TrainConfig.read(path), path.parent
+    snapshot = Snapshot.open(Path(config.training_set), config.data_version)
+    make_deterministic()
     with (
-        joined(specification.gpus, training.guards.collective_s) as group,
-        _curves(specification, training, group, path.parent) as curves,
+        process_group(config.gpus, config.settings.guards.collective_s) as ranks,
+        _recorder(config, ranks, folder) as recorder,
     ):
-        given = Given(specification, network, training, snapshot, path.parent, group, curves, stop)
-        finished = _train(given)
+        run = TrainingRun(config, snapshot, folder, ranks, recorder, stop)
+        trained = train(run)
         stop.finish()
-    if group.leads:
-        _leave(given, finished, watch)
+    if ranks.leads:
+        _write_outputs(run, trained, watch)
 
 
-def _train(given: Given) -> Finished:
-    if isinstance(given.network, LanguageModel):
-        return train_on_tokens(given, given.network)
-    return train_on_rows(given, given.network)
-
-
-def _leave(given: Given, finished: Finished, watch: Stopwatch) -> None:
-    """Write all that others read; the completion marker last."""
-    folder, specification = given.folder, given.specification
-    _clear(folder)
-    model, scored = finished.write(folder / "model", folder / "predictions")
-    headline = _headline(finished, given)
-    given.curves.draw(headline, _facts(model, given))
+def _write_outputs(run: TrainingRun, trained: TrainedModel, watch: Stopwatch) -> None:
+    """Write all outputs, the completion marker last."""
+    folder, config = run.folder, run.config
+    _remove_partial_outputs(folder)
+    model, scored = trained.write(folder / "model", folder / "predictions")
+    digests = {"model": model.digest, "predictions": scored.digest}
+    result, unit = trained.result, "sequences" if isinstance(config.model, LanguageModel) else "rows"
+    headline = (
+        f"loss {result.losses[-1]:.4f} after {result.steps:,} steps, {result.samples_per_s:,.0f} {unit}/s"
+    )
+    run.recorder.draw(headline, _page_facts(model, run))
     watch.record(
         folder / "model",
         "train",
         headline,
-        config={**given.config, "launched_by": specification.launched_by},
-        inputs={"training_set": specification.data_version},
-        outputs=_digests(model, scored),
-        parents=[given.training_set],
+        config={**config.for_model(run.ranks.size), "launched_by": config.launched_by},
+        inputs={"training_set": config.data_version},
+        outputs=digests,
+        parents=[run.training_set],
     )
-    shutil.copyfile(given.home / HISTORY, folder / "model" / HISTORY)
-    # The predictions are another step's input: their record leads that step back to the data.
+    shutil.copyfile(config.job_directory / HISTORY, folder / "model" / HISTORY)
+    # The predictions are an input of another step: its lineage follows this record back to the data.
     shutil.copyfile(folder / "model" / Record.FILE, folder / "predictions" / Record.FILE)
-    Completion(attempt=specification.attempt, outputs=_digests(model, scored)).write(folder)
+    Completion(attempt=config.attempt, outputs=digests).write(folder)
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier round that was lost while it wrote has left, the marker first."""
+def _remove_partial_outputs(folder: Path) -> None:
+    """Remove what an earlier start left that was lost while it wrote, the marker first."""
     (folder / Completion.FILE).unlink(missing_ok=True)
-    for place in ("model", "predictions"):
-        shutil.rmtree(folder / place, ignore_errors=True)
+    for name in ("model", "predictions"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _digests(model: Model, scored: Snapshot) -> dict[str, str]:
-    return {"model": model.digest, "predictions": scored.digest}
-
-
-def _facts(model: Model, given: Given) -> list[tuple[str, object]]:
+def _page_facts(model: Model, run: TrainingRun) -> list[tuple[str, object]]:
     metrics = model.metrics
     return [
         ("model", model.digest[:12]),
-        ("data", given.specification.data_version[:12]),
+        ("data", run.config.data_version[:12]),
         ("kind", model.kind),
-        ("processes", given.group.size),
+        ("processes", run.ranks.size),
         ("rows", f"{metrics['rows']:,.0f}"),
         ("loss of the last epoch", f"{metrics['train_loss']:.4f}"),
-        ("loss of knowing nothing", f"{metrics['base_rate_loss']:.4f}"),
+        ("loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),
     ]
 
 
-def _headline(finished: Finished, given: Given) -> str:
-    fitted = finished.fitted
-    unit = "sequences" if isinstance(given.network, LanguageModel) else "rows"
-    return f"loss {fitted.losses[-1]:.4f} after {fitted.steps:,} steps, {fitted.samples_per_s:,.0f} {unit}/s"
-
-
-def _curves(specification: Specification, training: Training, group: Group, folder: Path) -> Curves:
-    destination = TrackingDestination(**specification.destination) if specification.destination else None
-    return Curves(
+def _recorder(config: TrainConfig, ranks: Ranks, folder: Path) -> TrainingRecorder:
+    return TrainingRecorder(
         folder,
-        Path(specification.home),
-        training.tracking,
-        destination,
-        leads=group.leads,
-        gpus=specification.gpus,
-        world=group.size if specification.gpus else 0,
-        keep=specification.failed_report,
+        config.job_directory,
+        config.settings.tracking,
+        TrackingDestination(**config.destination) if config.destination else None,
+        leads=ranks.leads,
+        gpus=config.gpus,
+        world=ranks.size if config.gpus else 0,
+        failed_report=config.failed_report,
     )
 
 
 if __name__ == "__main__":
     spec = Path(sys.argv[1])
     rank = int(os.environ.get("RANK", "0"))
-    with leaving_at_once(), reported_rank(spec.parent, rank), listening() as told:
-        main(spec, told)
+    with exit_without_threads(), reported_rank(spec.parent, rank), handle_stop_signals() as stop_signal:
+        main(spec, stop_signal)

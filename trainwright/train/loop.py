@@ -1,5 +1,6 @@
-"""The training loop: steps, guards, checkpoints, in one order on every process."""
+"""The training loop: steps, guards, evaluation and checkpoints, in one order on every process."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -7,39 +8,36 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trainwright.errors import Preempted
+from trainwright.errors import Diverged, Preempted
 from trainwright.experiment import Training
 from trainwright.launch.agent.heartbeat import Heartbeat
-from trainwright.train.evidence import Witness, nobody
-from trainwright.train.group import Group, limit_exchanges
-from trainwright.train.guards import EarlyStop, Guard, Seen, keep_left_out, left_out
-from trainwright.train.order import Order
-from trainwright.train.parallel.arithmetic import seed_step
-from trainwright.train.rates import learning_rate
-from trainwright.train.samples import Batch
-from trainwright.train.state import Keeper, NoKeeper, State
+from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.feeding.loader import Batch
+from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.guards import DivergenceGuard, EarlyStop, StepStats, add_skipped, skipped_batches
+from trainwright.train.parallel import seed_step
+from trainwright.train.process_group import Ranks, set_step_timeout
 from trainwright.train.step import Gradients, Stepper
 
-_FIRST = 2
+_WARM_UP_STEPS = 2
 """Steps that may take long: the first one compiles, and the second may compile again."""
 
-_UNWATCHED = "unwatched"
-"""In the facts: the loss of a step after which a look at the watched split is still due."""
+_UNEVALUATED = "unwatched"
+"""Fact: the loss of a saved step after which an evaluation of the watched split is still due."""
 
 
 @dataclass(frozen=True)
-class Step:
+class StepReport:
     """One step that was taken.
 
     Attributes:
         number: Steps taken so far, this one included.
         total: Steps of the whole training.
-        epoch: Passes over the data begun so far.
+        epoch: Number of the pass over the data, from 1.
         loss: Mean loss over the global batch.
         norm: Norm of the gradient.
         rate: Learning rate.
         samples: Samples seen so far, over all processes.
-        waited_s: Seconds that this process waited for its share of the batch.
     """
 
     number: int
@@ -49,24 +47,23 @@ class Step:
     norm: float
     rate: float
     samples: int
-    waited_s: float = 0.0
 
 
-class Watcher(Protocol):
-    """Is told of every step."""
+class StepObserver(Protocol):
+    """Receives a report of every step."""
 
-    def saw(self, step: Step) -> None:
-        """Take note of a step."""
+    def on_step(self, step: StepReport) -> None:
+        """Handle the report of a step."""
         ...
 
 
-class Feeder(Protocol):
-    """Gives the batches of this process in order."""
+class BatchSource(Protocol):
+    """Gives this process's share of each batch in order."""
 
-    order: Order
+    order: SampleOrder
 
     def begin(self, step: int, skip: frozenset[int] | None = None) -> None:
-        """Start at a step, whatever was given before; ``skip`` numbers the batches that are left out."""
+        """Start at a step; ``skip`` numbers the batches to skip from now on."""
         ...
 
     def next(self) -> Batch:
@@ -74,61 +71,98 @@ class Feeder(Protocol):
         ...
 
 
+class StateStore(Protocol):
+    """Saves and restores the state of a training; see :class:`.Checkpointer`."""
+
+    def resume(self, state: TrainState) -> None:
+        """Load the newest verified state, if there is one."""
+        ...
+
+    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
+        """Save the state if a save is due; with ``last``, save it and wait."""
+        ...
+
+    def roll_back(self, state: TrainState) -> None:
+        """Load the newest verified state, or raise Diverged."""
+        ...
+
+    def load_best(self, state: TrainState) -> bool:
+        """Load the state that was best on the watched split; return False if there is none."""
+        ...
+
+
+class NoCheckpoints:
+    """A state store that saves nothing."""
+
+    def resume(self, state: TrainState) -> None:
+        """Leave the state as it is."""
+
+    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
+        """Save nothing."""
+
+    def roll_back(self, state: TrainState) -> None:
+        """Raise Diverged: there is nothing to roll back to."""
+        raise Diverged(f"nothing was saved before step {state.step:,}", where="training.checkpoints")
+
+    def load_best(self, state: TrainState) -> bool:  # noqa: ARG002
+        """Leave the state as it is."""
+        return False
+
+
 @dataclass(frozen=True)
-class Fitted:
-    """A training that has ended.
+class FitResult:
+    """The result of a training loop.
 
     Attributes:
-        losses: Mean loss a sample of each epoch, while it was learned from.
+        losses: Mean training loss per sample of each epoch.
         steps: Steps taken.
         seconds: Duration of the loop.
-        samples_per_s: Samples learned from a second, over all processes.
-        left_out: Numbers of the batches that were left out, counted from the beginning of the training.
-        best_step: Steps after which the weights were those that are kept.
-        watched_loss: Loss of the watched split then; absent if none is watched.
+        samples_per_s: Samples trained on per second, over all processes.
+        skipped: Numbers of the skipped batches since the beginning of the training.
+        best_step: Step of the weights that are used.
+        watched_loss: Loss of the watched split at that step; None if none is watched.
     """
 
     losses: tuple[float, ...]
     steps: int
     seconds: float
     samples_per_s: float
-    left_out: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
     best_step: int = 0
     watched_loss: float | None = None
 
 
 @dataclass
-class Loop:
-    """A training, ready to run.
+class TrainingLoop:
+    """A training loop, ready to run; all processes run it together.
 
     Attributes:
         stepper: Takes the steps.
         feeder: Gives the batches.
-        training: How long, and at which rates.
-        group: The processes.
-        keeper: Saves the state.
-        watchers: Are told of every step.
-        asked_to_stop: Says whether this process was told to stop.
-        evaluate: Measures the loss of the split that is watched; gives none when a process was told to stop.
-        witness: Takes note of a batch that a step went wrong on.
-        pulse: Shows this machine's agent that the training gets on.
+        training: Number of steps, and rates.
+        ranks: The processes.
+        checkpoints: Saves the state.
+        observers: Receive a report of every step.
+        stop_requested: Returns whether this process received a stop signal.
+        evaluate: Returns the loss of the watched split, or None after a stop signal.
+        on_bad_batch: Records a batch with a loss or gradient that is not finite.
+        pulse: The heartbeat that shows progress to this machine's agent.
     """
 
     stepper: Stepper
-    feeder: Feeder
+    feeder: BatchSource
     training: Training
-    group: Group
-    keeper: Keeper = field(default_factory=NoKeeper)
-    watchers: Sequence[Watcher] = ()
-    asked_to_stop: Callable[[], bool] = lambda: False
+    ranks: Ranks
+    checkpoints: StateStore = field(default_factory=NoCheckpoints)
+    observers: Sequence[StepObserver] = ()
+    stop_requested: Callable[[], bool] = lambda: False
     evaluate: Callable[[], float | None] | None = None
-    witness: Witness = nobody
+    on_bad_batch: Callable[[int, Batch], None] = lambda _step, _batch: None
     pulse: Heartbeat | None = None
 
     def __post_init__(self) -> None:
-        """Set up what judges the steps."""
         guards = self.training.guards
-        self._guard = Guard(guards)
+        self._guard = DivergenceGuard(guards)
         watched = guards.early_stopping
         self._early = EarlyStop(watched, self.feeder.order.batches) if watched and self.evaluate else None
 
@@ -137,129 +171,132 @@ class Loop:
         """Steps of the whole training."""
         return self.training.steps or self.training.epochs * self.feeder.order.batches
 
-    def run(self) -> Fitted:
-        """Fit the module in place; all processes of the group call this together.
+    def run(self) -> FitResult:
+        """Train the module in place.
 
         Raises:
-            Diverged: The loss ran away; or it or a gradient is not finite, and no weight was changed by it.
-            Preempted: A process was told to stop; the state is saved.
+            Diverged: The loss diverged; or a loss or gradient is not finite, and no weight was updated by it.
+            Preempted: A process received a stop signal; the state is saved.
         """
-        state = State(self.stepper.module, self.stepper.optimizer, facts={"sums": []})
+        state = TrainState(self.stepper.module, self.stepper.optimizer, facts={"sums": []})
         with self._during("resuming"):
-            self.keeper.resume(state)
-        self.feeder.begin(state.step, left_out(state.facts))
-        begun, start = state.step, time.monotonic()
-        if (loss := state.facts.get(_UNWATCHED)) is not None:
-            self._close(state, loss, stop=False)
-        while state.step < self.total and not self._enough(state):
-            before = state.step
-            gradients = self._step(state)
-            if state.step > before:
-                self._close(state, gradients.loss, stop=gradients.asked_to_stop)
-            if state.step - begun == _FIRST:
-                limit_exchanges(self.group, self.stepper.layout.groups)
-        return self._fitted(state, begun, time.monotonic() - start)
+            self.checkpoints.resume(state)
+        self.feeder.begin(state.step, skipped_batches(state.facts))
+        first, started = state.step, time.monotonic()
+        if (loss := state.facts.get(_UNEVALUATED)) is not None:
+            self._end_step(state, loss, stop=False)  # an evaluation that the stop of the last start cut short
+        while state.step < self.total and not (self._early and self._early.reached(state.facts)):
+            gradients = self._take_step(state)
+            if gradients is not None:
+                self._end_step(state, gradients.loss, stop=gradients.stop_requested)
+            if state.step - first == _WARM_UP_STEPS:
+                set_step_timeout(self.ranks, self.stepper.layout.groups)
+        return self._result(state, first, time.monotonic() - started)
 
-    def _close(self, state: State, loss: float, *, stop: bool) -> None:
-        """End a step that was taken: look at the watched split and save, if it is time to; stop, if told to.
-
-        A look that is cut short leaves a note in what is saved: who goes on from there looks first, and so
-        decides as if nothing had been cut.
-        """
-        enough = self._look(state)
-        cut = enough is None
-        state.facts.pop(_UNWATCHED, None)
-        if cut:
-            state.facts[_UNWATCHED] = loss
-        ends = enough or state.step == self.total
-        with self._during("saving"):
-            self.keeper.saw(state, loss, last=bool(ends or stop or cut))
-        if cut or (stop and not ends):
-            raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
-
-    def _step(self, state: State) -> Gradients:
-        """Take a step; the state stays where it is, or goes back, when the batch is left out."""
+    def _take_step(self, state: TrainState) -> Gradients | None:
+        """Take one step; return None if the guard skipped its batch."""
         order, number = self.feeder.order, state.step
-        # A step's random numbers depend on the step, so that a training which is resumed draws the same.
-        seed_step(self.training.seed, number, self.stepper.layout.dice, self.group.device)
-        waiting = time.perf_counter()
+        # Seeded by the number of the step, so that a resumed training draws the same random numbers.
+        seed_step(self.training.seed, number, self.stepper.layout.random_stream, self.ranks.device)
         batch = self.feeder.next()
-        waited_s = time.perf_counter() - waiting
         size, epoch = order.size_at(number), number // order.batches
         rate = learning_rate(number, self.total, self.training)
-        self.stepper.scale.take_up(state.facts)
-        gradients = self.stepper.gradients(batch, size, stop=self.asked_to_stop())
-        if not self._healthy(state, batch, gradients, rate):
-            return gradients
+        self.stepper.scale.resume(state.facts)
+        gradients = self.stepper.gradients(batch, size, stop=self.stop_requested())
+        if not self._check_health(state, batch, gradients, rate):
+            return None
         self.stepper.apply(gradients, rate)
         state.step += 1
-        self._add(state, epoch, gradients.loss * size, size)
-        samples = self._samples(state.step)
-        told = Step(
-            state.step, self.total, epoch + 1, gradients.loss, gradients.norm, rate, samples, waited_s
+        self._add_loss(state, epoch, gradients.loss * size, size)
+        report = StepReport(
+            number=state.step,
+            total=self.total,
+            epoch=epoch + 1,
+            loss=gradients.loss,
+            norm=gradients.norm,
+            rate=rate,
+            samples=self._samples(state.step),
         )
-        for watcher in self.watchers:
-            watcher.saw(told)
+        for observer in self.observers:
+            observer.on_step(report)
         if self.pulse:
             self.pulse.beat(state.step)
         return gradients
 
-    def _healthy(self, state: State, batch: Batch, gradients: Gradients, rate: float) -> bool:
-        """Judge a step; when its batch is to be left out, do so."""
+    def _check_health(self, state: TrainState, batch: Batch, gradients: Gradients, rate: float) -> bool:
+        """Judge a step before it is applied; skip its batch, after a rollback if configured, or accept it."""
         if not gradients.finite:
-            self.witness(state.step + 1, batch)
+            self.on_bad_batch(state.step + 1, batch)
         order, number = self.feeder.order, state.step
-        place, epoch = order.position(number), number // order.batches + 1
-        seen = Seen(
-            number + 1, place, epoch, gradients.loss, gradients.norm, rate, overflowed=gradients.overflowed
+        stats = StepStats(
+            step=number + 1,
+            batch=order.position(number),
+            epoch=number // order.batches + 1,
+            loss=gradients.loss,
+            norm=gradients.norm,
+            rate=rate,
+            overflowed=gradients.overflowed,
         )
-        verdict = self._guard.judge(state.facts, seen)
-        if verdict.warning and self.group.leads:
-            sys.stderr.write(f"{verdict.warning}\n")
-        if verdict.action == "apply":
+        decision = self._guard.judge(state.facts, stats)
+        if decision.warning and self.ranks.leads:
+            sys.stderr.write(f"{decision.warning}\n")
+        if decision.action == "apply":
             return True
-        without = left_out(state.facts)
-        if verdict.action == "roll_back":
+        skipped = skipped_batches(state.facts)
+        if decision.action == "roll_back":
             with self._during("rolling back"):
-                self.keeper.roll_back(state)
-            keep_left_out(state.facts, without)
-        self.feeder.begin(state.step, without)
+                self.checkpoints.roll_back(state)
+            add_skipped(state.facts, skipped)
+        self.feeder.begin(state.step, skipped)
         return False
 
-    def _look(self, state: State) -> bool | None:
-        """Measure the loss of the watched split if it is time to; tell whether enough is learned.
+    def _end_step(self, state: TrainState, loss: float, *, stop: bool) -> None:
+        """Evaluate and save after a step if that is due; stop after a stop signal.
 
-        Nothing is known, and None returned, if a process was told to stop meanwhile.
+        An evaluation that a stop signal cuts short is noted in the saved state: the next start evaluates
+        first, and so decides as if nothing had been interrupted.
         """
+        reached = self._evaluate(state)
+        cut_short = reached is None
+        state.facts.pop(_UNEVALUATED, None)
+        if cut_short:
+            state.facts[_UNEVALUATED] = loss
+        ends = reached or state.step == self.total
+        with self._during("saving"):
+            self.checkpoints.after_step(state, loss, last=bool(ends or stop or cut_short))
+        if cut_short or (stop and not ends):
+            raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
+
+    def _evaluate(self, state: TrainState) -> bool | None:
+        """Evaluate the watched split if that is due; return whether to end, None after a stop signal."""
         if self._early is None or self.evaluate is None or not self._early.due(state.step, self.total):
             return False
         with self._during("evaluating"):
             loss = self.evaluate()
         if loss is None:
             return None
-        for watcher in self.watchers:
-            if note := getattr(watcher, "note", None):
+        for observer in self.observers:
+            if note := getattr(observer, "note", None):
                 note(state.step, watched_loss=loss)
         return self._early.judge(state.facts, state.step, loss)
 
-    def _enough(self, state: State) -> bool:
-        return self._early is not None and self._early.enough(state.facts)
-
-    def _fitted(self, state: State, begun: int, seconds: float) -> Fitted:
-        """Describe the training, and bring the best state back where one is known."""
-        seen = self._samples(state.step) - self._samples(begun)
-        watched = state.facts.get("watched") or {}
-        losses, steps, without = self._epoch_losses(state), state.step, tuple(sorted(left_out(state.facts)))
+    def _result(self, state: TrainState, first: int, seconds: float) -> FitResult:
+        """Describe the training, and load the best state if one was saved."""
+        seen = self._samples(state.step) - self._samples(first)
+        losses = tuple(total / size for total, size in state.facts["sums"] if size)
+        watched, steps = state.facts.get("watched") or {}, state.step
+        skipped = tuple(sorted(skipped_batches(state.facts)))
         best = int(watched.get("best_step", steps))
         if best < steps:
             with self._during("resuming"):
-                best = best if self.training.checkpoints.keep_best and self.keeper.best(state) else steps
-        return Fitted(
+                loaded = self.training.checkpoints.keep_best and self.checkpoints.load_best(state)
+            best = best if loaded else steps
+        return FitResult(
             losses,
             steps,
             seconds,
             seen / max(seconds, 1e-9),
-            without,
+            skipped,
             best,
             (watched["best_loss"] if best < steps else watched["loss"]) if watched else None,
         )
@@ -268,15 +305,29 @@ class Loop:
         return self.pulse.during(phase) if self.pulse else nullcontext()
 
     def _samples(self, step: int) -> int:
-        """Return how many samples were seen before a step."""
+        """Return the samples seen before a step."""
         epochs, batches = divmod(step, self.feeder.order.batches)
         return epochs * self.feeder.order.samples + batches * self.feeder.order.batch_size
 
-    def _add(self, state: State, epoch: int, loss: float, size: int) -> None:
+    @staticmethod
+    def _add_loss(state: TrainState, epoch: int, loss: float, size: int) -> None:
         sums = state.facts["sums"]
         sums += [[0.0, 0] for _ in range(epoch + 1 - len(sums))]
         sums[epoch][0] += loss
         sums[epoch][1] += size
 
-    def _epoch_losses(self, state: State) -> tuple[float, ...]:
-        return tuple(total / size for total, size in state.facts["sums"] if size)
+
+def learning_rate(step: int, total: int, training: Training) -> float:
+    """Return the rate of a step, from 0: linear warm-up, then decay to almost 0, or constant."""
+    peak = training.learning_rate
+    warm_up = max(1, math.ceil(total * training.warmup))
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    done = (step - warm_up + 1) / (total - warm_up + 1)
+    match training.schedule:
+        case "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * done))
+        case "linear":
+            return peak * (1 - done)
+        case "constant":
+            return peak

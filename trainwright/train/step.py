@@ -1,44 +1,49 @@
-"""One step: gradients of a global batch, and their use; the same sums whatever the number of processes."""
+"""One training step: gradients of a global batch, and their use; equal for every number of processes."""
 
+import dataclasses
 import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from trainwright.errors import InternalError
 from trainwright.experiment import Training
-from trainwright.train.architectures import Architecture
-from trainwright.train.group import Group
-from trainwright.train.parallel.cutting import cut
-from trainwright.train.parallel.division import divide
-from trainwright.train.parallel.layout import lay_out
-from trainwright.train.parallel.norm import local_gradients, local_square, scale_gradients
-from trainwright.train.parallel.optimizer import make_optimizer
-from trainwright.train.parallel.passes import make_passes
-from trainwright.train.parallel.scaling import Scale
-from trainwright.train.samples import Batch
+from trainwright.train.architectures import Architecture, InStages
+from trainwright.train.feeding.loader import Batch
+from trainwright.train.feeding.target import Loss, loss_of
+from trainwright.train.parallel import MeshLayout, gradient_sync, parallelize
+from trainwright.train.process_group import Ranks
+
+_FIRST_SCALE, _LEAST_SCALE, _MOST_SCALE = 2.0**16, 1.0, 2.0**24
+_GROWTH_STEPS = 2000
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a backward pass found, the same on every process.
+    """The result of a backward pass, the same on every process.
 
     Attributes:
         loss: Mean loss over the global batch.
         norm: Norm of the gradient of that loss, before any clipping; 0 if it overflowed.
-        asked_to_stop: Whether any process was.
-        overflowed: Whether the gradient is beyond float16 while the loss is not: the step is left out and the
-            scale of the loss halved. This is how the right scale is found, not a failure.
+        stop_requested: Whether any process received a stop signal.
+        overflowed: Whether the gradient exceeds float16 while the loss is finite: the step is skipped and the
+            loss scale halved. This is how the right scale is found, not a failure.
     """
 
     loss: float
     norm: float
-    asked_to_stop: bool
+    stop_requested: bool
     overflowed: bool = False
 
     @property
     def finite(self) -> bool:
-        """Whether a step may be taken with them."""
+        """Whether loss and norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
@@ -46,56 +51,56 @@ class Stepper:
     """Holds this process's part of a module and its optimizer, and takes steps with them.
 
     Args:
-        module: The untrained module, the same on every process; it is divided in place.
-        architecture: Its loss, and how it can be divided.
+        module: The untrained module, equal on every process; parallelized in place.
+        architecture: Its loss, and its parts.
         training: Batches, rates, precision and degrees of parallelism.
-        group: The processes.
+        ranks: The processes.
 
     Attributes:
-        layout: Where this process stands among the others, and which share of a batch is its own.
+        layout: The mesh, and this process's share of a batch.
         module: This process's part of the module: all of it, a stage, or one whose parameters are DTensors.
         optimizer: Its optimizer.
-        scale: Scale of the loss, for float16.
+        scale: The loss scale, for float16.
 
     Raises:
-        InputError: The module cannot be divided as it is asked for.
+        InputError: The module cannot be parallelized as configured.
     """
 
     def __init__(
-        self, module: nn.Module, architecture: Architecture, training: Training, group: Group
+        self, module: nn.Module, architecture: Architecture, training: Training, ranks: Ranks
     ) -> None:
-        self.layout = lay_out(group, training.parallel)
-        self.module, runner = divide(module, architecture, training, self.layout)
+        self.layout = MeshLayout.of(ranks, training.parallel)
+        self.module, runner = parallelize(module, architecture, training, self.layout)
         self.optimizer = make_optimizer(self.module, training)
         self._parameters = list(self.module.parameters())
-        self.scale = Scale(active=training.precision == "fp16")
-        self._passes = make_passes(runner, architecture, training, self.layout)
-        self._training, self._group = training, group
-        self._held: dict[int, list[Tensor]] = {}
+        self.scale = LossScale(active=training.precision == "fp16")
+        self._runner = _make_runner(runner, architecture, training, self.layout)
+        self._training, self._ranks = training, ranks
+        self._local: dict[int, list[Tensor]] = {}
 
     def gradients(self, batch: Batch, size: int, *, stop: bool) -> Gradients:
-        """Compute the gradients of this process's share of a global batch, and add them up over all.
+        """Compute the gradients of this process's share of a global batch, summed over all processes.
 
-        The processes may have unequal shares, none at the end of an epoch. So each weighs its sum of losses
-        such that the mean of all gradients is that of the global batch. Beside the gradients, one small sum
-        goes over all processes, and this is the one place where the device is waited for.
+        Shares may differ in size, and be empty at the end of an epoch, so each process weights its sum of
+        losses such that the mean of all gradients is that of the global batch. One small all-reduce goes over
+        all processes; it is the only place that waits for the device.
 
         Args:
             batch: This process's share.
             size: Samples of the global batch.
-            stop: Whether this process was asked to stop.
+            stop: Whether this process received a stop signal.
         """
         for entry in self._parameters:
             entry.grad = None
         degrees = self.layout.degrees
-        parts = cut(batch, size, degrees.parts, self._training)
-        total = self._passes.run(parts, self.scale.value * degrees.parts / size)
+        parts = micro_batches(batch, size, degrees.parts, self._training)
+        total = self._runner.run(parts, self.scale.value * degrees.parts / size)
         with torch.no_grad():
-            self._held = local_gradients(self._parameters, self.layout)
-            square = local_square(self._held, self._group.device)
-        # Those that divide the same matrices have all computed the same losses.
+            self._local = _local_gradients(self._parameters, self.layout)
+            square = _local_square(self._local, self._ranks.device)
+        # Processes that share matrices have all computed the same losses.
         sums = torch.stack([total / degrees.tensor, square, square.new_full((), float(stop))])
-        if self._group.size > 1:
+        if self._ranks.size > 1:
             distributed.all_reduce(sums)
         loss, square_sum, stops = sums.tolist()
         loss /= size
@@ -104,16 +109,206 @@ class Stepper:
         return Gradients(loss, norm, stops > 0, overflowed)
 
     def apply(self, gradients: Gradients, rate: float) -> None:
-        """Change the weights by the gradients that were just computed."""
+        """Update the weights with the gradients of the last call of :meth:`gradients`."""
         factor = 1 / self.scale.value
-        self.scale.saw(overflowed=gradients.overflowed)
+        self.scale.update(overflowed=gradients.overflowed)
         if gradients.overflowed:
             return
         if self._training.clip and gradients.norm > self._training.clip:
             factor *= self._training.clip / gradients.norm
         if factor != 1:
             with torch.no_grad():
-                scale_gradients(self._held, factor)
+                for tensors in self._local.values():
+                    torch._foreach_mul_(tensors, factor)
         for settings in self.optimizer.param_groups:
             settings["lr"] = rate
         self.optimizer.step()
+
+
+class WholeRunner:
+    """Runs forward and backward passes of a module without pipeline stages."""
+
+    def __init__(self, runner: nn.Module, loss: Loss, layout: MeshLayout) -> None:
+        self._runner, self._loss, self._device = runner, loss, layout.ranks.device
+
+    def run(self, parts: Sequence[Batch], factor: float) -> Tensor:
+        """Run all micro-batches of a step, and add their gradients to those of the parameters.
+
+        Args:
+            parts: This process's micro-batches.
+            factor: Factor of each sample's loss before its gradient is taken.
+
+        Returns:
+            The weighted sum of the losses that this process computed, without the factor, float64, on the
+            device; 0 on a process that is not of the last stage.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for index, part in enumerate(parts):
+            batch = part.to(self._device)
+            with gradient_sync(self._runner, last=index == len(parts) - 1):
+                loss = (self._loss(self._runner(*batch.inputs), batch.target) * batch.weight).sum()
+                loss.backward(loss.new_full((), factor))  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+
+def _make_runner(
+    runner: nn.Module, architecture: Architecture, training: Training, layout: MeshLayout
+) -> Any:
+    loss = loss_of(architecture, training.objective)
+    loss = torch.compile(loss) if training.compile else loss
+    if layout.degrees.pipeline == 1:
+        return WholeRunner(runner, loss, layout)
+    if not isinstance(architecture, InStages):
+        raise InternalError("stages of an architecture that has none")
+    # Importing torch's pipelining takes a second, which every start and restart would pay.
+    from trainwright.train.pipeline import PipelineRunner
+
+    return PipelineRunner(runner, architecture, loss, training, layout)
+
+
+def make_optimizer(module: nn.Module, training: Training) -> torch.optim.AdamW:
+    """Return AdamW (Loshchilov and Hutter, ICLR 2019), fused.
+
+    Weight decay applies to matrices. Biases, norms and embeddings are exempt: the first two do not overfit by
+    their size, and a row of an embedding would shrink at every step in which its token does not occur. A
+    submodule with the attribute ``decays = False`` is exempt, too.
+    """
+    exempt = {
+        id(entry)
+        for part in module.modules()
+        for name, entry in part.named_parameters(recurse=False)
+        if name == "bias"
+        or isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        or getattr(part, "decays", True) is False
+    }
+    groups: dict[tuple[bool, DeviceMesh | None], list[nn.Parameter]] = {}
+    for entry in module.parameters():
+        # Tensors on different meshes cannot be updated in one pass.
+        mesh = entry.device_mesh if isinstance(entry, DTensor) else None
+        groups.setdefault((entry.ndim > 1 and id(entry) not in exempt, mesh), []).append(entry)
+    return torch.optim.AdamW(
+        [
+            {"params": entries, "weight_decay": training.weight_decay if decays else 0.0}
+            for (decays, _), entries in groups.items()
+        ],
+        lr=training.learning_rate,
+        betas=training.betas,
+        fused=True,
+    )
+
+
+class LossScale:
+    """Scales a loss so that small float16 gradients do not become 0 (Micikevicius et al., 2018).
+
+    The scale doubles every 2,000 steps, and halves when a gradient overflows. PyTorch's own scaler looks at
+    one process's plain gradients; here the decision uses numbers that all processes have summed, so that
+    processes with other shards or stages take the same one.
+
+    Args:
+        active: Whether to scale; otherwise the scale stays 1.
+    """
+
+    def __init__(self, *, active: bool) -> None:
+        self._active = active
+        self._facts: dict[str, Any] = {"scale": _FIRST_SCALE if active else 1.0, "steps": 0}
+
+    @property
+    def value(self) -> float:
+        """The factor of the loss."""
+        return float(self._facts["scale"])
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Continue with the scale in the facts of a training state, and keep it there from now on."""
+        if self._active:
+            self._facts = facts.setdefault("scale", self._facts)
+
+    def overflowed(self, loss: float, square: float) -> bool:
+        """Return whether only the scale makes a gradient non-finite.
+
+        Args:
+            loss: Mean loss, unscaled.
+            square: Squared norm of the scaled gradient.
+        """
+        return self.value > _LEAST_SCALE and math.isfinite(loss) and not math.isfinite(square)
+
+    def update(self, *, overflowed: bool) -> None:
+        """Choose the scale of the next step."""
+        if not self._active:
+            return
+        self._facts["steps"] += 1
+        if overflowed:
+            self._facts.update(scale=max(self.value / 2, _LEAST_SCALE), steps=0)
+        elif self._facts["steps"] >= _GROWTH_STEPS:
+            self._facts.update(scale=min(self.value * 2, _MOST_SCALE), steps=0)
+
+
+def micro_batches(batch: Batch, size: int, parts: int, training: Training) -> list[Batch]:
+    """Split a process's share of a global batch into micro-batches: equally many on every process.
+
+    Pipeline stages exchange tensors of one shape, and compiled code is compiled for one shape; there,
+    micro-batches are padded with samples of weight 0. Otherwise only an empty one gets such a sample, because
+    not every module can run on an empty batch.
+
+    Args:
+        batch: This process's share, at most one sample larger or smaller than the others'.
+        size: Samples of the global batch.
+        parts: Number of shares.
+        training: Size and number of micro-batches.
+    """
+    whole = training.batch_size // parts
+    if training.parallel.pipeline > 1:
+        count = training.parallel.in_flight
+        most = math.ceil(whole / count)
+    else:
+        most = min(training.micro_batch or whole, whole)
+        count = math.ceil(math.ceil(size / parts) / most)
+    least = most if training.compile or training.parallel.pipeline > 1 else 1
+    return [_padded(batch.part(index * most, (index + 1) * most), least) for index in range(count)]
+
+
+def _padded(batch: Batch, least: int) -> Batch:
+    missing = least - len(batch)
+    if missing <= 0:
+        return batch
+
+    def pad(values: Tensor) -> Tensor:
+        return torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
+
+    return dataclasses.replace(
+        batch,
+        inputs=tuple(pad(entry) for entry in batch.inputs),
+        target=pad(batch.target),
+        weight=pad(batch.weight),
+        ids=pad(batch.ids),
+    )
+
+
+def _local_gradients(parameters: Iterable[nn.Parameter], layout: MeshLayout) -> dict[int, list[Tensor]]:
+    """Return this process's gradients as plain tensors, by the number of processes with the same values."""
+    copies = layout.degrees.parts * layout.degrees.tensor
+    found: dict[int, list[Tensor]] = defaultdict(list)
+    for entry in parameters:
+        gradient = entry.grad
+        if isinstance(gradient, DTensor):
+            if any(isinstance(placement, Partial) for placement in gradient.placements):
+                # Some tensor plans leave partial sums, as for norms between split sequences.
+                placements = entry.placements if isinstance(entry, DTensor) else None
+                entry.grad = gradient = gradient.redistribute(placements=placements)
+            pieces = 1
+            for axis, placement in enumerate(gradient.placements):
+                if not isinstance(placement, Replicate):
+                    pieces *= gradient.device_mesh.size(axis)
+            found[copies // pieces].append(gradient.to_local())
+        elif gradient is not None:
+            found[copies].append(gradient)
+    return found
+
+
+def _local_square(gradients: dict[int, list[Tensor]], device: torch.device) -> Tensor:
+    """Return this process's share of the squared norm, float64: the sum over all processes is the whole."""
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for copies, tensors in gradients.items():
+        # torch.nn.utils.get_total_norm, without its sorting by device, which takes longer than the sum.
+        total += torch.stack(torch._foreach_norm(tensors)).double().square().sum() / copies
+    return total

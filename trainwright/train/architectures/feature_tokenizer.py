@@ -1,8 +1,9 @@
 """A transformer over the columns of a row: the FT-Transformer of Gorishniy et al., NeurIPS 2021.
 
-Every feature becomes a token of its own; a further one, CLS, gathers what the row says. Blocks are pre-norm,
-without the first norm of the first block, with ReGLU; the last block computes nothing but CLS, for nothing
-else of it is read.
+Every feature becomes a token; one more, CLS, aggregates the row. Blocks are pre-norm, without the first norm
+of the first block, with ReGLU; the last block computes only CLS, as nothing else of it is read.
+
+The exported program of a model names this module and its classes: renaming them changes model digests.
 """
 
 import math
@@ -15,24 +16,22 @@ from torch.nn import functional
 
 from trainwright.errors import InternalError
 from trainwright.experiment import FeatureTokenizer
-from trainwright.train.architectures.contract import Inputs
-from trainwright.train.architectures.heads import Head
-from trainwright.train.architectures.mlp import forget_unknown
+from trainwright.train.architectures.contract import Inputs, OutputHead, TabularArchitecture
+from trainwright.train.architectures.mlp import zero_unknown
 from trainwright.transforms import Transforms
 
 
 class Tokenizer(nn.Module):
     """Turns a row into tokens: CLS, one for each numeric feature, one for each category column.
 
-    A number's token is ``bias + value * direction``, a category's is ``bias + its embedding``; CLS is a bias
-    alone.
+    A number's token is ``bias + value * direction``, a category's is ``bias + its embedding``; CLS is a bias.
 
     Args:
-        transforms: What the rows look like.
+        transforms: The fitted transforms of the columns.
         width: Width of a token.
     """
 
-    decays = False  # as in the paper: a direction is a number's embedding, and the rest are biases
+    decays = False  # as in the paper: a direction is a number's embedding, the rest are biases
 
     def __init__(self, transforms: Transforms, width: int) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class Tokenizer(nn.Module):
         for weight in (self.direction, self.bias, *([self.embedding.weight] if self.embedding else [])):
             nn.init.uniform_(weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
         if self.embedding is not None:
-            forget_unknown(self.embedding, transforms)
+            zero_unknown(self.embedding, transforms)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
         """Return the tokens, shape (rows, ``tokens``, width)."""
@@ -56,12 +55,12 @@ class Tokenizer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a ReGLU network, each added to what it reads.
+    """Attention and a ReGLU network, each with a residual connection.
 
     Args:
         network: Widths and dropout.
-        first: Whether it is the first block, whose attention reads the tokens as they are.
-        last: Whether it is the last, which computes CLS alone.
+        first: Whether it is the first block, whose attention has no norm before it.
+        last: Whether it is the last block, which computes only CLS.
     """
 
     def __init__(self, network: FeatureTokenizer, *, first: bool, last: bool) -> None:
@@ -99,15 +98,15 @@ class Block(nn.Module):
 
 
 class TokenNetwork(nn.Module):
-    """Tokens, blocks, and what is read off CLS.
+    """A tokenizer, blocks, and a last layer that reads CLS.
 
     Args:
         network: Sizes.
-        transforms: What the rows look like.
-        head: What the output means.
+        transforms: The fitted transforms of the columns.
+        head: The output head.
     """
 
-    def __init__(self, network: FeatureTokenizer, transforms: Transforms, head: Head) -> None:
+    def __init__(self, network: FeatureTokenizer, transforms: Transforms, head: OutputHead) -> None:
         super().__init__()
         self.tokenizer = Tokenizer(transforms, network.width)
         count = network.layers
@@ -117,7 +116,7 @@ class TokenNetwork(nn.Module):
         self.norm = nn.LayerNorm(network.width)
         self.last = nn.Linear(network.width, head.width)
         self._shape = head.shape
-        head.begin(self.last)
+        head.initialize(self.last)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
         """Return the logits, or the standardised predictions.
@@ -135,39 +134,19 @@ class TokenNetwork(nn.Module):
         return self._shape(self.last(functional.relu(self.norm(tokens[:, 0]))))
 
 
-class TabularTransformer:
-    """Trains and scores a :class:`TokenNetwork`.
-
-    Args:
-        network: Sizes.
-    """
+class TabularTransformer(TabularArchitecture):
+    """Trains and scores a :class:`TokenNetwork`."""
 
     def __init__(self, network: FeatureTokenizer) -> None:
         self._network = network
-        self._head: Head | None = None
 
     def build(self, inputs: Inputs) -> TokenNetwork:
-        """Make the untrained network."""
+        """Create the untrained network."""
         if inputs.transforms is None:
-            raise InternalError("a network of rows was given no transforms")
-        self._head = Head(inputs.target)
+            raise InternalError("a network of rows got no transforms")
+        self._head = OutputHead(inputs.target)
         return TokenNetwork(self._network, inputs.transforms, self._head)
 
     def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
         """Return the transformer blocks: each is sharded, recomputed and compiled by itself."""
         return list(cast("TokenNetwork", module).blocks)
-
-    @property
-    def head(self) -> Head:
-        """What the output means; known once the network is built."""
-        if self._head is None:
-            raise InternalError("the network is not built yet")
-        return self._head
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row."""
-        return self.head.loss(output, target)
-
-    def predict(self, output: Tensor) -> Tensor:
-        """Return the scores of each row."""
-        return self.head.predict(output)

@@ -1,8 +1,8 @@
-"""The user's own architecture, found by its import path.
+"""The user's own architecture, imported by its path.
 
-The path comes from the experiment file, so it names code that will run. What it names is looked at before
-it is called: a class with the three methods of :class:`Architecture`, of a package that is installed in the
-image. A path such as ``os:system`` is refused without being called.
+The path is in the experiment file, so it names code that will run. It is checked before it is called: it
+must be a class with the three methods of :class:`Architecture`, of a package that is installed in the image.
+A path such as ``os:system`` is rejected without being called.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _CONTRACT = "The contract is in docs/models.md."
 
 
 def import_architecture(network: Imported) -> Architecture:
-    """Import the class that a section names, and make it with the section's options.
+    """Import the class of a section, and create it with the section's options.
 
     Raises:
         InputError: It cannot be imported, is not a class with the three methods, or does not take the
@@ -47,14 +47,14 @@ def import_architecture(network: Imported) -> Architecture:
         return cast("Architecture", found(**network.options))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{network.path} cannot be made with options {sorted(network.options)}: {error}",
+            f"{network.path} cannot be created with options {sorted(network.options)}: {error}",
             where="network.options",
             hint=f"It takes {_signature(found)}.",
         ) from error
 
 
-def origin(network: object) -> dict[str, str]:
-    """Return the digest of the user's code, for the model's parents: of every Python file of its package."""
+def code_digest(network: object) -> dict[str, str]:
+    """Return the digest of the Python files of the user's package, for the model's parents."""
     if not isinstance(network, Imported):
         return {}
     package = importlib.import_module(network.path.partition(":")[0].partition(".")[0])
@@ -66,23 +66,23 @@ def origin(network: object) -> dict[str, str]:
 
 
 def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> nn.Module:
-    """Build a module, show it three rows of zeros, and check what its architecture makes of them.
+    """Build a module, run it on three rows of zeros, and check the results against the contract.
 
     Args:
-        architecture: Makes it.
-        inputs: What the samples look like.
-        device: Where it is to be.
+        architecture: Builds it.
+        inputs: Description of the samples.
+        device: Device of the module.
 
     Returns:
-        The module, in training mode; the rows drew no random number. A model of tokens, which is not tried,
-        stays on the CPU: the whole of it may fit into no device, and its parts are moved once it is cut.
+        The module, in training mode; the run drew no random number. A model of tokens is not run and stays on
+        the CPU: it may fit into no device as a whole, and is moved once it is split.
 
     Raises:
-        InputError: A method fails, or gives another shape or type than the contract says.
+        InputError: A method fails, or returns a wrong shape or type.
     """
     module = _call("build", architecture.build, inputs)
     if not isinstance(module, nn.Module):
-        raise InputError(f"build gives a {type(module).__name__}, not a torch.nn.Module", where=_WHERE)
+        raise InputError(f"build returns a {type(module).__name__}, not a torch.nn.Module", where=_WHERE)
     if inputs.transforms is None:
         return module
     module.to(device)
@@ -115,9 +115,9 @@ def _call(name: str, method: Any, *values: Any) -> Any:
 def _require(name: str, found: Any, shape: tuple[int, ...], kind: torch.dtype) -> None:
     if isinstance(found, Tensor) and tuple(found.shape) == shape and found.dtype == kind:
         return
-    given = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    found_type = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
     raise InputError(
-        f"{name} of the model gives {given} for {_ROWS} rows, not {kind} {shape}",
+        f"{name} of the model returns {found_type} for {_ROWS} rows, not {kind} {shape}",
         where=_WHERE,
         hint=_CONTRACT,
     )
@@ -137,7 +137,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _require_methods(found: Any, path: str) -> None:
-    """Refuse what has not the three methods, naming those that are missing or take something else."""
+    """Check the three methods; name those that are missing or take other arguments."""
     if not isinstance(found, type):
         raise InputError(f"{path} is a {type(found).__name__}, not a class", where=_WHERE, hint=_CONTRACT)
     missing = [name for name in _METHODS if not callable(getattr(found, name, None))]
@@ -166,4 +166,4 @@ def _signature(found: type) -> str:
     try:
         return str(inspect.signature(found))
     except ValueError:
-        return "no options that can be told"
+        return "options without a signature"

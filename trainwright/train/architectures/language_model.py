@@ -2,8 +2,10 @@
 
 The design of Llama (Touvron et al., 2023): rotary positions (Su et al., 2021), RMSNorm before each part
 (Zhang and Sennrich, NeurIPS 2019), SwiGLU (Shazeer, 2020), heads that share keys and values (Ainslie et al.,
-EMNLP 2023). The weights start as in GPT-2 (Radford et al., 2019): normal with deviation 0.02, and what is
-added to the residual stream divided by the root of the number of additions.
+EMNLP 2023). The weights start as in GPT-2 (Radford et al., 2019): normal with deviation 0.02, divided by the
+root of the number of additions in layers that add to the residual stream.
+
+The exported program of a model names this module and its classes: renaming them changes model digests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +24,10 @@ _EPSILON = 1e-5
 
 
 class Norm(nn.RMSNorm):
-    """RMSNorm, computed in float32 whatever the precision of what comes in."""
+    """RMSNorm in float32, whatever the precision of its input."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return what came in, scaled to a mean square of 1 and by the weights."""
+        """Return the input, scaled to a mean square of 1 and by the weights."""
         scaled = nn.functional.rms_norm(hidden.float(), self.normalized_shape, self.weight.float(), self.eps)
         return scaled.type_as(hidden)
 
@@ -33,7 +35,7 @@ class Norm(nn.RMSNorm):
 class Attention(nn.Module):
     """Causal attention; several heads may share their keys and values.
 
-    The projections may hold only some of the heads (tensor parallel): shapes follow from what they give.
+    The projections may hold only some of the heads (tensor parallel): shapes follow from their outputs.
     """
 
     def __init__(self, network: LanguageModel) -> None:
@@ -47,7 +49,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(network.width, network.width, bias=False)
 
     def forward(self, hidden: Tensor, turns: Tensor) -> Tensor:
-        """Mix each place with those before it; ``hidden`` and the result are (samples, places, width)."""
+        """Mix each position with those before it; ``hidden`` and the result are (samples, places, width)."""
         query, key, value = (
             layer(hidden).unflatten(2, (-1, self._depth)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -69,13 +71,13 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(network.units, network.width, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Change each place for itself."""
+        """Transform each position by itself."""
         output: Tensor = self.down(nn.functional.silu(self.gate(hidden)) * self.up(hidden))
         return output
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each added to what came in."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, network: LanguageModel) -> None:
         super().__init__()
@@ -92,13 +94,13 @@ class Block(nn.Module):
 
 
 class LanguageNetwork(nn.Module):
-    """The transformer, or the part of it that one stage of a pipeline holds.
+    """The transformer, or one pipeline stage of it.
 
-    Parameters have the same names in a part as in the whole, so parts make up one checkpoint.
+    Parameters have the same names in a stage as in the whole, so stages make up one checkpoint.
 
     Args:
         network: Sizes.
-        layers: Numbers of the blocks that are held, from 0; all if absent.
+        layers: Numbers of its blocks, from 0; all if absent.
     """
 
     turns: Tensor
@@ -116,11 +118,11 @@ class LanguageNetwork(nn.Module):
         self.register_buffer("turns", turns, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token at every place.
+        """Return the logits of the next token at every position.
 
         Args:
-            tokens: Shape (samples, places), int64 or int32, at most ``context`` places; in a later stage of
-                a pipeline what the stage before gives, (samples, places, width).
+            tokens: Shape (samples, places), int64 or int32, at most ``context`` places; in a later pipeline
+                stage the output of the stage before, (samples, places, width).
 
         Returns:
             Shape (samples, places, vocabulary); of an earlier stage (samples, places, width).
@@ -143,38 +145,34 @@ class LanguageNetwork(nn.Module):
 
 
 def _lowered(hidden: Tensor) -> Tensor:
-    """Let the residual stream have the precision of the matrices, as it has where the weights are cast."""
+    """Cast the residual stream to the precision of autocast, as FSDP does by casting the weights."""
     device = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
 
 
 def turns_of(places: int, depth: int, base: float) -> Tensor:
-    """Return the cosines and sines of every place, shape (places, 2, depth / 2), float32."""
+    """Return the rotary cosines and sines of every position, shape (places, 2, depth / 2), float32."""
     rates = base ** -(torch.arange(0, depth, 2, dtype=torch.float64) / depth)
     angles = torch.outer(torch.arange(places, dtype=torch.float64), rates)
     return torch.stack([angles.cos(), angles.sin()], dim=1).float()
 
 
 def turned(heads: Tensor, turns: Tensor) -> Tensor:
-    """Turn the two halves of each head by its place; (samples, heads, places, depth)."""
+    """Rotate the two halves of each head by its position; (samples, heads, places, depth)."""
     cos, sin = turns.unbind(1)
     left, right = heads.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1).type_as(heads)
 
 
 class DecoderLanguageModel:
-    """Trains and scores a :class:`LanguageNetwork`.
-
-    Args:
-        network: Sizes.
-    """
+    """Trains and scores a :class:`LanguageNetwork`."""
 
     def __init__(self, network: LanguageModel) -> None:
         self._network = network
 
-    def build(self, inputs: Inputs) -> LanguageNetwork:  # noqa: ARG002 - the section says all of it
-        """Make the untrained network."""
-        # First without any weights: those that the layers would draw by themselves are not wanted.
+    def build(self, inputs: Inputs) -> LanguageNetwork:  # noqa: ARG002 - the section is all it needs
+        """Create the untrained network."""
+        # On "meta" first: the weights that the layers would draw by themselves are not used.
         with torch.device("meta"):
             module = LanguageNetwork(self._network)
         module.to_empty(device="cpu")
@@ -203,11 +201,11 @@ class DecoderLanguageModel:
         return torch.log_softmax(output.double(), dim=-1)
 
     def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
-        """Return the transformer's blocks: what is sharded, recomputed and compiled one by one."""
+        """Return the transformer's blocks: each is sharded, recomputed and compiled by itself."""
         return list(_own(module).blocks.values())
 
     def tensor_plan(self, module: nn.Module) -> Mapping[str, ParallelStyle]:
-        """Divide heads and units (Shoeybi et al., 2019); an embedding that is not tied, and the head, too."""
+        """Split heads and units (Shoeybi et al., 2019), the output head, and an untied embedding."""
         network = _own(module)
         plan: dict[str, ParallelStyle] = {}
         for number in network.blocks:
@@ -225,7 +223,7 @@ class DecoderLanguageModel:
         return plan
 
     def stage(self, module: nn.Module, index: int, count: int) -> nn.Module:
-        """Return a network that holds one part of a whole one's blocks, and shares its weights."""
+        """Return a network with some of the blocks of a whole one, which shares its weights."""
         each = [len(part) for part in torch.arange(self._network.layers).tensor_split(count)]
         first = sum(each[:index])
         with torch.device("meta"):
@@ -237,7 +235,7 @@ class DecoderLanguageModel:
         return part
 
     def gives(self, samples: int, *, last: bool) -> Tensor:
-        """Return what a stage gives: places as wide as the network, or the last one's logits."""
+        """Return the output of a stage on ``meta``: hidden states, or the logits of the last stage."""
         width = self._network.vocabulary if last else self._network.width
         return torch.empty(samples, self._network.context, width, device="meta")
 
@@ -246,3 +244,35 @@ def _own(module: nn.Module) -> LanguageNetwork:
     if not isinstance(module, LanguageNetwork):
         raise InternalError(f"not a language network: {type(module).__name__}")
     return module
+
+
+_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L4": 121e12}
+"""Dense bf16 operations per second of NVIDIA's devices (SXM where there are two), from their data sheets."""
+
+
+def matrix_weights(network: LanguageModel) -> int:
+    """Return the number of weights in matrix products of a token: all but a look-up table."""
+    width, depth = network.width, network.width // network.heads
+    attention = 2 * width * width + 2 * width * network.shared_heads * depth
+    block = attention + 3 * width * network.units + 2 * width
+    return network.layers * block + width + network.vocabulary * width
+
+
+def flops_per_token(network: LanguageModel, *, causal: bool = False) -> int:
+    """Return the operations of a forward and a backward pass for one token, for model FLOPs utilization.
+
+    ``6 N + 12 L W T``: each of N weights is multiplied and added once forward and twice backward; in each of
+    L blocks, T keys and values of width W meet each token. PaLM (Chowdhery et al., 2022, appendix B) and
+    TorchTitan divide by the same, so figures can be compared. Recomputed activations do not count.
+
+    Args:
+        network: The model.
+        causal: Count only the half of the attention that a causal model needs: 6 L W T.
+    """
+    attention = 12 * network.layers * network.width * network.context
+    return 6 * matrix_weights(network) + (attention // 2 if causal else attention)
+
+
+def peak_flops(device: str) -> float | None:
+    """Return the dense bf16 operations per second of a device by its name; None if it is unknown."""
+    return next((peak for name, peak in _PEAK_FLOPS.items() if name in device), None)

@@ -1,4 +1,7 @@
-"""The tabular network: embeddings for categories, then fully connected layers."""
+"""The multilayer perceptron: embeddings for categories, then fully connected layers.
+
+The exported program of a model names this module and its classes: renaming them changes model digests.
+"""
 
 import itertools
 
@@ -7,23 +10,22 @@ from torch import Tensor, nn
 
 from trainwright.errors import InternalError
 from trainwright.experiment import Mlp
-from trainwright.train.architectures.contract import Inputs
-from trainwright.train.architectures.heads import Head
+from trainwright.train.architectures.contract import Inputs, OutputHead, TabularArchitecture
 from trainwright.transforms import Transforms
 
 
 class TabularNetwork(nn.Module):
     """A multilayer perceptron over numbers and embedded categories.
 
-    All category columns share one table, with one vocabulary after another: a single look-up a row.
+    All category columns share one embedding table: a single look-up per row.
 
     Args:
         network: Sizes of the layers.
-        transforms: What the rows look like.
-        head: What the output means.
+        transforms: The fitted transforms of the columns.
+        head: The output head.
     """
 
-    def __init__(self, network: Mlp, transforms: Transforms, head: Head) -> None:
+    def __init__(self, network: Mlp, transforms: Transforms, head: OutputHead) -> None:
         super().__init__()
         columns = len(transforms.categories)
         largest = max((category.size for category in transforms.categories), default=0)
@@ -36,11 +38,11 @@ class TabularNetwork(nn.Module):
         last = nn.Linear(sizes[-1], head.width)
         self.layers = nn.Sequential(*layers, last)
         self._shape = head.shape
-        head.begin(last)
+        head.initialize(last)
         if self.embedding is not None:
             with torch.no_grad():
                 self.embedding.weight.mul_(0.1)
-            forget_unknown(self.embedding, transforms)
+            zero_unknown(self.embedding, transforms)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
         """Return the logits, or the standardised predictions.
@@ -58,10 +60,10 @@ class TabularNetwork(nn.Module):
         return self._shape(self.layers(rows))
 
 
-def forget_unknown(embedding: nn.Embedding, transforms: Transforms) -> None:
-    """Begin with nothing known of missing and of unknown values.
+def zero_unknown(embedding: nn.Embedding, transforms: Transforms) -> None:
+    """Set the embeddings of missing and unknown values to 0.
 
-    A code that no training row has is never learned: at 0 it says nothing, at random it would lie.
+    A code without training rows is never learned: 0 is neutral, random weights would be noise.
     """
     with torch.no_grad():
         start = 0
@@ -70,35 +72,15 @@ def forget_unknown(embedding: nn.Embedding, transforms: Transforms) -> None:
             start += category.size
 
 
-class TabularMlp:
-    """Trains and scores a :class:`TabularNetwork`.
-
-    Args:
-        network: Sizes of the layers.
-    """
+class TabularMlp(TabularArchitecture):
+    """Trains and scores a :class:`TabularNetwork`."""
 
     def __init__(self, network: Mlp) -> None:
         self._network = network
-        self._head: Head | None = None
 
     def build(self, inputs: Inputs) -> TabularNetwork:
-        """Make the untrained network."""
+        """Create the untrained network."""
         if inputs.transforms is None:
-            raise InternalError("a network of rows was given no transforms")
-        self._head = Head(inputs.target)
+            raise InternalError("a network of rows got no transforms")
+        self._head = OutputHead(inputs.target)
         return TabularNetwork(self._network, inputs.transforms, self._head)
-
-    @property
-    def head(self) -> Head:
-        """What the output means; known once the network is built."""
-        if self._head is None:
-            raise InternalError("the network is not built yet")
-        return self._head
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row."""
-        return self.head.loss(output, target)
-
-    def predict(self, output: Tensor) -> Tensor:
-        """Return the scores of each row."""
-        return self.head.predict(output)

@@ -1,10 +1,11 @@
-"""What survives a kill: the state of a training, saved while it goes on, and found again.
+"""Checkpoints: the state of a training, saved while it runs and resumed after a kill.
 
-A checkpoint is a folder ``<home>/checkpoints/step-00000100.0003`` (100 steps, by the third start of the
-processes). It counts once its ``manifest.json`` is there, and as long as the digests in it hold.
+A checkpoint is a folder ``<job directory>/checkpoints/step-00000100.0003`` (100 steps, by the third start of
+the processes). It is valid while its ``manifest.json`` exists and the digests in it hold.
 """
 
-from trainwright.train.checkpoint.keeper import Checkpoints, Figures
-from trainwright.train.checkpoint.manifest import Manifest, Name, committed
+from trainwright.train.checkpoint.checkpointer import Checkpointer
+from trainwright.train.checkpoint.manifest import CheckpointName, Manifest, committed
+from trainwright.train.checkpoint.state import TrainState
 
-__all__ = ["Checkpoints", "Figures", "Manifest", "Name", "committed"]
+__all__ = ["CheckpointName", "Checkpointer", "Manifest", "TrainState", "committed"]

@@ -1,4 +1,4 @@
-"""What a checkpoint is: a folder, its name, and the manifest that makes it count."""
+"""The documents of a checkpoint: its name, its manifest, and the index of its tensors."""
 
 import re
 from collections.abc import Mapping
@@ -7,22 +7,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.documents import Document
-from trainwright.errors import InputError
-from trainwright.train.specification import differences
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.train.config import differences
 
 _NAME = re.compile(r"step-(\d{8,})\.(\d{4,})")
-_PIN = "pinned-by-*.json"
 _SHOWN = 5
 
 
 @dataclass(frozen=True, order=True)
-class Name:
+class CheckpointName:
     """The name of a checkpoint's folder. Names sort from the oldest to the newest.
 
-    Whoever starts later continues from what lay there then, so a later start is newer, whatever its step.
+    A later start continues from what existed then, so its checkpoints are newer, whatever their step.
 
     Attributes:
-        start: Number of the start of the processes that wrote it: see :mod:`.fence`.
+        start: Fencing token of the start that wrote it.
         step: Steps taken.
     """
 
@@ -30,25 +29,18 @@ class Name:
     step: int
 
     def __str__(self) -> str:
-        """Write it as a folder is called."""
         return f"step-{self.step:08}.{self.start:04}"
 
     @classmethod
-    def read(cls, text: str) -> "Name | None":
-        """Read a folder's name; nothing if it is not that of a checkpoint."""
+    def parse(cls, text: str) -> "CheckpointName | None":
+        """Parse a folder's name; return None if it is not one of a checkpoint."""
         found = _NAME.fullmatch(text)
         return cls(start=int(found[2]), step=int(found[1])) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedFile:
-    """One file of a checkpoint.
-
-    Attributes:
-        path: Its name in the folder.
-        size: In bytes.
-        sha256: Of its content, taken by the process that wrote it.
-    """
+class CheckpointFile:
+    """One file of a checkpoint: its name, its size in bytes, and the SHA-256 taken by its writer."""
 
     path: str
     size: int
@@ -57,26 +49,26 @@ class SavedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Document):
-    """All that a checkpoint holds beside its tensors. It is written last; without it there is none.
+    """Everything in a checkpoint beside its tensors. It is written last: without it there is no checkpoint.
 
     Attributes:
         step: Steps taken.
-        start: Number of the start of the processes that wrote it.
-        attempt: The attempt that they belonged to.
+        start: Fencing token of the start that wrote it.
+        attempt: The attempt that start belonged to.
         files: The other files of the folder.
-        processes: How many wrote it; any number may read it.
+        processes: Number of processes that wrote it; any number may read it.
         torch: Version of torch that wrote it.
-        told: What the training was told that decides its result: data, network, training, order.
-        facts: ``State.facts``.
+        told: Settings that decide the training's result: data, network, training, order.
+        facts: ``TrainState.facts``.
         loss: Mean loss of the last global batch.
-        time: When it was committed, in UTC.
+        time: Time of the commit, in UTC.
     """
 
     FILE: ClassVar[str] = "manifest.json"
     step: int
     start: int
     attempt: str
-    files: tuple[SavedFile, ...]
+    files: tuple[CheckpointFile, ...]
     processes: int
     torch: str
     told: dict[str, Any]
@@ -85,9 +77,9 @@ class Manifest(Document):
     time: str
 
     @property
-    def name(self) -> Name:
-        """What its folder is called."""
-        return Name(start=self.start, step=self.step)
+    def name(self) -> CheckpointName:
+        """Name of its folder."""
+        return CheckpointName(start=self.start, step=self.step)
 
     @property
     def size(self) -> int:
@@ -96,41 +88,88 @@ class Manifest(Document):
 
     @property
     def watched(self) -> float | None:
-        """Loss on the split that is watched, if it was measured at this very step."""
+        """Loss on the watched split, if it was measured at this very step."""
         entry = self.facts.get("watched") or {}
         return float(entry["loss"]) if entry.get("step") == self.step else None
 
-    def require_told(self, told: Mapping[str, Any]) -> None:
-        """Refuse to continue a training that was told something else.
+    def require_same_training(self, settings: Mapping[str, Any]) -> None:
+        """Reject settings that decide the result and differ from those of this checkpoint.
 
         Raises:
-            InputError: It was; names what differs, with both values.
+            InputError: They differ; names each difference with both values.
         """
-        differing = differences(self.told, told)
+        differing = differences(self.told, settings)
         if differing:
             raise InputError(
                 f"checkpoint {self.name} is of another training: {'; '.join(differing[:_SHOWN])}",
                 where="training",
-                hint="Go back to what it was. If it is the order's streams, which follow from the number of "
-                "processes, set training.feeding.streams to what they were, or use as many as before.",
+                hint="Restore the old value. The order's streams follow from the number of processes: set "
+                "training.feeding.streams to the old value, or use as many processes as before.",
             )
 
 
-def committed(folder: Path) -> list[Name]:
-    """Name the checkpoints of a folder that have a manifest, the newest first; none if it is not there."""
+@dataclass(frozen=True, kw_only=True)
+class TensorChunk:
+    """A part of a tensor.
+
+    Attributes:
+        offsets: First index of the part along each axis of the tensor.
+        shape: Its shape.
+        file: The file with its bytes, in C order and the machine's own byte order.
+        start: Offset of the bytes in the file.
+    """
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    file: str
+    start: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorEntry:
+    """A tensor: its type without ``torch.``, its whole shape, and its parts."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[TensorChunk, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorIndex(Document):
+    """All tensors of a checkpoint by name."""
+
+    FILE: ClassVar[str] = "index.json"
+    tensors: dict[str, TensorEntry]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        InputError: It cannot be read.
+        PermissionRefused: It, or a file that it lists, lies outside the folder.
+    """
+    if folder.is_symlink():
+        raise PermissionRefused("a checkpoint is not read through a symbolic link", where=str(folder))
+    manifest = Manifest.read(folder / Manifest.FILE)
+    for entry in manifest.files:
+        if "/" in entry.path or entry.path in {"", ".", ".."}:
+            raise PermissionRefused(
+                f"the manifest names {entry.path!r}, outside its folder", where=str(folder)
+            )
+    return manifest
+
+
+def committed(folder: Path) -> list[CheckpointName]:
+    """List the checkpoints of a folder that have a manifest, newest first; empty if there is no folder."""
     return [name for name in _named(folder) if (folder / str(name) / Manifest.FILE).is_file()]
 
 
-def unfinished(folder: Path) -> list[Name]:
-    """Name the checkpoints of a folder that have no manifest, the newest first."""
+def uncommitted(folder: Path) -> list[CheckpointName]:
+    """List the checkpoints of a folder without a manifest, newest first."""
     return [name for name in _named(folder) if not (folder / str(name) / Manifest.FILE).is_file()]
 
 
-def pinned(folder: Path) -> bool:
-    """Tell whether somebody asked to keep a checkpoint: a file ``pinned-by-WHOM.json`` lies in its folder."""
-    return any(folder.glob(_PIN))
-
-
-def _named(folder: Path) -> list[Name]:
-    found = [Name.read(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+def _named(folder: Path) -> list[CheckpointName]:
+    found = [CheckpointName.parse(path.name) for path in folder.iterdir()] if folder.is_dir() else []
     return sorted((name for name in found if name), reverse=True)

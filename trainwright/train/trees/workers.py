@@ -1,94 +1,212 @@
-"""Who grows the trees: one process a machine, with the threads of all of that machine's processes."""
+"""The processes that train trees: one per machine, with the threads of all of that machine's processes."""
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
+import xgboost
+from numpy.typing import NDArray
 from torch import distributed
 from xgboost import collective
 from xgboost.core import XGBoostError
 from xgboost.tracker import RabitTracker
 
 from trainwright.errors import DependencyError
-from trainwright.train.group import Group
+from trainwright.serving.trees import MatrixLayout
+from trainwright.train.architectures import Target
+from trainwright.train.feeding.loader import SampleSource
+from trainwright.train.process_group import Ranks
 
-_JOINING = timedelta(minutes=10)
+_BLOCK_ROWS = 65_536
+_CONNECT_TIMEOUT = timedelta(minutes=10)
 
 
-def nodes(group: Group) -> int:
+def machines(ranks: Ranks) -> int:
     """Return the number of machines."""
-    return group.size // group.local_size
+    return ranks.size // ranks.local_size
 
 
-def threads(group: Group) -> int:
+def threads(ranks: Ranks) -> int:
     """Return the threads of all processes of this machine; the trees do not depend on their number."""
-    return max(1, group.local_size * torch.get_num_threads())
+    return max(1, ranks.local_size * torch.get_num_threads())
 
 
-def share(rows: int, group: Group) -> range:
-    """Return the rows that are this machine's: neighbours, as many on each as whole numbers allow."""
-    node, count = group.rank // group.local_size, nodes(group)
-    return range(node * rows // count, (node + 1) * rows // count)
+def row_share(rows: int, ranks: Ranks) -> range:
+    """Return this machine's consecutive share of the rows."""
+    machine, count = ranks.rank // ranks.local_size, machines(ranks)
+    return range(machine * rows // count, (machine + 1) * rows // count)
+
+
+class _Blocks(xgboost.DataIter):
+    """Yields rows in blocks to XGBoost, which reads them several times."""
+
+    def __init__(self, samples: SampleSource, rows: range, layout: MatrixLayout, target: Target) -> None:
+        super().__init__(release_data=True)
+        self._samples, self._rows, self._layout, self._target = samples, rows, layout, target
+        self._next = rows.start
+
+    def reset(self) -> None:
+        """Start again."""
+        self._next = self._rows.start
+
+    def next(self, input_data: Callable[..., Any]) -> bool:
+        """Pass one block; return False at the end."""
+        if self._next >= self._rows.stop:
+            return False
+        end = min(self._next + _BLOCK_ROWS, self._rows.stop)
+        batch = self._samples.take(np.arange(self._next, end))
+        numeric, categories = (part.numpy() for part in batch.inputs)
+        input_data(
+            data=self._layout.matrix(numeric, categories),
+            label=_standardised(batch.target.numpy(), self._target),
+            weight=batch.weight.numpy(),
+            feature_types=list(self._layout.types),
+        )
+        self._next = end
+        return True
+
+
+def _standardised(label: NDArray[Any], target: Target) -> NDArray[np.float32]:
+    if target.kind != "regression":
+        return label.astype(np.float32)
+    mean, deviation = target.rates
+    return ((label.astype(np.float64) - mean) / deviation).astype(np.float32)
+
+
+class TreeWorker:
+    """Trains trees on this machine's rows, and measures their losses.
+
+    Args:
+        parameters: XGBoost's parameters.
+        target: The target.
+        layout: Maps encoded rows to columns.
+        rows: The training split, and this machine's share of it.
+        watched: The watched split, and this machine's share of it.
+        trees: Trees to resume, from :attr:`trees`.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, Any],
+        target: Target,
+        layout: MatrixLayout,
+        rows: tuple[SampleSource, range],
+        watched: tuple[SampleSource, range] | None = None,
+        trees: bytes | None = None,
+    ) -> None:
+        self._target = target
+        self._draws = parameters["subsample"] < 1 or parameters["colsample_bytree"] < 1
+        options = {name: parameters[name] for name in ("max_bin", "nthread")} | {"enable_categorical": True}
+        self._rows = xgboost.QuantileDMatrix(_Blocks(*rows, layout, target), **options)
+        self._watched = None
+        if watched:
+            self._watched = xgboost.QuantileDMatrix(
+                _Blocks(*watched, layout, target), ref=self._rows, **options
+            )
+        known = [matrix for matrix in (self._rows, self._watched) if matrix is not None]
+        self.booster = xgboost.Booster(parameters, known, model_file=bytearray(trees) if trees else None)
+
+    @property
+    def trees(self) -> bytes:
+        """The trees so far, in XGBoost's own format."""
+        return bytes(self.booster.save_raw("ubj"))
+
+    def boost(self, number: int) -> None:
+        """Train one round; its number, from 0, and the seed determine all random draws."""
+        if self._draws:
+            # XGBoost draws the seed of its columns when it creates its updater, from the generator that it
+            # seeds anew every round. A new updater every round is independent of earlier rounds, so that a
+            # resumed training draws the same. Switching the method forces a new updater.
+            self.booster.set_param({"tree_method": "approx"})
+            self.booster.save_config()
+            self.booster.set_param({"tree_method": "hist"})
+        self.booster.update(self._rows, number)
+
+    def training_loss(self) -> tuple[float, float]:
+        """Return the weighted sum of the losses of this machine's rows, and the sum of weights."""
+        return self._sums(self._rows)
+
+    def watched_loss(self) -> tuple[float, float]:
+        """Return the same for the watched split; zeros if there is none."""
+        return self._sums(self._watched) if self._watched is not None else (0.0, 0.0)
+
+    def _sums(self, rows: xgboost.QuantileDMatrix) -> tuple[float, float]:
+        margin = self.booster.predict(rows, output_margin=True).astype(np.float64)
+        label, weight = rows.get_label(), rows.get_weight().astype(np.float64)
+        return float(weight @ row_losses(margin, label, self._target.kind)), float(weight.sum())
+
+
+def row_losses(margin: NDArray[np.float64], label: NDArray[np.float32], kind: str) -> NDArray[np.float64]:
+    """Return the cross-entropy of each row in nats, or its squared error in units of the variance.
+
+    Args:
+        margin: Shape (rows,), or (rows, classes): log-odds, logits, or standardised predictions.
+        label: Shape (rows,): 0 or 1, the number of the class, or the standardised label.
+        kind: ``binary``, ``multiclass`` or ``regression``.
+    """
+    if kind == "binary":
+        return np.logaddexp(0, margin) - label * margin
+    if kind == "regression":
+        return np.square(margin - label)
+    top = margin.max(axis=1)
+    total = top + np.log(np.exp(margin - top[:, None]).sum(axis=1))
+    return total - margin[np.arange(len(label)), label.astype(np.int64)]  # type: ignore[no-any-return]
 
 
 @contextmanager
-def joined_workers(group: Group, collective_s: float) -> Iterator[None]:
-    """Let the growing processes of several machines add up what they find; does nothing on one machine.
-
-    XGBoost has a network of its own for that, which the first process starts.
+def xgboost_communicator(ranks: Ranks, collective_s: float) -> Iterator[None]:
+    """Connect the training processes of several machines by XGBoost's own network; nothing on one machine.
 
     Args:
-        group: The processes.
-        collective_s: Seconds that one of them waits for the others.
+        ranks: The processes.
+        collective_s: Timeout of an exchange, in seconds.
 
     Raises:
-        DependencyError: They do not find each other.
+        DependencyError: They cannot connect.
     """
-    count = nodes(group)
+    count = machines(ranks)
     if count == 1:
         yield
         return
     tracker: RabitTracker | None = None
-    told: list[dict[str, Any] | None] = [None]
-    if group.leads:
-        tracker = RabitTracker(count, _address(), sortby="task", timeout=_JOINING.seconds)
+    shared: list[dict[str, Any]] = [{}]
+    if ranks.leads:
+        tracker = RabitTracker(count, _tracker_address(), sortby="task", timeout=_CONNECT_TIMEOUT.seconds)
         tracker.start()
-        told = [tracker.worker_args()]
-    distributed.broadcast_object_list(told)
-    if group.local_rank:
+        shared = [tracker.worker_args()]
+    distributed.broadcast_object_list(shared)
+    if ranks.local_rank:
         yield
         return
-    _join(told[0] or {}, group, collective_s)
+    arguments = shared[0]
+    try:
+        collective.init(**arguments, dmlc_task_id=f"{ranks.rank:08}", dmlc_timeout=int(collective_s))
+    except XGBoostError as error:
+        raise DependencyError(
+            f"the machines that train trees could not connect: {error}",
+            where=f"tracker {arguments.get('dmlc_tracker_uri')}:{arguments.get('dmlc_tracker_port')}",
+            hint="The job's pods must reach each other on any port.",
+        ) from error
     try:
         yield
     except BaseException:
-        # The others may be waiting for this process, so nothing is taken down in order. The tracker's thread
-        # runs on: to free it now would crash this process before it has told its error.
+        # The other processes may be waiting for this one, so there is no orderly shutdown. The tracker's
+        # thread keeps running: freeing it now would crash this process before it reports its error.
         if tracker:
             del tracker.handle
         raise
     collective.finalize()
     if tracker:
-        tracker.wait_for(timeout=_JOINING.seconds)
+        tracker.wait_for(timeout=_CONNECT_TIMEOUT.seconds)
 
 
-def _join(told: Mapping[str, Any], group: Group, collective_s: float) -> None:
-    try:
-        collective.init(**told, dmlc_task_id=f"{group.rank:08}", dmlc_timeout=int(collective_s))
-    except XGBoostError as error:
-        raise DependencyError(
-            f"the machines that grow trees did not find each other: {error}",
-            where=f"tracker {told.get('dmlc_tracker_uri')}:{told.get('dmlc_tracker_port')}",
-            hint="The job's pods must reach each other on any port.",
-        ) from error
-
-
-def _address() -> str | None:
-    """Return the first machine's address as torchrun names it; None lets XGBoost look for it."""
+def _tracker_address() -> str | None:
+    """Return the first machine's address by torchrun's name; None lets XGBoost find it."""
     name = os.environ.get("MASTER_ADDR", "localhost")
     address = socket.gethostbyname(name)
     alias = address.startswith("127.") and not name.startswith(("127.", "localhost"))

@@ -1,0 +1,223 @@
+"""The configuration of a training: parsed by the step, written to ``spec.json``, read by every process."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from trainwright.artifacts import Snapshot
+from trainwright.documents import Document, canonical
+from trainwright.errors import InputError
+from trainwright.experiment import Network, Training, read_network
+from trainwright.experiment.parallel import Parallel
+
+_NOT_DECISIVE = frozenset(
+    {
+        "predict",
+        "micro_batch",
+        "compile",
+        "recompute",
+        "parallel",
+        "feeding",
+        "checkpoints",
+        "guards",
+        "tracking",
+    }
+)
+"""Settings of a training that may change on resume: they do not decide its result, except for rounding."""
+
+_COLUMN_KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
+    (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
+    (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
+    (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
+)
+
+_NOT_IN_MODEL: dict[str, bool | set[str]] = {
+    "tracking": True,
+    "checkpoints": True,
+    "feeding": {"cache", "cache_gib", "prefetch"},
+}
+"""Settings about places and speed, which a model's manifest leaves out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Document):
+    """The configuration of a training job. The sections are kept as JSON, and parsed on first use.
+
+    Attributes:
+        attempt: Name of the attempt, a number that rises; the completion marker repeats it.
+        home: The job directory, shared by all attempts.
+        training_set: Folder of the training-set snapshot.
+        data_version: Digest of its manifest.
+        network: Section ``network`` of the experiment.
+        training: Section ``training`` of the experiment.
+        processes: Number of processes in the whole job.
+        gpus: GPUs per node; 0 trains on the CPU.
+        launched_by: The launcher and its environment, for the record.
+        destination: Tracking server and run for live curves; empty if none.
+        failed_report: Prefix in a store for the page of a failed training; empty if none.
+    """
+
+    FILE: ClassVar[str] = "spec.json"
+    attempt: str
+    home: str
+    training_set: str
+    data_version: str
+    network: dict[str, Any]
+    training: dict[str, Any]
+    processes: int
+    gpus: int = 0
+    launched_by: dict[str, str] = field(default_factory=dict)
+    destination: dict[str, str] = field(default_factory=dict)
+    failed_report: str = ""
+
+    @cached_property
+    def model(self) -> Network:
+        """The parsed section ``network``."""
+        return read_network(self.network)
+
+    @cached_property
+    def settings(self) -> Training:
+        """The parsed section ``training``."""
+        return Training.check(self.training, "training")
+
+    @property
+    def job_directory(self) -> Path:
+        """Folder that all attempts at the training share."""
+        return Path(self.home)
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Settings that decide the training's result: a training resumes the state of another with the same.
+
+        The number of processes is not among them: any number may read a checkpoint.
+        """
+        return decisive_settings(self.data_version, self.network, self.training)
+
+    @property
+    def job_settings(self) -> dict[str, Any]:
+        """Everything the processes depend on: an adopted job must have the same."""
+        return {
+            "data_version": self.data_version,
+            "network": self.network,
+            "training": self.training,
+            "processes": self.processes,
+            "gpus": self.gpus,
+        }
+
+    def for_model(self, processes: int) -> dict[str, Any]:
+        """Return the configuration as the model's manifest has it."""
+        return {
+            "network": self.model.model_dump(mode="json"),
+            "training": self.settings.model_dump(mode="json", exclude=_NOT_IN_MODEL),
+            "processes": processes,
+        }
+
+
+def decisive_settings(
+    data_version: str, network: Mapping[str, Any], training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings that decide a training's result."""
+    decisive = {key: value for key, value in training.items() if key not in _NOT_DECISIVE}
+    return {"data_version": data_version, "network": dict(network), "training": decisive}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+    """Describe every entry of nested plain data that differs, with both values."""
+    found: list[str] = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{path}{key}.")
+        elif canonical(old) != canonical(new):
+            found.append(f"{path}{key} was {canonical(old):.60} and is {canonical(new):.60}")
+    return found
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Degrees of parallelism; their product is the number of processes.
+
+    Attributes:
+        pipeline: Pipeline stages.
+        replicate: Replicas of the model, which see different samples.
+        shard: Processes that shard each replica's parameters, and see different samples.
+        tensor: Processes that share each matrix, and see the same samples.
+    """
+
+    pipeline: int
+    replicate: int
+    shard: int
+    tensor: int
+
+    @property
+    def parts(self) -> int:
+        """Data-parallel processes: the number of shares that a batch is split into."""
+        return self.replicate * self.shard
+
+
+def degrees_of(parallel: Parallel, processes: int) -> Degrees:
+    """Return the degrees of a training in a number of processes.
+
+    Raises:
+        InputError: Their product cannot be that number.
+    """
+    rest = parallel.pipeline * parallel.shard * parallel.tensor
+    factors = f"pipeline {parallel.pipeline} x shard {parallel.shard} x tensor {parallel.tensor}"
+    if parallel.replicate is None and processes % rest:
+        raise InputError(
+            f"{factors} = {rest} does not divide {processes} processes",
+            where="training.parallel",
+            hint=f"Use {multiples_near(processes, rest)} processes (resources.nodes x resources.processes), "
+            "or other degrees.",
+        )
+    replicate = parallel.replicate or processes // rest
+    if replicate * rest != processes:
+        raise InputError(
+            f"replicate {replicate} x {factors} = {replicate * rest}, and there are {processes} processes",
+            where="training.parallel",
+            hint="Leave replicate out: it then fills the rest.",
+        )
+    return Degrees(parallel.pipeline, replicate, parallel.shard, parallel.tensor)
+
+
+def multiples_near(size: int, divisor: int) -> str:
+    """Name the multiples of a divisor just below and above a size."""
+    below = size - size % divisor
+    return " or ".join(str(near) for near in (below, -(-size // divisor) * divisor) if near)
+
+
+def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "time"]]:
+    """Return the kind of each input column: every column but key, time and label.
+
+    Strings and booleans are categories; timestamps and dates are times. A column of type ``null`` counts as a
+    number that is always missing.
+
+    Raises:
+        InputError: A column has an unsupported type, or there is no input column.
+    """
+    kinds: dict[str, Literal["number", "category", "time"]] = {}
+    unsupported = []
+    for column in snapshot.columns:
+        if column.name in snapshot.roles.values():
+            continue
+        matches = [kind for pattern, kind in _COLUMN_KINDS if re.fullmatch(pattern, column.type)]
+        if matches or column.type == "null":
+            kinds[column.name] = matches[0] if matches else "number"
+        else:
+            unsupported.append(f"{column.name} ({column.type})")
+    if unsupported:
+        raise InputError(
+            f"the network cannot read these columns: {', '.join(unsupported)}",
+            where="training set",
+            hint="Leave them out of features.request or of the feature service, or turn them into numbers.",
+        )
+    if not kinds:
+        raise InputError(
+            f"no input columns: there are only {', '.join(column.name for column in snapshot.columns)}",
+            where="training set",
+            hint="Name columns in features.request, or features in the feature service.",
+        )
+    return kinds

@@ -1,0 +1,1 @@
+"""Feeding: from the files of a split to batches in a reproducible order."""

@@ -1,0 +1,266 @@
+"""The order in which a training sees its samples: a function of the seed alone.
+
+Each epoch shuffles blocks of neighbouring samples, splits the sequence into ``streams`` of equal length, and
+shuffles each stream once more within windows. A global batch takes an equal share from every stream. So
+
+- every sample is seen exactly once per epoch;
+- the order does not depend on the number of processes, as long as that divides the number of streams
+  (the idea of MosaicML Streaming's canonical nodes);
+- a process reads from few places at a time, however large the split is;
+- the state of the order is the number of the step: nothing else needs saving.
+
+Skipped batches are a set of numbers, so the order stays a function of the seed and that set.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.errors import InputError
+from trainwright.experiment import Training
+
+_EIGHT = 8
+
+
+def default_streams(parts: int) -> int:
+    """Return the default number of streams: the same for 1, 2, 4 and 8 processes."""
+    return math.lcm(_EIGHT, parts)
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The order of one training. Not thread-safe.
+
+    It holds one shuffled window per stream that is read (2 MiB each by default).
+
+    Attributes:
+        samples: Samples of the split.
+        batch_size: Samples of a global batch; the last of an epoch may be smaller.
+        streams: Parts that are read in parallel.
+        seed: Any number from 0.
+        block: Neighbours that stay together.
+        window: Samples of a stream that are shuffled together.
+        skip: Numbers of skipped batches since the beginning of the training.
+    """
+
+    samples: int
+    batch_size: int
+    streams: int
+    seed: int
+    block: int = 4096
+    window: int = 262_144
+    skip: frozenset[int] = frozenset()
+    _live: dict[int, tuple[int, int, NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _sequence: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of an epoch."""
+        return math.ceil(self.samples / self.batch_size)
+
+    def position(self, step: int) -> int:
+        """Return the number of the batch that a step sees: its own, shifted by those skipped before it."""
+        number = step
+        for skipped in sorted(self.skip):
+            if skipped > number:
+                break
+            number += 1
+        return number
+
+    def size(self, number: int) -> int:
+        """Return the number of samples of batch ``number`` of an epoch, over all processes."""
+        return min(self.batch_size, self.samples - number * self.batch_size)
+
+    def size_at(self, step: int) -> int:
+        """Return the number of samples that a step sees, over all processes."""
+        return self.size(self.position(step) % self.batches)
+
+    def share(self, step: int, part: int, parts: int) -> NDArray[np.int64]:
+        """Return the samples of a step that belong to one of several data-parallel processes.
+
+        Args:
+            step: Number of the step since the training began, from 0.
+            part: Number of the process, from 0.
+            parts: Number of processes.
+
+        Returns:
+            Numbers of samples, shape (samples,); the concatenated parts are the batch.
+
+        Raises:
+            InputError: The number of processes does not divide the number of streams.
+        """
+        epoch, number = divmod(self.position(step), self.batches)
+        return np.concatenate([self._of_stream(epoch, number, each) for each in self._mine(part, parts)])
+
+    def ahead(self, step: int, part: int, parts: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of samples [first, last) that the windows of a step are drawn from."""
+        epoch, number = divmod(self.position(step), self.batches)
+        for stream in self._mine(part, parts):
+            if quota := self._quota(self.batch_size, stream):
+                first, last = self._bounds(stream, number * quota // self.window)
+                yield from self._ranges(epoch, first, last)
+
+    def _mine(self, part: int, parts: int) -> range:
+        if self.streams % parts:
+            raise InputError(
+                f"{self.streams} streams cannot be shared evenly by {parts} data-parallel processes",
+                where="training.feeding.streams",
+                hint=f"Use a multiple of {parts}, such as {math.lcm(self.streams, parts)}.",
+            )
+        each = self.streams // parts
+        return range(part * each, (part + 1) * each)
+
+    def _of_stream(self, epoch: int, number: int, stream: int) -> NDArray[np.int64]:
+        """Return the samples of a batch that come from one stream."""
+        before = number * self._quota(self.batch_size, stream)
+        count = self._quota(self.size(number), stream)
+        found = []
+        while count:
+            window, offset = divmod(before, self.window)
+            found.append(self._window(epoch, stream, window)[offset : offset + count])
+            before, count = before + len(found[-1]), count - len(found[-1])
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def _quota(self, size: int, stream: int) -> int:
+        """Return how many samples of a batch come from a stream: as even as whole numbers allow."""
+        return (stream + 1) * size // self.streams - stream * size // self.streams
+
+    def _bounds(self, stream: int, window: int) -> tuple[int, int]:
+        """Return the positions [first, last) of a window of a stream in the sequence of an epoch.
+
+        Shares of a batch add up along the streams: those before a stream have ``stream * size // streams``.
+        """
+        full, rest = divmod(self.samples, self.batch_size)
+        start, end = (
+            full * (edge * self.batch_size // self.streams) + edge * rest // self.streams
+            for edge in (stream, stream + 1)
+        )
+        first = start + window * self.window
+        return min(first, end), min(first + self.window, end)
+
+    def _window(self, epoch: int, stream: int, window: int) -> NDArray[np.int64]:
+        """Return the shuffled samples of one window of a stream; caches the last one of each stream."""
+        held = self._live.get(stream)
+        if held is None or held[:2] != (epoch, window):
+            ranges = self._ranges(epoch, *self._bounds(stream, window))
+            samples = np.concatenate([np.arange(*ends) for ends in ranges])
+            held = epoch, window, self._generator(epoch, 1, stream, window).permutation(samples)
+            self._live[stream] = held
+        return held[2]
+
+    def _ranges(self, epoch: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of samples at positions [first, last) of the sequence of shuffled blocks."""
+        if first >= last:
+            return
+        blocks, starts = self._blocks(epoch)
+        low, high = np.searchsorted(starts, (first, last - 1), side="right") - 1
+        for index in range(low, high + 1):
+            block = int(blocks[index]) * self.block
+            begin = max(first - int(starts[index]), 0)
+            end = min(last - int(starts[index]), self.block, self.samples - block)
+            yield block + begin, block + end
+
+    def _blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the blocks of an epoch in their order, and the position of each."""
+        if epoch not in self._sequence:
+            blocks = self._generator(epoch, 0).permutation(math.ceil(self.samples / self.block))
+            sizes = np.minimum(self.block, self.samples - blocks * self.block)
+            while len(self._sequence) > 1:  # this epoch and the one before or after it
+                del self._sequence[next(iter(self._sequence))]
+            self._sequence[epoch] = blocks, np.cumsum(sizes) - sizes
+        return self._sequence[epoch]
+
+    def _generator(self, *place: int) -> np.random.Generator:
+        """Return a generator for one purpose, independent of all others."""
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, *place])))
+
+
+_MOST_MEMBERS = 2**32
+"""Samples that 32 bits can number."""
+
+
+@dataclass(frozen=True, eq=False)
+class BalancedOrder(SampleOrder):
+    """An order that draws every class equally often, with replacement.
+
+    The classes take turns within a batch, so every batch, and every process's share of it, is balanced. An
+    epoch is as many draws as the split has samples. It reads all over the split, and takes 4 bytes of memory
+    per sample in every process. Create one with :meth:`of`.
+
+    Attributes:
+        members: Samples sorted by class, shape (samples,).
+        counts: Samples of each class, shape (classes,), at least 1.
+    """
+
+    members: NDArray[np.uint32] = field(kw_only=True, repr=False)
+    counts: NDArray[np.int64] = field(kw_only=True)
+
+    @classmethod
+    def of(cls, labels: NDArray[np.integer], batch_size: int, seed: int) -> Self:
+        """Create the order of a split.
+
+        Args:
+            labels: Class of each sample, shape (samples,), whole numbers from 0.
+            batch_size: Samples of a global batch; the last of an epoch may be smaller.
+            seed: Any number from 0.
+
+        Raises:
+            InputError: A class below the largest one has no sample.
+        """
+        counts = np.bincount(labels)
+        if not counts.all():
+            empty = ", ".join(map(str, np.flatnonzero(counts == 0)[:5]))
+            raise InputError(
+                f"balanced sampling needs a sample of every class; there is none of {empty}",
+                where="training.objective.sampling",
+            )
+        if len(labels) > _MOST_MEMBERS:
+            raise InputError(
+                f"{len(labels):,} samples cannot be drawn by class, at most {_MOST_MEMBERS:,} can",
+                where="training.objective.sampling",
+                hint="Use class_weights: balanced.",
+            )
+        members = np.argsort(labels, kind="stable").astype(np.uint32)
+        return cls(len(labels), batch_size, 1, seed, members=members, counts=counts)
+
+    def share(self, step: int, part: int, parts: int) -> NDArray[np.int64]:
+        """Return the samples of a step that belong to one of several data-parallel processes."""
+        size, random = self.size_at(step), self._generator(3, self.position(step))
+        turn = (np.arange(size) + random.integers(len(self.counts))) % len(self.counts)
+        places = np.cumsum(self.counts)[turn] - 1 - random.integers(self.counts[turn])
+        mine = places[part * size // parts : (part + 1) * size // parts]
+        found: NDArray[np.int64] = self.members[mine].astype(np.int64)
+        return found
+
+    def ahead(self, step: int, part: int, parts: int) -> Iterator[tuple[int, int]]:  # noqa: ARG002
+        """Yield nothing: the draws are always from all over the split."""
+        yield from ()
+
+
+def order_of(
+    samples: int, training: Training, parts: int, labels: Callable[[], NDArray[np.generic]]
+) -> SampleOrder:
+    """Return the configured order.
+
+    Args:
+        samples: Samples of the split.
+        training: Batch size, seed, sampling and streams.
+        parts: Data-parallel processes.
+        labels: Returns the class of each sample, for balanced sampling.
+
+    Raises:
+        InputError: Sampling is balanced, and a class has no sample.
+    """
+    feeding, seed = training.feeding, training.seed
+    if training.objective.sampling == "balanced":
+        return BalancedOrder.of(labels().astype(np.int64), training.batch_size, seed)
+    streams = feeding.streams or default_streams(parts)
+    return SampleOrder(samples, training.batch_size, streams, seed, feeding.block, feeding.window)

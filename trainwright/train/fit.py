@@ -1,0 +1,232 @@
+"""Fits a network of rows or of tokens, on all processes together."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import distributed, nn
+
+from trainwright.artifacts import Snapshot
+from trainwright.errors import InputError
+from trainwright.experiment import Training
+from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.launch.agent.heartbeat import Heartbeat
+from trainwright.launch.agent.rank_errors import rounds
+from trainwright.train.architectures import Architecture, Inputs
+from trainwright.train.architectures.imported import build, code_digest
+from trainwright.train.checkpoint import Checkpointer
+from trainwright.train.config import TrainConfig, degrees_of
+from trainwright.train.feeding.loader import Loader, SampleSource
+from trainwright.train.feeding.order import SampleOrder, order_of
+from trainwright.train.guards import SplitEvaluator, bad_batch_writer
+from trainwright.train.loop import FitResult, TrainingLoop
+from trainwright.train.parallel import full_weights
+from trainwright.train.process_group import Ranks, barrier
+from trainwright.train.recorder import TrainingRecorder
+from trainwright.train.step import Stepper
+from trainwright.train.stop_signal import StopSignal
+
+_DECISIVE_ORDER = ("samples", "batch_size", "streams", "seed", "block", "window")
+_OOM = "CUDA_OOM"
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training in one process.
+
+    Attributes:
+        config: Its configuration.
+        snapshot: Manifest of the training set.
+        folder: The attempt's folder.
+        ranks: The processes.
+        recorder: Records the steps.
+        stop: Records stop signals.
+    """
+
+    config: TrainConfig
+    snapshot: Snapshot
+    folder: Path
+    ranks: Ranks
+    recorder: TrainingRecorder
+    stop: StopSignal
+
+    @property
+    def training(self) -> Training:
+        """Section ``training``."""
+        return self.config.settings
+
+    @property
+    def training_set(self) -> Path:
+        """Folder of the training set."""
+        return Path(self.config.training_set)
+
+    @property
+    def shard_folder(self) -> Path:
+        """Folder of encoded shards, unless the experiment configures another."""
+        return self.config.job_directory / "encoded"
+
+
+def fit_network(
+    run: TrainingRun,
+    architecture: Architecture,
+    inputs: Inputs,
+    samples: SampleSource,
+    watched: SampleSource | None,
+    labels: Callable[[], NDArray[np.generic]],
+) -> tuple[nn.Module, FitResult]:
+    """Fit a network; all processes call this together.
+
+    Args:
+        run: The training.
+        architecture: The kind of network.
+        inputs: Description of its samples.
+        samples: The training split.
+        watched: The split for early stopping; None without.
+        labels: Returns the class of each sample, for balanced sampling.
+
+    Returns:
+        The module with its whole weights, on rank 0; and the result of the loop.
+
+    Raises:
+        Diverged: The loss diverged, or too many values were not finite.
+        Preempted: A process received a stop signal; the state is saved.
+    """
+    ranks, recorder, requested = run.ranks, run.recorder, run.stop.requested
+    barrier(ranks)
+    training = _with_fitting_micro_batch(run.training, run.folder, ranks)
+    torch.manual_seed(training.seed)
+    stepper = Stepper(build(architecture, inputs, ranks.device), architecture, training, ranks)
+    layout = stepper.layout
+    order = order_of(len(samples), training, layout.parts, labels)
+    evaluate = (
+        SplitEvaluator(stepper, architecture, watched, run.training, ranks, requested) if watched else None
+    )
+    pin, prefetch = ranks.device.type == "cuda", training.feeding.prefetch
+    with (
+        out_of_memory_advice(training, run.training, ranks),
+        Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
+        Heartbeat(run.folder, ranks.rank, training.guards.stall_s) as pulse,
+    ):
+        checkpointer = _make_checkpointer(run, order)
+        recorder.committed_step = lambda: checkpointer.costs.committed
+        loop = TrainingLoop(
+            stepper,
+            feeder,
+            training,
+            ranks,
+            checkpointer,
+            [recorder],
+            requested,
+            evaluate,
+            bad_batch_writer(run.folder, ranks.rank),
+            pulse,
+        )
+        if ranks.leads:
+            sys.stderr.write(no_checkpoint_warning(training.checkpoints, loop.total))
+        result = loop.run()
+    costs = checkpointer.costs
+    recorder.note(result.steps, checkpoint_stall_s=costs.stall_s, resume_s=costs.resume_s)
+    weights = full_weights(stepper.module, layout)
+    module = architecture.build(inputs)
+    if ranks.leads:
+        module.load_state_dict(weights)
+    return module, result
+
+
+def _make_checkpointer(run: TrainingRun, order: SampleOrder) -> Checkpointer:
+    decisive = {
+        **run.config.decisive,
+        **code_digest(run.config.model),
+        "order": {name: getattr(order, name) for name in _DECISIVE_ORDER},
+    }
+    config = run.config
+    return Checkpointer(run.training.checkpoints, config.job_directory, config.attempt, decisive, run.ranks)
+
+
+def no_checkpoint_warning(settings: Checkpointing, total: int) -> str:
+    """Return a warning if no checkpoint is due before the end, which only the number of steps shows."""
+    if settings.every_steps is None or settings.every_steps <= total:
+        return ""
+    return (
+        f"training.checkpoints.every_steps {settings.every_steps:,} is above the {total:,} steps of this "
+        "training: nothing is saved before its end\n"
+    )
+
+
+class OutOfGpuMemory(InputError):
+    """A micro-batch does not fit into GPU memory.
+
+    Args:
+        what: What is wrong.
+        hint: What to do next.
+        again: Whether a restart of the processes retries with half the micro-batch.
+    """
+
+    kind = _OOM
+
+    def __init__(self, what: str, *, hint: str, again: bool) -> None:
+        super().__init__(what, where="training.micro_batch", hint=hint)
+        self.again = again
+
+
+@contextmanager
+def out_of_memory_advice(training: Training, configured: Training, ranks: Ranks) -> Iterator[None]:
+    """Turn torch's out-of-memory error into one with advice.
+
+    Args:
+        training: The settings in use.
+        configured: The settings of the experiment.
+        ranks: The processes.
+
+    Raises:
+        OutOfGpuMemory: A GPU ran out of memory.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        size = _micro_batch_size(training, ranks)
+        again = training == configured and configured.guards.halve_micro_batch and size > 1
+        raise OutOfGpuMemory(
+            f"a GPU ran out of memory with {size:,} samples at once: {str(error).splitlines()[0]:.200}",
+            hint=f"Set it to {math.ceil(size / 2):,}: gradients of a batch add up over micro-batches, so the "
+            "training stays the same. Or recompute: true, more processes to shard over, or a larger GPU.",
+            again=again,
+        ) from error
+
+
+def _with_fitting_micro_batch(training: Training, folder: Path, ranks: Ranks) -> Training:
+    """Return the settings with half the micro-batch, if that is configured and a start ran out of memory."""
+    if not training.guards.halve_micro_batch:
+        return training
+    ran_out = (
+        any(entry.kind == _OOM for entries in rounds(folder) for entry in entries) if ranks.leads else False
+    )
+    # The other processes may not see yet, on a network file system, what rank 0 sees.
+    shared = [ran_out]
+    distributed.broadcast_object_list(shared)
+    half = math.ceil(_micro_batch_size(training, ranks) / 2)
+    return training.model_copy(update={"micro_batch": half}) if shared[0] else training
+
+
+def _micro_batch_size(training: Training, ranks: Ranks) -> int:
+    share = math.ceil(training.batch_size / degrees_of(training.parallel, ranks.size).parts)
+    return min(training.micro_batch or share, share)
+
+
+def fit_metrics(result: FitResult) -> dict[str, float]:
+    """Return the figures of a fit for the model's manifest: those that the same training gives again."""
+    metrics = {
+        "train_loss": result.losses[-1],
+        "first_epoch_loss": result.losses[0],
+        "steps": float(result.steps),
+        "batches_left_out": float(len(result.skipped)),
+    }
+    if result.watched_loss is not None:
+        metrics |= {"watched_loss": result.watched_loss, "best_step": float(result.best_step)}
+    return metrics

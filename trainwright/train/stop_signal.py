@@ -1,0 +1,84 @@
+"""Stop signals: the current step is finished and saved first, and all processes stop together."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from trainwright.errors import Preempted, PreemptedUnsaved
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HINT = "Run the step again: nothing was lost."
+
+
+class StopSignal:
+    """Records SIGTERM and SIGINT.
+
+    Before the first step and after the last one, a signal ends the process at once. In between it is only
+    recorded: the loop asks at each step, and sums the answers over all processes.
+    """
+
+    def __init__(self) -> None:
+        self._received, self._stepping, self._saved = "", False, False
+
+    def requested(self) -> bool:
+        """Return whether this process received a stop signal."""
+        self._stepping = True
+        return bool(self._received)
+
+    def finish(self) -> None:
+        """Record that all steps are taken and saved.
+
+        Raises:
+            Preempted: This process received a stop signal meanwhile.
+        """
+        self._stepping, self._saved = False, True
+        if self._received:
+            raise self._error()
+
+    def handle(self, number: int, _frame: FrameType | None = None) -> None:
+        """Handle a signal; further ones change nothing.
+
+        Raises:
+            PreemptedUnsaved: No step has started.
+            Preempted: All steps are taken and saved.
+        """
+        if self._received:
+            return
+        self._received = signal.Signals(number).name
+        if not self._stepping:
+            raise self._error()
+
+    def _error(self) -> Preempted | PreemptedUnsaved:
+        if self._saved:
+            return Preempted(f"stopped by {self._received} after the last step, which is saved", hint=_HINT)
+        return PreemptedUnsaved(f"stopped by {self._received} before the first step", hint=_HINT)
+
+
+@contextmanager
+def exit_without_threads() -> Iterator[None]:
+    """Make an exit of the body end the process without waiting for its threads.
+
+    A thread that saves may wait for hours for a process that does not answer. This process has reported why
+    it ends, and its agent acts when it has ended.
+    """
+    try:
+        yield
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
+
+
+@contextmanager
+def handle_stop_signals() -> Iterator[StopSignal]:
+    """Handle SIGTERM and SIGINT. For the main thread."""
+    stop = StopSignal()
+    before = {number: signal.signal(number, stop.handle) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,298 @@
+"""Submits a training as a job, and collects its outputs. Runs without torch and without pyarrow."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainwright import tracking
+from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.documents import canonical, digest_file, digest_text
+from trainwright.errors import InputError, InternalError, TrainwrightError
+from trainwright.experiment import Resources, Tracking, Training, read_network
+from trainwright.launch import launcher as launchers
+from trainwright.launch.job import FOLDER_PLACEHOLDER, Budget, Job, JobReference, Launcher, Result
+from trainwright.launch.job_directory import publish
+from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
+from trainwright.report import markdown
+from trainwright.tracking.history import TrackingDestination, kfp_destination
+from trainwright.train.config import TrainConfig
+from trainwright.train.page import copy_page, failed_report_prefix, show_failure
+from trainwright.train.submit.checks import check_request, check_secrets
+from trainwright.train.submit.job_directory import next_attempt_folder
+from trainwright.train.submit.task_config import apply_task_config
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The parameters of the step.
+
+    Attributes:
+        training_set: Folder of the training-set snapshot.
+        data_version: Digest of its manifest.
+        network: Section ``network`` of the experiment.
+        training: Section ``training``.
+        resources: Section ``resources``.
+        image: Image of the job's pods.
+        run: Address of the model artifact: the same at every retry of the same step of the same run.
+        step: Settings of the pipeline for the step itself, by the names of ``dsl.TaskConfig``'s fields.
+        workflow: The Argo workflow of the run, which owns a cluster's job; empty if there is none.
+    """
+
+    training_set: Path
+    data_version: str
+    network: str | Mapping[str, Any]
+    training: str | Mapping[str, Any]
+    resources: str | Mapping[str, Any]
+    image: str
+    run: str
+    step: Mapping[str, Any] = field(default_factory=dict)
+    workflow: str = ""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A successful training.
+
+    Attributes:
+        model_version: Digest of the model's manifest.
+        predictions_version: Digest of the predictions' manifest.
+        metrics: Figures for the run's page.
+    """
+
+    model_version: str
+    predictions_version: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Submission:
+    """A request with its sections parsed, and the resolved launcher."""
+
+    request: TrainRequest
+    config: TrainConfig
+    resources: Resources
+    launcher: str
+    env: Mapping[str, str]
+
+    @property
+    def on_cluster(self) -> bool:
+        return self.launcher != "local"
+
+
+def submit(
+    request: TrainRequest,
+    model: Path,
+    predictions: Path,
+    summary: Path,
+    report: Path,
+    *,
+    launcher: Launcher | None = None,
+) -> Submitted:
+    """Train, and write the model and the predictions to the step's outputs.
+
+    Args:
+        request: The parameters.
+        model: Output folder of the model.
+        predictions: Output folder of the predictions' snapshot.
+        summary: Output file of the Markdown summary; of a failed training, its cause.
+        report: Output file of the page with the curves, also of a failed training.
+        launcher: Runs the job; the one of ``resources.launcher`` if absent.
+
+    Raises:
+        InputError: A parameter is wrong; found before anything is started where possible.
+        DataRefused: A split is empty, or there is only one class.
+        TrainwrightError: The error of the job.
+    """
+    submission = _parse(request)
+    config, resources = submission.config, submission.resources
+    check_request(config, request.training_set)
+    with next_attempt_folder(request.run, config.decisive, submission.launcher, resources, model) as folder:
+        job = _prepare(submission, folder)
+        try:
+            result = (launcher or _make_launcher(submission)).run(job)
+        except TrainwrightError as error:
+            show_failure(error, folder, summary, report)
+            if links := _job_links(folder, resources.links):
+                error.hint = f"{error.hint} {', '.join(f'{title}: {url}' for title, url in links)}".strip()
+            raise
+        # The folder may differ: a launcher may have adopted a running job, or tried again.
+        copy_page(result.folder, report)
+        submitted = _collect(result)
+        publish(result.folder / "predictions", predictions, copy=submission.on_cluster)
+        publish(result.folder / "model", model, copy=submission.on_cluster)
+        # Before the context ends: then the state that a retry would resume from is removed.
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(_summarize(model, submitted) + _describe_job(result.folder, resources.links))
+    return submitted
+
+
+_SectionT = TypeVar("_SectionT")
+
+
+def _parse(request: TrainRequest) -> _Submission:
+    """Parse all sections, and report all their errors together."""
+    check_secrets({"network": request.network, "training": request.training, "resources": request.resources})
+    wrong: list[str] = []
+
+    def parse(section: Callable[[], _SectionT]) -> _SectionT | None:
+        try:
+            return section()
+        except InputError as error:
+            wrong.append(f"{error.where}: {error.what}")
+            return None
+
+    network = parse(lambda: read_network(request.network))
+    training = parse(lambda: Training.parse(request.training, "training"))
+    resources = parse(lambda: Resources.parse(request.resources, "resources"))
+    if not (network and training and resources):
+        raise InputError("\n".join(wrong), where="parameters of train")
+    resources, env = apply_task_config(resources, request.step)
+    config = TrainConfig(
+        attempt="",
+        home="",
+        training_set=str(request.training_set.absolute()),
+        data_version=request.data_version,
+        network=network.model_dump(mode="json"),
+        training=training.model_dump(mode="json"),
+        processes=resources.nodes * resources.processes,
+        gpus=resources.gpus,
+        destination=_tracking_destination(training.tracking),
+        failed_report=failed_report_prefix(request.run),
+    )
+    return _Submission(request, config, resources, launchers.resolve_launcher(resources.launcher), env)
+
+
+def _prepare(submission: _Submission, folder: Path) -> Job:
+    """Write the configuration into the attempt's folder, and describe the job."""
+    request, resources, config = submission.request, submission.resources, submission.config
+    environment = tracking.environment()
+    replace(
+        config,
+        attempt=folder.name,
+        home=str(folder.parent.parent),
+        training_set=str(_training_set_for_job(submission)),
+        launched_by={
+            "launcher": submission.launcher,
+            "environment": environment.name,
+            "lock_sha256": environment.lock_sha256,
+        },
+    ).write(folder)
+    on_cluster = submission.on_cluster
+    return Job(
+        run=request.run,
+        task="train",
+        image=request.image,
+        program=("-m", "trainwright.train", f"{FOLDER_PLACEHOLDER}/{TrainConfig.FILE}"),
+        folder=folder,
+        specification=digest_text(canonical(config.job_settings)),
+        nodes=resources.nodes,
+        processes=resources.processes,
+        cpu=resources.cpu,
+        memory_gib=resources.memory_gib,
+        gpus=resources.gpus,
+        timeout_s=resources.timeout_s,
+        restarts=resources.restarts,
+        grace_s=resources.grace_s,
+        stall_s=config.settings.guards.stall_s,
+        # cuBLAS is deterministic only with a fixed workspace.
+        env={**submission.env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
+        claim=resources.claim if on_cluster else "",
+        mount=resources.mount if on_cluster else "",
+        placement=_placement(resources) if on_cluster else Placement(),
+        budget=Budget(**resources.budget.model_dump()),
+    )
+
+
+def _make_launcher(submission: _Submission) -> Launcher:
+    resources, workflow = submission.resources, submission.request.workflow
+    return launchers.create_launcher(
+        submission.launcher, workflow=workflow, outage_s=resources.outage_s, pending_s=resources.pending_s
+    )
+
+
+def _placement(resources: Resources) -> Placement:
+    """Convert the section to the launchers' type."""
+    section = resources.placement.model_dump()
+    kinds = {"tolerations": Toleration, "volumes": Volume, "env_from_secrets": SecretVariable}
+    parts = {name: tuple(kind(**entry) for entry in section[name]) for name, kind in kinds.items()}
+    return Placement(**section | parts)
+
+
+def _tracking_destination(tracking: Tracking) -> dict[str, str]:
+    """Return the destination of live curves: KFP's run if there is one, else the configured server."""
+    destination = kfp_destination()
+    if destination is None and tracking.uri:
+        destination = TrackingDestination(tracking.uri, experiment=tracking.experiment)
+    return dataclasses.asdict(destination) if destination else {}
+
+
+def _training_set_for_job(submission: _Submission) -> Path:
+    """Return the training set's folder for the job; on a cluster, a copy on the shared volume."""
+    source = Path(submission.config.training_set)
+    if not submission.on_cluster:
+        return source
+    target = Path(submission.resources.mount) / "trainwright" / "snapshots" / submission.config.data_version
+    if not (target / Snapshot.FILE).exists():
+        publish(source, target, keep=True)
+    return target
+
+
+def _collect(result: Result) -> Submitted:
+    """Check that the outputs in the attempt's folder match its completion marker."""
+    folder, outputs = result.folder, result.completion.outputs
+    model, predictions = Model.read(folder / "model"), Snapshot.read(folder / "predictions")
+    found = {"model": model.digest, "predictions": predictions.digest}
+    wrong = [name for name, digest in found.items() if outputs.get(name) != digest]
+    wrong += [
+        f"model/{entry.path}"
+        for entry in model.files
+        if digest_file(folder / "model" / entry.path) != entry.sha256
+    ]
+    if wrong:
+        raise InternalError(f"{', '.join(wrong)} differ from the completion marker", where=str(folder))
+    return Submitted(model.digest, predictions.digest, model.metrics)
+
+
+def _job_links(folder: Path, templates: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return titles and URLs of the configured pages of an attempt's job; empty for a local one."""
+    if not (folder / JobReference.FILE).exists():
+        return []
+    job = JobReference.read(folder)
+    values = {"{kind}": job.kind.lower(), "{namespace}": job.namespace, "{name}": job.name}
+    return [
+        (title, re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template))
+        for title, template in templates.items()
+    ]
+
+
+def _describe_job(folder: Path, templates: Mapping[str, str]) -> str:
+    """Return Markdown with the job of an attempt, its links, and the commands that show it."""
+    if not (folder / JobReference.FILE).exists():
+        return ""
+    job = JobReference.read(folder)
+    links = "".join(f"- [{markdown.escape(title)}]({url})\n" for title, url in _job_links(folder, templates))
+    commands = "\n".join(job.commands)
+    return f"\n{job.kind} `{job.namespace}/{job.name}`\n\n{links}\n```\n{commands}\n```\n"
+
+
+def _summarize(model: Path, submitted: Submitted) -> str:
+    record, metrics = Record.read(model), submitted.metrics
+    unit = "round" if "rounds_kept" in metrics else "epoch"
+    rows = [
+        ("Training rows", f"{metrics['rows']:,.0f}"),
+        ("Rows without a label, not used", f"{metrics['rows_without_label']:,.0f}"),
+        *([("Share of label 1", f"{metrics['base_rate']:.1%}")] if "base_rate" in metrics else []),
+        (f"Mean loss, first {unit}", f"{metrics['first_epoch_loss']:.4f}"),
+        (f"Mean loss, last {unit}", f"{metrics['train_loss']:.4f}"),
+        ("Loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),
+        ("Model version", submitted.model_version[:12]),
+        ("Predictions version", submitted.predictions_version[:12]),
+    ]
+    table = markdown.table(["Figure", "Value"], rows, numeric=[1])
+    return (
+        f"**{markdown.escape(record.headline)}**\n\n{table}\n"
+        "Next: `evaluate` judges the predictions on a split that was not trained on.\n"
+    )

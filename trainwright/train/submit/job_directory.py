@@ -1,0 +1,92 @@
+"""The job directory: shared by all attempts of a training, named after a digest of its configuration."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
+from trainwright.experiment import Resources
+from trainwright.launch.job_directory import (
+    create_attempt,
+    locked_attempt,
+    newest_attempt,
+    remove_checkpoints,
+    sibling_directories,
+)
+from trainwright.train.config import TrainConfig, differences
+
+_SHOWN = 5
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def next_attempt_folder(
+    run: str, decisive: Mapping[str, Any], launcher: str, resources: Resources, model: Path
+) -> Iterator[Path]:
+    """Create a folder for the next attempt; remove the job directory once the attempt has succeeded.
+
+    On a cluster, the attempt's outputs stay: the platform stores them only after the step has ended, and a
+    step that is lost meanwhile runs again. The janitor removes such directories later.
+
+    Args:
+        run: Owner of the training: the same at every retry of the same step of the same run.
+        decisive: Settings that decide its result.
+        launcher: Name of the launcher.
+        resources: Mount path of the volume that a cluster's job shares with this step.
+        model: Output folder of the model.
+
+    Raises:
+        DependencyError: The volume is not mounted, or another process runs the same training.
+        PermissionRefused: This step may not write there.
+        InputError: The path cannot be a folder.
+    """
+    name = digest_text(canonical([run, dict(decisive)]))[:16]
+    if launcher == "local":
+        directory = model.absolute().with_name(f".{model.name}.job-{name}")
+        _report_changes(directory, decisive)
+        _create(directory)
+        with locked_attempt(directory) as folder:
+            yield folder
+        return
+    if not Path(resources.mount).is_dir():
+        raise DependencyError(
+            f"claim {resources.claim!r} is not mounted in this step",
+            where=f"resources.mount {resources.mount}",
+            hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
+        )
+    directory = Path(resources.mount) / "trainwright" / "jobs" / name
+    _create(directory)
+    yield create_attempt(directory)
+    remove_checkpoints(directory)
+
+
+def _report_changes(directory: Path, decisive: Mapping[str, Any]) -> None:
+    """Report why an unfinished training of the same output is not resumed."""
+    if directory.exists():
+        return
+    for other in sibling_directories(directory):
+        folder = newest_attempt(other)
+        if folder and (folder / TrainConfig.FILE).exists():
+            changes = differences(TrainConfig.read(folder).decisive, decisive) or ["run is another"]
+            sys.stderr.write(
+                f"An unfinished training of this output is not resumed: {'; '.join(changes[:_SHOWN])}. "
+                "This one starts from step 0.\n"
+            )
+
+
+def _create(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the job directory cannot be created: {error.strerror}"
+        if error.errno in _DENIED:
+            hint = f"Let user {os.getuid()}, whom this step runs as, write there."
+            raise PermissionRefused(what, where=str(directory), hint=hint) from None
+        if (known := in_our_words(error)) is not error:
+            raise known from None
+        raise InputError(what, where=str(directory), hint="Name an output that can be a folder.") from None
