@@ -48,16 +48,18 @@ WRITES = {name for name in AMAZON if re.match("put|create|upload|complete|abort|
 
 
 def methods(module: str) -> set[str]:
-    """The public methods of a store's ``Bucket``."""
+    """The public methods of a store's bucket class."""
     tree = ast.parse((STORAGE / f"{module}.py").read_text())
-    (bucket,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Bucket")
+    (bucket,) = (
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Bucket")
+    )
     names = {node.name for node in bucket.body if isinstance(node, ast.FunctionDef)}
     return {name for name in names if not name.startswith("_")}
 
 
 def calls_of_boto() -> set[str]:
-    """Every call of the S3 client in the two files that make them."""
-    trees = [ast.parse((STORAGE / f"{name}.py").read_text()) for name in ("s3", "parts")]
+    """Every call of the S3 client in the file that makes them."""
+    trees = [ast.parse((STORAGE / f"{name}.py").read_text()) for name in ("s3",)]
     return {
         node.func.attr
         for tree in trees

@@ -16,8 +16,8 @@ from trainwright.tracking.history import HISTORY_FILE, HistoryWriter, TrainingHi
 WRITER = """
 import sys
 from pathlib import Path
-from trainwright.tracking.history import Spool
-spool = Spool(Path(sys.argv[1]))
+from trainwright.tracking.history import HistoryWriter
+spool = HistoryWriter(Path(sys.argv[1]))
 for step in range(1, 10**9):
     spool.add(step, {"loss": 1 / step, "pad": 0.1234567890123456})
 """

@@ -27,8 +27,8 @@ from trainwright.transforms import (
     TimeOf,
     Transforms,
     Values,
+    encoding,
     fingerprint,
-    plain,
 )
 from trainwright.transforms.raw import Raw, require_distinct
 
@@ -159,7 +159,7 @@ def test_the_encoder_gives_what_is_calculated_by_hand(found: list[tuple[object, 
 def test_training_program_and_numpy_encode_to_the_same_bits(found: list[tuple[object, ...]]) -> None:
     raw = TRANSFORMS.raw(columns(found))
     learned = TRANSFORMS.encode(columns(found))
-    for other in (exported(raw), plain.encode(TRANSFORMS, raw)):
+    for other in (exported(raw), encoding.encode(TRANSFORMS, raw)):
         assert other.numeric.tobytes() == learned.numeric.tobytes()
         assert np.array_equal(other.categories, learned.categories)
 
@@ -178,7 +178,7 @@ def test_many_random_bit_patterns_encode_to_the_same_bits_in_numpy_and_torch() -
         | {"c": column(["UA", "x", None, ""] * 10_000), "d": column([None, "v"] * 20_000)}
     )
     numeric, codes = TRANSFORMS.encoder.encode(raw)
-    for other in (exported(raw), plain.encode(TRANSFORMS, raw)):
+    for other in (exported(raw), encoding.encode(TRANSFORMS, raw)):
         assert numeric.tobytes() == other.numeric.tobytes()
         assert np.array_equal(codes, other.categories)
 
@@ -186,7 +186,7 @@ def test_many_random_bit_patterns_encode_to_the_same_bits_in_numpy_and_torch() -
 def test_a_wave_is_that_of_the_standard_library_to_the_fourteenth_digit() -> None:
     times = np.arange(-CYCLES_US[1], CYCLES_US[1], 61_234_567, dtype=np.int64)
     expected = np.array([waves(int(time)) for time in times]).T
-    np.testing.assert_allclose(np.stack(list(plain._waves(times))), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(np.stack(list(encoding._waves(times))), expected, rtol=0, atol=1e-14)
 
 
 def test_a_fingerprint_is_the_first_eight_bytes_of_the_sha_256_of_the_text() -> None:
@@ -229,7 +229,7 @@ def test_a_model_without_some_kinds_of_columns_encodes_all_the_same(parts: tuple
     empty = {name: () for name in ("numbers", "ranked", "times", "categories") if name not in parts}
     transforms = dataclasses.replace(TRANSFORMS, **empty)
     given = {name: values for name, values in columns(HARD).items() if name in transforms.inputs}
-    learned, again = transforms.encode(given), plain.encode(transforms, transforms.raw(given))
+    learned, again = transforms.encode(given), encoding.encode(transforms, transforms.raw(given))
     assert learned.numeric.shape == (len(HARD), transforms.width)
     assert learned.categories.shape == (len(HARD), len(transforms.categories))
     assert learned.numeric.tobytes() == again.numeric.tobytes()
@@ -237,10 +237,10 @@ def test_a_model_without_some_kinds_of_columns_encodes_all_the_same(parts: tuple
 
 def test_rows_can_be_encoded_without_torch() -> None:
     code = (
-        "import sys, numpy as np; from trainwright.transforms import Number, Transforms, plain;"
+        "import sys, numpy as np; from trainwright.transforms import Number, Transforms, encoding;"
         "x = Number(name='x', mean=1., scale=2., indicator=False);"
         "t = Transforms(numbers=(x,), times=(), categories=());"
-        "print(plain.encode(t, t.raw({'x': np.array([1.5])})).numeric, 'torch' in sys.modules)"
+        "print(encoding.encode(t, t.raw({'x': np.array([1.5])})).numeric, 'torch' in sys.modules)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
@@ -250,6 +250,6 @@ def test_rows_can_be_encoded_without_torch() -> None:
 def test_a_time_is_measured_from_the_start_of_its_day_also_before_1970() -> None:
     day = CYCLES_US[0]
     moments = np.array([-day // 4 - 365 * day, 3 * day // 4])
-    sine, cosine = list(plain._waves(moments))[:2]
+    sine, cosine = list(encoding._waves(moments))[:2]
     np.testing.assert_allclose(sine, -1.0, rtol=0, atol=1e-15)
     assert np.abs(cosine).max() < 1e-15

@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a pipeline on this machine, each step in the environment of its image."""
+    """Run a pipeline on this machine. Each step runs in the environment of its image."""
     with _reported(as_json, stopped="Nothing was run."):
         from trainwright.authoring import catalog, parameters
         from trainwright.local import console, runner
@@ -116,7 +116,7 @@ def compile_all(
     release: Annotated[bool, typer.Option("--release", help="Refuse an image named by its tag.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder; the repository's own when absent.")] = None,
 ) -> None:
-    """Compile every component and pipeline of the repository, and generate their pages."""
+    """Compile every component and pipeline. Also generate the pages of the components."""
     with _reported(stopped="Files may be missing or old: compile again."):
         from trainwright.authoring import compile as compiler
         from trainwright.cli import reference
@@ -140,7 +140,7 @@ def interface_diff(
     new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the interfaces of two versions. Fail if the version number rose too little for them."""
+    """Compare the interfaces of two versions. Fail if the version rose too little for them."""
     with _reported(as_json):
         from trainwright.authoring import catalog, interfaces
 
@@ -186,7 +186,7 @@ def doctor(
     ca_file: cluster.CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Check this machine, or a Kubeflow installation, and list what is missing for each use.
+    """Check this machine, or a Kubeflow installation. List what is missing for each use.
 
     An installation is inspected as far as the caller's rights allow. Nothing is changed.
     """
@@ -228,7 +228,7 @@ def _inspected(
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
 ) -> None:
-    """Create the environments that are missing or out of date."""
+    """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
@@ -243,7 +243,7 @@ def cache_explain(
     step: Annotated[str, typer.Argument(help="Name of the step.")],
     runs: Annotated[Path, typer.Option(help="Folder of the runs and their cache.")] = Path("runs"),
 ) -> None:
-    """Explain why a run reused or repeated a step: each input that changed, from what to what."""
+    """Explain why a step was reused or repeated. Print each input that changed, from what to what."""
     with _reported():
         from trainwright.local import cache_explanation
 
@@ -256,7 +256,7 @@ def new_component(
     noun: Annotated[str, typer.Option(help="What it makes: its module in the library.")] = "result",
     image: Annotated[str, typer.Option(help="Short name of the image that it runs in.")] = "tabular",
 ) -> None:
-    """Create a component: its logic, test, wrapper, metadata and page."""
+    """Create a component. It has logic, a test, a wrapper, metadata and a page."""
     with _reported(stopped="Some of its files may be there: see git status."):
         from trainwright.authoring import scaffold
 

@@ -35,7 +35,7 @@ def schema_infer(snapshot: SnapshotFolder, split: SplitName = "train") -> None:
 
 @schema.command("diff")
 def schema_diff(snapshot: SnapshotFolder, schema: SchemaFile, split: SplitName = "train") -> None:
-    """Print the changes to a reviewed schema that the rows require, with reasons."""
+    """Print the changes that the rows require of a schema. Each comes with its reason."""
     named = (str(snapshot), "--schema", str(schema), "--split", split)
     raise typer.Exit(_verb("validate", "tfdv", "diff", *named))
 
@@ -47,7 +47,7 @@ def schema_accept(
     split: SplitName = "train",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Show the changes of `schema diff`, ask, and write them to the schema."""
+    """Show these changes, ask, and write them to the schema."""
     named = (str(snapshot), "--schema", str(schema), "--split", split, *(["--yes"] if yes else []))
     raise typer.Exit(_verb("validate", "tfdv", "accept", *named, stopped=MAY_BE_DONE))
 
@@ -59,7 +59,7 @@ def baseline_accept(
     model_promoted: Annotated[Path | None, typer.Option(help="Record of the promotion.")] = None,
     reason: Annotated[str, typer.Option(help="Why, if there is no such record.")] = "",
 ) -> None:
-    """Make the data of a run the baseline, once the model that learned from it is in production."""
+    """Make the data of a run the baseline. Its model must be in production by then."""
     promoted = ["--model-promoted", str(model_promoted)] if model_promoted else []
     named = (str(run), "--to", to, *promoted, *(["--reason", reason] if reason else []))
     raise typer.Exit(_verb("validate", "tfdv", "baseline", *named, stopped=MAY_BE_DONE))
@@ -70,7 +70,7 @@ def features_plan(
     repository: Annotated[Path, typer.Argument(help="Folder with feature_store.yaml.")],
     output: Annotated[Path, typer.Option(help="File for the plan, to be reviewed.")] = Path("plan.json"),
 ) -> None:
-    """Write the changes that applying the feature definitions would make, for review."""
+    """Write what applying the definitions would change. The plan is for review."""
     raise typer.Exit(_verb("materialize", "feast", "plan", str(repository), "--output", str(output)))
 
 
@@ -100,7 +100,7 @@ def compare(
     report: Annotated[Path | None, typer.Option(help="File for a page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Compare runs, paired by seed, and state the power of the comparison."""
+    """Compare runs, paired by seed. State what so few runs can show."""
     named = [str(run if run.exists() or not (RUNS / run).is_dir() else RUNS / run) for run in runs]
     chosen = [part for name in metric or [] for part in ("--metric", name)]
     page = ["--report", str(report)] if report else []
@@ -144,7 +144,7 @@ def model_at(
     uri: Tracking = "",
     offline: Offline = False,
 ) -> None:
-    """Show which version was in production at a time, who promoted it, and on what evidence."""
+    """Show which version was in production at a time. Also who promoted it, and on what evidence."""
     flags = ["--offline"] if offline else []
     raise typer.Exit(_promote("at", name, config, audit, uri, time, *flags))
 
@@ -166,7 +166,7 @@ def model_promote(
         str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
     ] = "",
 ) -> None:
-    """Promote a version to the next stage, if it meets the stage's requirements."""
+    """Promote a version to the next stage. It must meet the requirements of the stage."""
     request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
     request |= {"expected": expected, "canary_verdict": canary_verdict, "data_verdict": data_verdict}
     with reported():
@@ -187,7 +187,7 @@ def model_rollback(
     uri: Tracking = "",
     out: Annotated[str, typer.Option(help="The version to be taken out, if it is still there.")] = "",
 ) -> None:
-    """Move production back to the previous version, without further requirements."""
+    """Move production back to the previous version. There are no further requirements."""
     named = ["--by", by, "--reason", reason, *(["--out", out] if out else [])]
     raise typer.Exit(_promote("rollback", name, config, audit, uri, *named, stopped=AUDITED))
 
@@ -196,7 +196,7 @@ def model_rollback(
 def model_restore(
     name: Named, by: By, reason: Reason, config: FromFile = None, audit: Audit = "", uri: Tracking = ""
 ) -> None:
-    """Set MLflow's aliases as the audit says, after somebody has changed one by hand."""
+    """Set MLflow's aliases as the audit says. Somebody has changed one by hand."""
     named = ("--by", by, "--reason", reason)
     raise typer.Exit(_promote("restore", name, config, audit, uri, *named, stopped=AUDITED))
 
