@@ -49,7 +49,7 @@ def test_a_token_that_kubernetes_renews_is_read_again(
 @pytest.mark.parametrize("name", list(JOB_KINDS))
 def test_the_limits_of_the_section_resources_are_those_of_the_launcher(tmp_path: Path, name: str) -> None:
     resources = Resources.model_validate_json(f'{{"launcher": "{name}", "outage_s": 77, "pending_s": 88}}')
-    request = submit.Request(
+    request = submit.TrainRequest(
         training_set=tmp_path,
         data_version="",
         network="{}",
@@ -60,7 +60,7 @@ def test_the_limits_of_the_section_resources_are_those_of_the_launcher(tmp_path:
         workflow="run-1",
     )
     unused = cast(Any, None)
-    made = submit._launcher(submit._Plan(request, unused, unused, resources, name))
+    made = submit._make_launcher(submit._Submission(request, unused, resources, name, {}))
     assert isinstance(made, ClusterLauncher)
     assert (made.name, made._workflow, made._api.namespace) == (name, "run-1", "team")
     assert (made._api.policy.outage_s, made._settings.pending_s) == (77, 88)

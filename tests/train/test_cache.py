@@ -155,7 +155,7 @@ def test_a_disk_that_damages_whatever_is_written_is_an_error(tmp_path: Path) -> 
             flip(tmp_path / f"{shard.key}{SUFFIX}")
             return opened
 
-    with pytest.raises(DependencyError, match="made 3 times is damaged each time"):
+    with pytest.raises(DependencyError, match="encoded 3 times is damaged each time"):
         Failing(tmp_path).take(shard(1))
 
 

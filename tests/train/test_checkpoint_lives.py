@@ -209,7 +209,7 @@ def test_a_store_that_does_not_answer_does_not_stop_the_training(
     assert live(replace(options, steps=40, settings=settings), prepare=_impatient) == [0, 0]
     assert steps_in(checkpoints(options))[0] == 40
     said = capfd.readouterr().err
-    assert "the store does not answer; training goes on without it" in said
+    assert "the store does not answer; training continues without it" in said
     assert "waits for its store" in said
     assert "the last checkpoint was not copied to s3://bucket/checkpoints/ab12 within 6 s" in said
 

@@ -10,7 +10,7 @@ from trainwright.launch.agent.rank_errors import RankError
 from trainwright.launch.failure import Failure
 from trainwright.launch.job_directory import create_attempt
 from trainwright.train.loop import StepReport
-from trainwright.train.page import PAGE, failed_report_prefix, show_failure
+from trainwright.train.page_delivery import PAGE, failed_report_prefix, show_failure
 from trainwright.train.recorder import TrainingRecorder
 
 ERROR = Diverged("the loss is 3 | nan", where="rank 1", hint="Lower the rate.")
@@ -98,7 +98,7 @@ def test_a_store_that_refuses_the_page_does_not_hide_the_error(
     error = Diverged("nan", hint="Lower the rate.")
     show_failure(error, folder, tmp_path / "s.md", tmp_path / "r.html")
     assert error.hint == "Lower the rate."
-    assert "the page of this training could not be kept" in capfd.readouterr().err
+    assert "the page of this training could not be stored" in capfd.readouterr().err
 
 
 def test_only_a_store_keeps_the_page_of_a_failed_training() -> None:

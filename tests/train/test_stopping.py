@@ -205,7 +205,7 @@ def alone_with(options: Options, home: Path, group: Ranks) -> tuple[str, tuple[i
     loop = ready(options, folder, home, group, StopSignal(), None)
     with out_of_memory_advice(loop.training, Training(**SETTINGS | options.training), group):
         fitted = loop.run()
-    return loop.keeper.last, fitted.skipped  # type: ignore[attr-defined]
+    return loop.checkpoints.last, fitted.skipped  # type: ignore[attr-defined]
 
 
 def test_a_batch_that_is_left_out_on_the_spot_or_after_going_back_leaves_the_same_training(

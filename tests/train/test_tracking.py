@@ -141,4 +141,4 @@ def test_the_page_shows_the_curves(trained: Outcome) -> None:
     page = (trained.folder / "report.html").read_text()
     assert "incomplete" not in page
     assert page.count("<svg") >= 3
-    assert "Mean loss a sample of each batch" in page
+    assert "Mean loss per sample, at logged steps." in page

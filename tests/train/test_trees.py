@@ -215,7 +215,8 @@ def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path:
     assert watched == pytest.approx(trained.metrics["watched_loss"], rel=1e-5)
     # Killed on the way, it ends with the same trees.
     disturbed = replace(
-        prepare(rows, tmp_path, alone, guards=guards, checkpoints={"every_steps": 3}), home=tmp_path / "b"
+        prepare(rows, tmp_path, alone, guards=guards, checkpoints={"every_steps": 3}),
+        job_directory=tmp_path / "b",
     )
     with pytest.raises(KeyboardInterrupt):
         grow(disturbed, Killing(kept + 2), rounds=200, depth=6)
@@ -421,7 +422,7 @@ def test_fewer_rows_than_machines_are_refused(tmp_path: Path, alone: Ranks) -> N
     few = pa.array([1, 0], pa.int64())
     write(tmp_path / "set", {"train": rows.slice(0, 2).set_column(2, "late", few)})
     prepared = prepare(tmp_path / "set", tmp_path, alone)
-    many = replace(prepared, group=replace(alone, size=3))
+    many = replace(prepared, ranks=replace(alone, size=3))
     with pytest.raises(DataRefused, match="2 rows cannot be shared by 3 machines"):
         grow(many)
     assert pc.sum(few).as_py() == 1

@@ -28,7 +28,8 @@ from trainwright.tracking.history import (
     is_uploaded,
 )
 from trainwright.train.loop import StepReport
-from trainwright.train.page import PAGE, publish_page, write_training_page
+from trainwright.train.page import write_training_page
+from trainwright.train.page_delivery import PAGE, publish_page
 
 _PROGRESS_S = 10.0
 _SAMPLE_S = 5.0

@@ -19,7 +19,7 @@ from trainwright.launch.placement import Placement, SecretVariable, Toleration, 
 from trainwright.report import markdown
 from trainwright.tracking.history import TrackingDestination, kfp_destination
 from trainwright.train.config import TrainConfig
-from trainwright.train.page import copy_page, failed_report_prefix, show_failure
+from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
 from trainwright.train.submit.checks import check_request, check_secrets
 from trainwright.train.submit.job_directory import next_attempt_folder
 from trainwright.train.submit.task_config import apply_task_config
