@@ -32,7 +32,7 @@ def test_make_setup_prepares_the_command_line_and_every_environment() -> None:
 
 def test_readme_names_both_targets_as_they_are() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert "`make` puts the command line into `.venv`" in readme
+    assert "`make` installs the command line into `.venv`" in readme
     assert "`make setup`" in readme
 
 
