@@ -150,7 +150,7 @@ def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: 
     assert caught.value.code == 31
     stacks = [(asked.folder / "stacks" / f"rank-{rank}.txt").read_text() for rank in (0, 1)]
     assert "step.py" in stacks[0], "this one waits in its step"
-    assert "in saw" in stacks[1], "this one was stopped after it"
+    assert "in on_step" in stacks[1], "this one was stopped after it"
 
 
 def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_waits_for_a_save(
@@ -165,7 +165,7 @@ def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_wait
     assert (failure.kind, failure.code, failure.retryable) == ("NCCL_TIMEOUT", 31, True)
     stacks = [(asked.folder / "stacks" / f"rank-{rank}.txt").read_text() for rank in (0, 1)]
     assert "step.py" in stacks[0]
-    assert "in saw" in stacks[1]
+    assert "in after_step" in stacks[1]
 
 
 def test_a_gpu_out_of_memory_is_tried_once_more_with_half_the_micro_batch_if_that_is_allowed(
