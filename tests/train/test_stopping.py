@@ -231,7 +231,7 @@ class ToldLater(StopSignal):
         super().__init__()
         self._left = first
 
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         self._left -= 1
         return self._left <= 0
 
@@ -283,7 +283,7 @@ def test_a_training_that_is_interrupted_in_a_window_of_its_guards_is_no_other(
     assert left_out
 
     class Told(StopSignal):
-        def asked(self) -> bool:
+        def requested(self) -> bool:
             return loop.stepper.taken + 1 >= stop_at  # type: ignore[attr-defined]
 
     folder = tmp_path / "cut" / "attempts" / "0001"
