@@ -47,7 +47,7 @@ def go_on_unheard() -> None:
 
 
 def _unheard(stream: TextIO) -> TextIO:
-    """Return a stream to the same place that does not mind; one that is no file stays as it is."""
+    """Return a stream that ignores a closed reader; one without a descriptor is returned unchanged."""
     try:
         pipe = _Pipe(stream.fileno(), "w", closefd=False)
     except (OSError, ValueError, AttributeError):  # closed, or a test's

@@ -216,7 +216,7 @@ def _validator(kind: Any) -> "TypeAdapter[Any]":
 
 
 def _problems(error: "ValidationError") -> Iterator[str]:
-    """Describe what is wrong, a line for each field."""
+    """Describe the errors, one line per field."""
     found = error.errors(include_url=False, include_context=False)
     for problem in found[:_SHOWN]:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])

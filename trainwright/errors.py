@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code each error ends with.
+"""The errors of the library and their exit codes.
 
 ::
 
@@ -7,7 +7,7 @@
      ├─ DataRefused          11  a data gate said no
      ├─ ModelRefused         12  a model gate said no
      ├─ TransientError       20  retries exhausted; the same call may succeed later
-     ├─ DependencyError      21  something this step stands on is missing or down
+     ├─ DependencyError      21  a dependency of this step is missing or down
      ├─ Diverged             30  the loss is not finite, or ran away
      ├─ Hang                 31  no progress within the limit
      ├─ Preempted            40  stopped from outside, state saved
@@ -36,7 +36,7 @@ class TrainwrightError(Exception):
     """The root of every error that this library raises on purpose.
 
     Args:
-        what: What is wrong, with the values that show it.
+        what: The problem, with the offending values.
         where: The parameter, file, column or URI (without credentials); empty if ``what`` names it.
         hint: What to do next; empty if there is nothing sensible to say.
     """
@@ -84,7 +84,7 @@ class TransientError(TrainwrightError):
 
 
 class DependencyError(TrainwrightError):
-    """A server, a program or an environment this step stands on is missing or down, or a disk is full."""
+    """A server, program or environment that this step needs is missing or down, or a disk is full."""
 
     code = 21
     retryable = True

@@ -159,7 +159,7 @@ def _line(error: Exception) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long, and with which pauses, a :class:`Backoff` waits through an outage.
+    """Duration and pauses of a :class:`Backoff`.
 
     Attributes:
         outage_s: Longest outage to wait for, in seconds.

@@ -234,7 +234,10 @@ def test_every_compiled_pipeline_of_the_library_can_run_here() -> None:
 
     for name in catalog.pipelines():
         pipeline = pipeline_spec.read(catalog.pipeline(name))
-        kfp_spec.check(pipeline, dict.fromkeys(pipeline.parameters, "a"), TOOLCHAINS)
+        types = {name: definition["parameterType"] for name, definition in pipeline.parameters.items()}
+        values = {"STRUCT": {}, "NUMBER_DOUBLE": 0.5, "NUMBER_INTEGER": 1, "BOOLEAN": True, "LIST": []}
+        arguments = {name: values.get(kind, "a") for name, kind in types.items()}
+        kfp_spec.check(pipeline, arguments, TOOLCHAINS)
 
 
 def test_run_ids_sort_by_time_and_are_six_digits_until_2059() -> None:

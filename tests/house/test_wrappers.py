@@ -11,7 +11,7 @@ MAX_STATEMENTS = 12
 
 
 def problems(source: str, folder: str) -> list[str]:
-    """What is wrong with a component's file, in words."""
+    """Describe the problems of a component file."""
     tree = ast.parse(source)
     found = []
     for node in tree.body:

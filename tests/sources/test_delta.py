@@ -56,7 +56,7 @@ def test_a_version_is_chosen_and_one_that_is_not_there_is_named(table: Path) -> 
         listed(table, version="7")
     with pytest.raises(InputError, match="'latest' is no version"):
         listed(table, version="latest")
-    with pytest.raises(InputError, match="no Delta table: there is no folder _delta_log"):
+    with pytest.raises(InputError, match="expected a Delta table, found no _delta_log folder"):
         listed(table.parent)
 
 

@@ -144,7 +144,7 @@ def test_a_jsonl_is_a_table_and_a_text_is_none(tmp_path: Path) -> None:
 
 def test_a_pipe_among_the_files_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
-    with pytest.raises(InputError, match="this is no file"):
+    with pytest.raises(InputError, match="expected a file, found a pipe"):
         storage.take_listing(str(tmp_path))
 
 

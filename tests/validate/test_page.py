@@ -35,7 +35,7 @@ def test_a_page_fetches_nothing_and_fits_a_phone_and_a_desk(moved: Any, browser:
     assert wide is False
     assert charts == 6  # the limits of all columns, three distributions, missing values, new values
     assert headings.split("|") == [
-        "What is wrong",
+        "Findings",
         "How far each column moved",
         "Closest to their limits",
         "What could not be compared",

@@ -1,4 +1,4 @@
-"""What an artifact of a pipeline says of itself in Kubeflow's lists: its metadata, read from its documents.
+"""Metadata of artifacts, for Kubeflow's lists and comparisons, read from their documents.
 
 Kubeflow Pipelines shows an artifact by its metadata alone, in the list of artifacts, in the lineage and in a
 comparison of runs. Every value is a text or a number, since the UI shows nothing else.

@@ -1,4 +1,4 @@
-"""What a source held when it was looked at."""
+"""The files of a source at one moment."""
 
 from dataclasses import dataclass
 from itertools import takewhile
@@ -30,7 +30,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(Document):
-    """What a source held when ``resolve`` looked: the ground of ``data_version``.
+    """The files of a source when ``resolve`` listed it; ``data_version`` is derived from it.
 
     Attributes:
         source: What was listed: a path, a URI or a glob, with nothing left to be filled in.

@@ -45,7 +45,7 @@ class Model(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Document):
-    """That a model was loaded and asked for scores by a process that knows nothing of its training.
+    """The result of a smoke test: a fresh process loaded the model and scored the input example.
 
     Attributes:
         model: Digest of the model's manifest.

@@ -1,4 +1,4 @@
-"""What a step did, where it ran, and how far it is."""
+"""The record of a step, its environment and its progress."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -8,7 +8,7 @@ from trainwright.documents import Document
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Where a step ran: enough to build the same environment again.
+    """The environment of a step: enough to build it again.
 
     Attributes:
         name: The image's short name, such as ``tabular``.
@@ -29,7 +29,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Document):
-    """What one step did: the ground of the run's page and of a model's lineage.
+    """The record of one step, from which the run's page and a model's lineage are made.
 
     It lies beside the step's main document and carries the records of what it was made from, so a
     model's record alone leads back to the source. It is no part of any identity: it names times.
@@ -62,7 +62,7 @@ class Record(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Document):
-    """Where a training stands; written whole, at most every 10 seconds."""
+    """The progress of a training, rewritten at most every 10 seconds."""
 
     FILE: ClassVar[str] = "progress.json"
     step: int

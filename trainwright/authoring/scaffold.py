@@ -59,7 +59,7 @@ def test_the_copy_has_the_bytes_and_the_digest_of_its_source(tmp_path: Path) -> 
 
 
 def test_a_missing_source_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file to copy"):
+    with pytest.raises(InputError, match="the file does not exist"):
         {name}(tmp_path / "source", tmp_path / "target")
     assert not (tmp_path / "target").exists()
 '''

@@ -48,7 +48,7 @@ class Overrides:
 
 
 class Configuration(NamedTuple):
-    """What each step reads of a checked configuration; the component's outputs, by their names.
+    """The part of a validated configuration that each step reads; the outputs of the component.
 
     A key that only one step reads is in the part of that step alone, so that a change of it leaves the cached
     results of the others valid.

@@ -301,7 +301,7 @@ class Ruling:
         name: What is judged, such as ``auc`` or ``recall by origin``.
         decision: One of :data:`trainwright.verdicts.SEVERITY`.
         fact: The number and its limit, in a few words; of a rule on slices, the worst one's.
-        rules: The verdict's rules: one, or one a slice, the worst first; none where there is no number.
+        rules: The verdict's rules: one, or one per slice, worst first; empty without a number.
         undecided: What it could not judge, with the reason.
         kind: ``absolute``, ``non_inferiority``, ``superiority``, ``fairness``, ``worsening``, ``overfitting``
             or ``baseline``.

@@ -213,7 +213,7 @@ _QUESTIONS = {
 
 
 def draw_report(findings: Findings, verdict: Verdict) -> ReportPage:
-    """Draw the page: the decision, its rules, the figures, every slice, and what it all stands on."""
+    """Draw the page: the decision, its rules, the figures, every slice, and the inputs."""
     sections = [
         rules_section(findings, next_steps(findings, verdict)),
         figures_section(findings),

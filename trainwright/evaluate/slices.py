@@ -156,7 +156,7 @@ def _told_apart(ends: Sequence[Any]) -> list[str]:
 
 
 MIN_UNITS = 30
-"""With fewer rows of any class, intervals are too narrow to stand on (coverage below 90 %), and so they are
+"""With fewer rows of any class, intervals are too narrow to rely on (coverage below 90 %), and so they are
 with fewer clusters (Cameron, Gelbach and Miller, Review of Economics and Statistics 90, 2008)."""
 
 

@@ -125,7 +125,7 @@ class Service:
 
     @property
     def on_engine(self) -> bool:
-        """Whether Feast's store joins on an engine of its own."""
+        """True if Feast's offline store joins on an engine of its own."""
         return self.store == ENGINE_STORE
 
     @property

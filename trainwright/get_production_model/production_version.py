@@ -1,4 +1,4 @@
-"""What is in production now, as strings that everything after it can be cached on."""
+"""The version in production, as strings for the cache keys of later steps."""
 
 from pathlib import Path
 

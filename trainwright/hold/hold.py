@@ -36,7 +36,7 @@ def explain(verdict: Path, gate: str, record: Path, summary: Path) -> str:
         raise InputError(
             f"expected a verdict that held the run, and {gate} decided PASS",
             where=str(verdict / Verdict.FILE),
-            hint="Run this step only where the decision is not the one that the pipeline goes on with.",
+            hint="Run this step only where the decision stops the pipeline.",
         )
     judge = verdict / Record.FILE
     why = Record.read(verdict).headline if judge.exists() else "; ".join(_names(found))

@@ -74,7 +74,7 @@ def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, sta
     """Reject a column that cannot identify rows or groups of them: the key, and ``data.split_by``.
 
     Raises:
-        InputError: A value is missing, they are lists or structures, or floats too large to be told apart.
+        InputError: A value is missing, they are lists or structures, or floats too large to be distinct.
     """
     if pa.types.is_nested(column.type):
         raise InputError(

@@ -91,7 +91,7 @@ _SECOND_US = 1_000_000
 
 @dataclass
 class ViewAudit:
-    """What was found about one view, over all rows looked at so far.
+    """Findings about one view, over all rows so far.
 
     Attributes:
         view: The view.

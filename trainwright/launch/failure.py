@@ -138,7 +138,7 @@ FAILURE_CLASSES: dict[str, FailureClass] = {
         "Have the node drained and looked at; the next attempt should run elsewhere.",
     ),
     "INFRASTRUCTURE": FailureClass(
-        "lost its node, its network or something it stands on",
+        "lost its node, its network or a dependency",
         "infrastructure",
         True,
         21,
@@ -164,7 +164,7 @@ FAILURE_KINDS = tuple(FAILURE_CLASSES)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure(Document):
-    """Why a job failed.
+    """The reason why a job failed.
 
     Attributes:
         kind: One of ``CLASSES``.

@@ -27,12 +27,12 @@ _OURS = f"{names.MANAGED_BY}={names.OURS}"
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRules:
-    """When a job counts as left behind.
+    """The conditions under which a job counts as abandoned.
 
     Attributes:
         now: The time.
         margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach. A job
-            of no workflow is kept for as long as its launcher sits out an outage, if that is longer.
+            without a workflow is kept for as long as its launcher retries in an outage, if longer.
         kept_s: The same for a job that has ended: it holds nothing, and its logs may be read.
     """
 
@@ -43,7 +43,7 @@ class SweepRules:
 
 @dataclass(frozen=True, kw_only=True)
 class JobVerdict:
-    """What becomes of a job.
+    """The decision about a job.
 
     Attributes:
         kind: What Kubernetes calls its kind.
@@ -83,7 +83,7 @@ def judge_jobs(api: Api, rules: SweepRules, wrong: list[TrainwrightError]) -> It
             yield judge_job(body, api, rules)
         except (PermissionRefused, DependencyError) as error:
             wrong.append(error)
-            yield _verdict(body, api, f"it cannot be told whether anybody is at it: {error.what}")
+            yield _verdict(body, api, f"its owner is unknown: {error.what}")
 
 
 def judge_job(body: Mapping[str, Any], api: Api, rules: SweepRules) -> JobVerdict:
@@ -292,7 +292,7 @@ def sweep(
         client: A client of the cluster.
         options: What the command line says.
         now: The time.
-        outage_s: Longest outage of the API that is sat out: the next sweep is near.
+        outage_s: Longest API outage to retry through; the next sweep is near.
 
     Raises:
         TrainwrightError: Something could not be judged or removed; everything else was.

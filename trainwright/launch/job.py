@@ -62,12 +62,12 @@ class JobReference(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How often a launcher makes another attempt at a job, by what ended the one before.
+    """Retry budget of a job: attempts by the cause that ended the previous one.
 
     Attributes:
         preemption: Nodes taken away: nothing is wrong with the job.
         infrastructure: Nodes, networks and disks that broke, and hangs.
-        user: The program itself. What is wrong with it is wrong again the next time.
+        user: The program itself. Its errors repeat.
     """
 
     preemption: int = 10
@@ -92,7 +92,7 @@ class Job:
             ``{folder}`` stands for the attempt's folder.
         folder: Fresh folder of this attempt, seen by every process under the same path. Its name is the
             attempt.
-        specification: Digest of what the program was told, for the job's identity.
+        specification: Digest of the program's configuration, part of the job's identity.
         nodes: Machines or pods.
         processes: Processes a node.
         cpu: Cores a node.
@@ -101,7 +101,7 @@ class Job:
         timeout_s: Longest duration in seconds, from the start to the marker.
         restarts: Times that the processes are started again, within the attempt, after one was lost or none
             got on any more.
-        grace_s: Seconds in which a process that is told to stop finishes its step and saves.
+        grace_s: Seconds in which a process finishes its step and saves after SIGTERM.
         stall_s: Seconds without a step after which the job counts as hung; absent: never.
         env: Environment variables of every process.
         claim: Name of the PersistentVolumeClaim on which ``folder`` lies; empty for a local job.
@@ -207,7 +207,7 @@ class Job:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process's environment has beside what is there anyway.
+        """Environment variables added to every process.
 
         The number of threads follows from the job alone, so that the same job gives the same sums
         everywhere. With a shared store, a restarted rank connects to the port of the dead one
@@ -219,7 +219,7 @@ class Job:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """What the job's agent is told about looking after the processes."""
+        """Settings of the agent that supervises the processes."""
         told = (f"--grace-s={self.grace_s}",)
         return told if self.stall_s is None else (*told, f"--stall-s={self.stall_s:g}")
 
@@ -255,7 +255,7 @@ class Launcher(Protocol):
 
         Raises:
             Hang: It did not end within its ``timeout_s``.
-            PreemptedUnsaved: This process was told to stop; the job was stopped too.
+            PreemptedUnsaved: This process received SIGTERM; the job was stopped too.
             TrainwrightError: What the first failing process reported, or what was found in its place.
         """
         ...

@@ -126,7 +126,7 @@ def remove_job_directory(home: Path) -> None:
 
 
 def remove_checkpoints(home: Path) -> None:
-    """Remove what a training could be gone on with, and keep what it made: its completed attempt.
+    """Remove what a training could resume from, and keep its completed attempt.
 
     Whoever asked for it may be lost before its copies are safe, and asks again; then that is all there is.
     """
@@ -187,7 +187,7 @@ def _remove_if_unlocked(home: Path) -> None:
 def publish(source: Path, target: Path, *, keep: bool = False, copy: bool = False) -> None:
     """Bring a finished folder to its place: it appears there whole, or not at all.
 
-    What an earlier attempt left at that place, which ended before it was told of, is replaced.
+    A file that an earlier attempt left there before it was reported is replaced.
 
     Args:
         source: The finished folder.

@@ -40,7 +40,7 @@ def create_launcher(
         name: One of ``NAMES``.
         service_account: Where a pod of a cluster has its token.
         workflow: The Argo workflow that a cluster's job is to go with; empty: none.
-        outage_s: Longest outage of the cluster's API that is sat out.
+        outage_s: Longest outage of the cluster's API to retry through.
         pending_s: Seconds until all pods have to run, waiting in a queue apart.
 
     Raises:

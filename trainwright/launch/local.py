@@ -67,7 +67,7 @@ class LocalLauncher:
             InputError: The job asks for more than one node.
             DependencyError: There is no environment with torch, or the job ended without its marker.
             Hang: It did not end within its ``timeout_s``.
-            Preempted: This process was told to stop; the job was stopped too, and has saved its state.
+            Preempted: This process received SIGTERM; the job was stopped too, and has saved its state.
             PreemptedUnsaved: The same, but it could not save within ``grace_s``.
             TrainwrightError: What the first failing process reported.
         """
@@ -133,7 +133,7 @@ def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> in
 
     Raises:
         Hang: It takes too long.
-        Preempted: This process was told to stop.
+        Preempted: This process received SIGTERM.
         PreemptedUnsaved: The same, and the job had not saved its state.
     """
     end = time.monotonic() + job.timeout_s

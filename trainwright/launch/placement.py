@@ -125,7 +125,7 @@ class SecretVariable:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and how a job's pods run on a cluster. The local launcher needs none of it.
+    """Placement of a job's pods on a cluster. The local launcher ignores it.
 
     Attributes:
         queue: Kueue's LocalQueue that admits the job; empty: none.
@@ -144,7 +144,7 @@ class Placement:
             no token of the Kubernetes API.
         shared_memory_gib: Size of ``/dev/shm``, part of the pod's memory; absent: half of it with GPUs or
             with several processes, else Kubernetes' 64 MiB.
-        disk_gib: Room on the node's own disk for temporary files; absent: what there is.
+        disk_gib: Ephemeral storage for temporary files; absent: no request.
         volumes: What else is mounted.
         labels: Labels of the job and its pods, such as ``team``, ``owner``, ``cost-center``.
         image_pull_secrets: Secrets with which the nodes get the image.
@@ -192,7 +192,7 @@ class Placement:
         """The part that changes what runs, and so makes another job of it.
 
         The rest says where and when: queue, priorities, scheduler, topology, tolerations, node selection,
-        spot, labels, the secrets that images are pulled with. To move a job to another queue is no reason to
+        spot, labels, the secrets that images are pulled with. Moving a job to another queue must not
         start it over.
         """
         return {

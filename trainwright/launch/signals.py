@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """This process was told to stop. Not an ``Exception``: nothing on the way may take it for a failure.
+    """This process received SIGTERM or SIGINT. Not an ``Exception``: no handler may take it for a failure.
 
     Args:
         number: The signal.

@@ -178,7 +178,7 @@ class Containers:
 
     def _tell(self, line: bytes) -> None:
         if self._guard and self._guard.stdin:
-            with contextlib.suppress(OSError):  # a reaper that was killed is no reason to fail the run
+            with contextlib.suppress(OSError):  # a killed reaper must not fail the run
                 self._guard.stdin.write(line)
                 self._guard.stdin.flush()
 

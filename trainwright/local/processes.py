@@ -175,7 +175,7 @@ class Processes:
 
     def _tell(self, line: str) -> None:
         if self._guard and self._guard.stdin:
-            with contextlib.suppress(OSError):  # a reaper that was killed is no reason to fail the run
+            with contextlib.suppress(OSError):  # a killed reaper must not fail the run
                 self._guard.stdin.write(line.encode())
 
 

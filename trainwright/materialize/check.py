@@ -157,7 +157,7 @@ class EarlierRows:
 
     @property
     def emptied(self) -> bool:
-        """Whether none is left."""
+        """True if none is left."""
         return 0 < self.asked == self.gone
 
 

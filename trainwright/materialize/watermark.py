@@ -131,7 +131,7 @@ def parse_run_date(text: str) -> datetime | None:
         time = datetime.fromisoformat(text)
     except ValueError:
         hint = "Write it as 2026-01-31 or 2026-01-31T05:00:00Z."
-        raise InputError(f"{text!r} is no date", where="date", hint=hint) from None
+        raise InputError(f"expected a date, found {text!r}", where="date", hint=hint) from None
     if len(text) == len(date.min.isoformat()):
         return time.replace(tzinfo=UTC)
     if time.tzinfo is None:

@@ -80,7 +80,7 @@ class AuditEntry(Document):
 
     @property
     def moment(self) -> datetime:
-        """When it was written; in UTC where no zone is named."""
+        """Time of writing; UTC if it has no zone."""
         time = datetime.fromisoformat(self.time)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
 
@@ -98,7 +98,7 @@ def verify_chain(entries: Sequence[AuditEntry], model: str, where: str = "", *, 
     """Check that every entry follows from the one before it.
 
     Raises:
-        Broken: One does not; names it, and what is wrong with it.
+        Broken: One does not; names the entry and the problem.
     """
     for index, entry in enumerate(entries[known:], start=known):
         wrong = _chain_error(entry, index + 1, entries[index - 1] if index else None, model)

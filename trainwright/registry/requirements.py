@@ -221,7 +221,7 @@ def _approved(case: PromotionCase) -> Iterator[Rule]:
         return
     author, approver = case.evidence.author, case.request.approver.strip()
     if not author:
-        said = "registry.author named nobody when it was registered, so nobody can be told from the author"
+        said = "registry.author was empty at registration, so no approver can be compared with the author"
     elif not approver:
         said = "nobody approved it (approver)"
     else:

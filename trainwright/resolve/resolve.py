@@ -136,7 +136,7 @@ def _stale(files: Sequence[SourceFile], limit_s: int, source: str, now: datetime
     times = [entry.written for entry in files if entry.written]
     if not times:
         raise InputError(
-            "how old the source is cannot be told: its store does not say when an object was written",
+            "the age of the source is unknown: its store does not say when an object was written",
             where=source,
             hint="Leave out data.quality.fresh_within_s; fresh_rows_within_s looks at the rows instead.",
         )
@@ -187,7 +187,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What ``resolve`` found.
+    """The results of ``resolve``.
 
     Attributes:
         listing: Every file; for a database, one entry that stands for it.

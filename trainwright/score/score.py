@@ -87,7 +87,7 @@ def score_rows(
 ) -> ScoreResult:
     """Score the split that is judged with a registered model, if there is one.
 
-    A model that cannot score these rows, for they lack a column that it reads, is no reason to stop: there
+    If these rows lack a column that the model reads, the step succeeds without predictions: there
     are then no predictions of it, and the gate, which is told the version, holds the candidate.
 
     Args:

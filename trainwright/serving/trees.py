@@ -23,7 +23,7 @@ _CYCLES = (", sine of the day", ", cosine of the day", ", sine of the week", ", 
 class MatrixLayout:
     """Columns of the matrix, and where each is found among the encoded features.
 
-    A network is told of a missing number by a feature of its own; a tree learns a direction for it instead.
+    A network has a feature of its own for a missing number; a tree learns a direction for it instead.
     So the number becomes NaN, and that feature is left out.
 
     Attributes:

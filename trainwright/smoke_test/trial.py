@@ -20,7 +20,7 @@ _KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the clean process said."""
+    """The answer of the clean process."""
 
     passed: bool
     said: str

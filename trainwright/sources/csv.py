@@ -230,7 +230,7 @@ def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[
 
 @dataclass(frozen=True)
 class _Options:
-    """How Arrow is to read: everything as text, nothing skipped but the header."""
+    """Options for Arrow: everything as text, nothing skipped but the header."""
 
     names: list[str]
     missing: list[str]

@@ -123,7 +123,7 @@ def _needed(root: str, wanted: int | None, access: Access) -> dict[str, SourceFi
         found = list_files(join(root, _LOG), (".json", ".parquet"), access)
     except InputError:
         raise InputError(
-            f"no Delta table: there is no folder {_LOG} in it",
+            f"expected a Delta table, found no {_LOG} folder",
             where=root,
             hint="Name the folder that holds it.",
         ) from None

@@ -169,7 +169,7 @@ class TextStream(io.RawIOBase):
             data = self._source.read(size) if size >= 0 else self._source.read()
         if (place := data.find(b"\0")) >= 0:
             raise InputError(
-                f"a NUL byte at byte {self._seen + place:,}: the file is no text, or is damaged",
+                f"a NUL byte at byte {self._seen + place:,}: the file is binary or damaged",
                 where=self._file.uri,
                 hint="Write it as UTF-8 text; UTF-16 has a NUL beside every plain letter.",
             )

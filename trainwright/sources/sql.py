@@ -101,7 +101,7 @@ class Statement:
 
     @property
     def has_version(self) -> bool:
-        """Whether there is a version query."""
+        """True if there is a version query."""
         return bool(self._version)
 
     def reach(self) -> None:

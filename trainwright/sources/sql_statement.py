@@ -148,7 +148,7 @@ def _parse(text: str, dialect: Dialect, where: str) -> exp.Expr:
     if len(text) > _MOST:
         raise InputError(f"the statement has {len(text):,} characters, more than {_MOST:,}", where=where)
     if odd := re.search("[\0\ud800-\udfff]", text):
-        raise InputError(f"the statement holds {odd[0]!r}, which is no text", where=where)
+        raise InputError(f"the statement contains the invalid character {odd[0]!r}", where=where)
     try:
         found = [tree for tree in sqlglot.parse(text, read=dialect.name) if tree is not None]
     except (sqlglot.errors.SqlglotError, RecursionError) as error:

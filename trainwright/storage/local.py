@@ -287,7 +287,7 @@ def _entry(path: Path) -> SourceFile:
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(state.st_mode):
-        raise InputError("this is no file: a pipe, a socket or a device", where=str(path))
+        raise InputError("expected a file, found a pipe, a socket or a device", where=str(path))
     return SourceFile(uri=text_of(path), size=state.st_size, checksum="", written=_moment(state.st_mtime_ns))
 
 

@@ -1,4 +1,4 @@
-"""What can be found out about a run after its end: records, states, errors. Nothing here fails the run."""
+"""Collect records, states and errors of a run after its end. Nothing here fails the run."""
 
 import io
 import json
@@ -41,7 +41,7 @@ STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED
 
 @dataclass(frozen=True)
 class Ending:
-    """What Kubeflow says about the end of a run.
+    """Kubeflow's status of a run.
 
     Attributes:
         state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``; empty if Kubeflow cannot tell.
@@ -198,7 +198,7 @@ def root_of(uri: str) -> str:
     """Return the root of a run from the address of one of this step's own artifacts.
 
     Both runners put an artifact at ``<root>/<task>/…``. KFP's placeholder for the root is resolved by
-    ``kfp.local`` alone; the 2.17 backend passes it on as it stands.
+    ``kfp.local`` alone; the 2.17 backend passes it on unchanged.
     """
     return uri.rpartition(f"/{OWN}")[0]
 

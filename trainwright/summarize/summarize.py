@@ -23,7 +23,7 @@ _STATES = {
 }
 _STEP_HEADER = ("step", "state", "environment", "time", "decision", "what it found")
 _LINE = ("registration", "model", "training_set", "data", "source")
-"""Names of what stands on the line from a registered model back to its source."""
+"""Names of the links from a registered model back to its source."""
 
 _RUN = 8
 """Digits of a run's id that are shown."""

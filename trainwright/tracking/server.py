@@ -71,7 +71,7 @@ def _require_known(tracking_uri: str) -> None:
 
 
 def _require_database(path: Path) -> None:
-    """Open the SQLite file once: MLflow itself would try for an hour before it says what is wrong."""
+    """Open the SQLite file once: MLflow itself would try for an hour before it reports the problem."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=5)) as connection:

@@ -163,7 +163,7 @@ class OutOfGpuMemory(InputError):
     """A micro-batch does not fit into GPU memory.
 
     Args:
-        what: What is wrong.
+        what: The problem.
         hint: What to do next.
         again: Whether a restart of the processes retries with half the micro-batch.
     """

@@ -111,7 +111,7 @@ class MeshLayout:
 
     @property
     def leads_stage(self) -> bool:
-        """Whether this is the first process of its stage."""
+        """True for the first process of its stage."""
         return self.ranks.rank % (self.degrees.tensor * self.degrees.parts) == 0
 
     @property

@@ -55,7 +55,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which writes."""
+        """True for rank 0, which writes."""
         return self.rank == 0
 
 

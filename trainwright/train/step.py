@@ -43,7 +43,7 @@ class Gradients:
 
     @property
     def finite(self) -> bool:
-        """Whether loss and norm are finite."""
+        """True if loss and norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 

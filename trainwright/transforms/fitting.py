@@ -64,7 +64,7 @@ class Distribution:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was counted, as plain data and arrays; the fields by name."""
+        """The counts, as plain data and arrays by field name."""
         return dict(vars(self))
 
     def quantiles(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -245,7 +245,7 @@ class Fit:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was found so far, as plain data and arrays."""
+        """The state so far, as plain data and arrays."""
         return {"moments": {name: vars(moments) for name, moments in self._moments.items()}, **self.counts}
 
     @property

@@ -112,7 +112,7 @@ def fingerprint(text: str) -> int:
 
 
 def require_distinct(name: str, values: Sequence[str], marks: Sequence[int]) -> None:
-    """Check that the learned values of a category column can be told apart by their fingerprints.
+    """Check that the learned values of a category column have distinct fingerprints.
 
     Raises:
         DataRefused: Two cannot; of 256 values that happens in one of 10^14 columns.

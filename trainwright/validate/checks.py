@@ -92,7 +92,7 @@ def check(
             predicts may be there all the same: both kinds of rows share one snapshot.
 
     Returns:
-        What is wrong, and TFDV's own account (``Anomalies``).
+        The findings, and TFDV's own ``Anomalies``.
     """
     account = tfdv.validate_statistics(profile.statistics, schema, environment(schema, where))
     columns = {feature.name: feature for feature in schema.feature}

@@ -168,7 +168,7 @@ def policy(validation: Validation, *, label: str, moment: datetime | None) -> Po
 
 
 def moment_of(newest: float | None, newest_since: str, day: str) -> datetime | None:
-    """Return the time that suppressions are judged at: the latest that the run was told of.
+    """Return the time that suppressions are judged at: the latest that the run knows.
 
     Args:
         newest: Time of the newest row, in seconds since 1970 in UTC; None if the rows have no time.

@@ -25,7 +25,7 @@ from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import Rule
 
 REASONS = "quarantine_reasons"
-"""The column that says what is wrong with a row, added after its own."""
+"""The column with the reason for rejecting a row, added after its own."""
 
 _PARTS = {
     "missing": frozenset({"FEATURE_TYPE_LOW_FRACTION_PRESENT", "FEATURE_TYPE_NOT_PRESENT"}),
@@ -133,7 +133,7 @@ class Quarantined:
     Attributes:
         snapshot: Their manifest; no rows where none were asked to be taken out.
         asked: What was accepted; None if rows stay where they are.
-        reasons: Rows by split, column and what is wrong; a row can have several.
+        reasons: Rows by split, column and problem; a row can have several.
     """
 
     snapshot: Snapshot

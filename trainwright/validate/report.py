@@ -212,7 +212,7 @@ def _sections(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
 
 
 def _findings(judgement: SnapshotJudgement) -> ReportSection:
-    """List what is wrong, the gravest first; what moved or could not be compared has sections of its own."""
+    """List the findings, gravest first; drift and missing comparisons have sections of their own."""
     found = [finding for finding in judgement.anomalies if not finding.waived]
     if not found:
         splits = " and ".join(judgement.profiles)
@@ -221,7 +221,7 @@ def _findings(judgement: SnapshotJudgement) -> ReportSection:
     rows = [(x.severity, x.what, x.split or "all") for x in found[:_ROWS]]
     flagged = [place for place, row in enumerate(rows) if row[0] != "WARN"]
     return ReportSection(
-        "What is wrong",
+        "Findings",
         [Table(["Severity", "What", "Split"], rows, flagged=flagged)],
         intro="BLOCK refuses the data, HOLD asks a person, WARN is only reported."
         + truncation_note(len(found), _ROWS),
@@ -300,7 +300,7 @@ _NEXT = {
 
 
 def write_summary(judgement: SnapshotJudgement, path: Path) -> Path:
-    """Write the decision, the numbers closest to their limits, what is wrong, and what to do next."""
+    """Write the decision, the numbers closest to their limits, the findings, and the next step."""
     asked, counts = judgement.validation, judgement.snapshot.splits
     headline = judgement.headline.removeprefix(f"{judgement.decision}: ")
     used = judgement.baseline
@@ -326,7 +326,7 @@ def write_summary(judgement: SnapshotJudgement, path: Path) -> Path:
 
 
 def _wrong(judgement: SnapshotJudgement) -> Iterator[str]:
-    """Name what is wrong, what was not compared, and what does not count for now."""
+    """List findings, missing comparisons, and suppressed findings."""
     for finding in [finding for finding in judgement.anomalies if not finding.waived][:_SHOWN]:
         yield f"- {finding.severity}: {markdown.escape(finding.what)}"
     for reason, columns in list(judgement.unjudged.items())[:_SHOWN]:

@@ -79,7 +79,7 @@ def propose(folder: Path, text: str, split: str, where: str) -> Proposal:
 
 
 def _breaking(folder: Path, snapshot: Snapshot, split: str, schema: Any) -> Counter[tuple[str, str]]:
-    """Count the rows that break what the schema asks of single values, by column and what is wrong."""
+    """Count the rows that violate the schema's value constraints, by column and problem."""
     rows: Counter[tuple[str, str]] = Counter()
     kept = checks(schema, [column.name for column in snapshot.columns])
     names = [entry.column for entry in kept]

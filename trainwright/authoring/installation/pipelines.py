@@ -45,7 +45,7 @@ RETRY_ADVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """What is inspected.
+    """The installation to inspect.
 
     Attributes:
         api: The API of Kubeflow Pipelines.

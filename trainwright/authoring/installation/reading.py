@@ -19,7 +19,7 @@ _FORBIDDEN, _UNAUTHORIZED, _NOT_FOUND = 403, 401, 404
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server answered to a look at one address.
+    """An answer of the API server.
 
     Attributes:
         state: ``found``, ``absent``, or ``hidden`` when the caller may not look.

@@ -1,4 +1,4 @@
-"""What trains: the training operator or Trainer, the runtime, and Kueue's queues with their room."""
+"""Inspect the training operator or Trainer, the runtime, and the free quota of Kueue's queues."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is there, what is declared, and the few steps from the one to the other.
+"""Compare existing recurring runs with declared schedules, and apply the difference.
 
 The API cannot change a recurring run, only switch it on and off. So a changed one is made anew, switched off;
 then the old one is switched off, and the new one on: at no moment do both fire. Nothing is ever deleted. Any
@@ -175,7 +175,7 @@ def apply(
         owner: Whose recurring runs these are.
         declared: What is to be.
         now: Tells the time.
-        done: Is told every step that was taken.
+        done: Called with every change that was made.
 
     Raises:
         TransientError: A run goes on for the date for which the next one would start beside it.

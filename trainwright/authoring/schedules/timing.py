@@ -1,4 +1,4 @@
-"""When a schedule fires: cron with its zone, or an interval, as Kubeflow's controller counts them.
+"""Fire times of a schedule, cron with a zone or an interval, as Kubeflow's controller computes them.
 
 The controller reads cron with robfig/cron 1.2: six fields, seconds first; with five, the first is taken for
 the seconds, and ``10 10 * * *`` runs every hour. Its zone is one for the whole installation

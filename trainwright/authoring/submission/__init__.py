@@ -1,1 +1,1 @@
-"""The road to a cluster: a compiled pipeline becomes a run there, exactly once, and is followed."""
+"""Submit a compiled pipeline to Kubeflow exactly once, and follow the run."""

@@ -120,7 +120,7 @@ Wait = Annotated[
 Timeout = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="SECONDS", help="With --wait: after these, look away with 40; the run goes on."
+        min=1, metavar="SECONDS", help="With --wait: stop waiting after these, with 40; the run continues."
     ),
 ]
 
@@ -155,7 +155,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
     from trainwright.authoring.submission import connection, order
 
     _require_following(wait, timeout)
-    connection.connect(place)  # an address or a token that is none is said first
+    connection.connect(place)  # reject an invalid address or token first
     wanted = order.prepared(
         pipeline, config, [*(param or [])], date, registry=registry, labels=label or [], key=key,
         data_version=data_version, experiment=experiment, service_account=service_account,
@@ -234,7 +234,9 @@ def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "S
 
 def _require_following(wait: bool, timeout: int | None) -> None:
     if timeout and not wait:
-        raise InputError("there is nothing to look away from", where="--timeout", hint="Add --wait.")
+        raise InputError(
+            "--timeout limits waiting, and --wait is absent", where="--timeout", hint="Add --wait."
+        )
 
 
 def _followed(
@@ -245,7 +247,7 @@ def _followed(
     timeout: int | None,
     ended_at: datetime | None = None,
 ) -> int:
-    """Follow a run to its end and return its exit code; whoever stops this only looks away."""
+    """Follow a run to its end and return its exit code; stopping this does not stop the run."""
     from trainwright.authoring.submission import follow
 
     screen.stream = sys.__stdout__ or sys.stdout  # whether anybody reads on matters from now on
@@ -257,6 +259,6 @@ def _followed(
             screen.ended(ending, api.place.link(run_id))
             return ending.exit_code
         screen.left(run_id)
-    except BrokenPipeError:  # what is left in the buffer would be told of when Python ends
+    except BrokenPipeError:  # Python would report the rest of the buffer at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), screen.stream.fileno())
     return Preempted.code

@@ -103,7 +103,7 @@ ELSEWHERE_HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class CallFailure:
-    """Why a call did not succeed.
+    """The failure of a call.
 
     Attributes:
         error: The same in our words.
@@ -139,7 +139,7 @@ def classify(failure: Exception, what: str, host: str) -> CallFailure:
         host: Address of the API, for the message.
     """
     if isinstance(failure, Unreadable | UnicodeDecodeError):
-        said = failure if isinstance(failure, Unreadable) else "the answer is no text"
+        said = failure if isinstance(failure, Unreadable) else "the answer is not text"
         hint = "Look whether the address is the API's, and whether its gateway takes the token."
         unread = DependencyError(f"{what}: {said}", where=host, hint=hint)
         return CallFailure(error=unread, passing=True, foreign=True)
@@ -245,7 +245,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the API is, and how it is reached.
+    """Address and credentials of the API.
 
     Attributes:
         host: Its address, such as ``https://kubeflow.example/pipeline``.
@@ -454,7 +454,7 @@ def connect(place: Endpoint, patience: RetryPolicy | None = None) -> Connection:
 
 def _address(host: str) -> tuple[str, str]:
     """Return scheme and name of an address, which is not repeated if it is none: it may hold a secret."""
-    with contextlib.suppress(ValueError):  # brackets that do not close, a port that is no number
+    with contextlib.suppress(ValueError):  # unclosed brackets, an invalid port
         parts = urlsplit(host)
         beside = parts.username or parts.query or parts.fragment or parts.port == 0
         if parts.scheme in {"http", "https"} and parts.hostname and not beside and host.isprintable():

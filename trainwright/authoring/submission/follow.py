@@ -29,7 +29,7 @@ SETTLING = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         run_id: Its id.
@@ -53,11 +53,11 @@ class Ending:
 
 
 class TimeUp(Exception):
-    """It is time to look away."""
+    """The time limit for waiting has passed."""
 
 
 class Observer:
-    """Is told what happens to a run; this one keeps it to itself."""
+    """Receives the events of a run; this base class ignores them."""
 
     def step(self, step: StepNow) -> None:
         """A step has changed its state."""
@@ -74,7 +74,7 @@ class Observer:
 
 @dataclass(kw_only=True)
 class Polling:
-    """How often the API is asked, and how long it may be away.
+    """Polling interval, and how long the API may be unavailable.
 
     Attributes:
         every_s: Seconds between two questions at first; they get rarer in a long run.
@@ -109,9 +109,9 @@ def follow(
         api: The API.
         run_id: The run.
         pipeline: What it runs; None if that is not known: its gates are not, either.
-        told: Is told what changes.
+        told: Receives changes.
         pace: How often the API is asked.
-        within_s: Seconds after which to look away, give or take the time of one question; None for never.
+        within_s: Seconds to wait, give or take one request; None for no limit.
         ended_at: When the run ended before it was tried again. That end may be reported once more, by an
             agent that is late; it is none then, for a while.
 

@@ -1,4 +1,4 @@
-"""What is submitted: package, arguments, labels and key, all checked before the API is asked anything."""
+"""Prepare a submission: package, arguments, labels and key, all validated before any request."""
 
 import json
 import os

@@ -97,7 +97,7 @@ FIRST_YEAR = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class StepNow:
-    """Where one step stands.
+    """The state of one step.
 
     Attributes:
         name: As ``trainwright run`` calls it.
@@ -214,7 +214,7 @@ class Held:
 
 
 def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
-    """Yield every condition that stands on the decision of a gate: the group's task, and the gate."""
+    """Yield every condition that depends on a gate's decision: the group's task, and the gate."""
     for group, (parent, name) in pipeline.owners.items():
         task = pipeline.tasks(parent)[name]
         inputs = task.get("inputs", {}).get("parameters", {})
@@ -236,7 +236,7 @@ def _explains(pipeline: Pipeline, group: str) -> bool:
 def held(run: Any, pipeline: Pipeline) -> Held | None:
     """Return the gate that stopped a run that has succeeded; None if none did.
 
-    A gate has, if it has ended well and the group that stands on its decision was not taken.
+    A gate has, if it succeeded and the group that depends on its decision was skipped.
     """
     states: Mapping[str, str] = {detail.display_name: detail.state or "" for detail in _details(run)}
     done = {step.name for name, step in names(pipeline).items() if states.get(name) == "SUCCEEDED"}

@@ -1,4 +1,4 @@
-"""Where a submission comes from: the commit, the branch, whether anything is uncommitted, the data if known.
+"""Provenance of a submission: commit, branch, uncommitted changes, and the data if known.
 
 Pipelines and their versions have tags in the API; a run has none, so there the same stands in its
 description, one ``trainwright/NAME=VALUE`` a line.

@@ -122,7 +122,7 @@ Run: TypeAlias = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What is to be run.
+    """The run to create.
 
     Attributes:
         name: Display name of the run.
@@ -212,7 +212,7 @@ def submitted(api: Connection, experiment_id: str, submission: Submission) -> tu
 
 
 class _ConcurrentRuns:
-    """Whether a run of another key does the same for the same date at this moment."""
+    """Return a running run of another key for the same pipeline and date."""
 
     def __init__(self, api: Connection, submission: Submission) -> None:
         self._api, self._wanted, self._now = api, submission, datetime.now(UTC)

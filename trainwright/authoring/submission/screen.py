@@ -1,4 +1,4 @@
-"""What a person, or a program, sees of a run on a cluster: one line a step, as ``trainwright run`` has it."""
+"""Print a run on a cluster: one line per step, as ``trainwright run`` does, or JSON lines."""
 
 import dataclasses
 import json

@@ -74,7 +74,7 @@ class Agent:
     Args:
         folder: The attempt's folder.
         watch: Looks after the processes.
-        grace_s: Seconds that processes have which are told to stop.
+        grace_s: Seconds between SIGTERM and SIGKILL.
     """
 
     def __init__(self, folder: Path, watch: ProcessMonitor, grace_s: int) -> None:

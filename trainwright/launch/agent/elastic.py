@@ -28,7 +28,7 @@ from trainwright.launch.agent.rank_errors import ROUND_VARIABLE, begin_round
 from trainwright.launch.failure import Failure
 
 HAS_SHUTDOWN_TIMEOUT = "timeout" in inspect.signature(LocalElasticAgent._shutdown).parameters
-"""Whether torchrun can be told how long processes that were told to stop may take: since torch 2.12. Before,
+"""True if torchrun has an option for the time between SIGTERM and SIGKILL: since torch 2.12. Before,
 it is 30 s."""
 
 _KEY = "trainwright/round"
@@ -44,7 +44,7 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
     Args:
         watch: Looks after the processes.
         folder: The attempt's folder.
-        grace_s: Seconds that processes have which were told to stop.
+        grace_s: Seconds between SIGTERM and SIGKILL.
         settings: What torchrun says.
     """
 

@@ -93,7 +93,7 @@ class ProcessMonitor:
 
     Args:
         folder: The attempt's folder.
-        grace_s: Seconds in which a process that was told to stop finishes its step and saves.
+        grace_s: Seconds in which a process finishes its step and saves after SIGTERM.
         stall_s: Seconds without a step after which the job counts as hung; absent: never.
     """
 

@@ -120,7 +120,7 @@ _FRAMES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RankError(Document):
-    """Why one process failed, or an agent that ran no process.
+    """The error of one process, or of an agent that started none.
 
     Attributes:
         rank: Its rank in the whole job; None for an agent.
@@ -128,7 +128,7 @@ class RankError(Document):
         witnessed: False if the process wrote this itself, True if its agent did, who saw only the end.
         error: Name of the error's class.
         code: The exit code that stands for it.
-        what: What is wrong.
+        what: The problem.
         where: Where.
         hint: What to do next.
         kind: Class of failures.
@@ -199,7 +199,7 @@ class RankError(Document):
 
     @property
     def passing(self) -> bool:
-        """Whether it may go well when the processes are started again."""
+        """True if restarting the processes may help."""
         return self.again or self.kind in RETRIED_CLASSES
 
     @property
@@ -223,7 +223,7 @@ class RankError(Document):
         path = round_folder(folder, self.number) / f"{file}.json"
         try:
             if not folder.is_dir():
-                raise FileNotFoundError(f"there is no folder {folder} any more")
+                raise FileNotFoundError(f"the folder {folder} is gone")
             if not path.exists():
                 self.write(path)
         except OSError as error:

@@ -131,7 +131,7 @@ class HeldGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLosses(Document):
-    """What an elastic attempt lost, the oldest first.
+    """The losses of an elastic attempt, oldest first.
 
     Such an attempt continues when a pod is lost, whose object is gone within seconds. A launcher that adopts
     the job finds other pods in their places, and must not count from 0.
@@ -181,5 +181,5 @@ class AttemptLosses(Document):
         """Write the losses into the folder of the attempt."""
         try:
             self.write(folder / self.FILE)
-        except OSError as error:  # a full disk is no reason to stop
+        except OSError as error:  # a full disk must not stop the launcher
             sys.stderr.write(f"the losses of attempt {folder.name} could not be saved: {error}\n")

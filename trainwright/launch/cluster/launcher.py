@@ -124,7 +124,7 @@ class ClusterLauncher:
         Raises:
             Hang: The job exceeded ``timeout_s`` or made no progress; it was deleted.
             InputError: The job is invalid.
-            Preempted: This process was told to stop; the job was deleted and has a checkpoint. Or another
+            Preempted: This process received SIGTERM; the job was deleted and has a checkpoint. Or another
                 launcher has adopted the job.
             PreemptedUnsaved: The same, without a checkpoint.
             PermissionRefused: This step lacks a right.
@@ -380,7 +380,7 @@ def _final_error(failure: Failure, history: AttemptHistory) -> TrainwrightError:
 
 
 def _stop_error(signal: str, job: Job, requested: str) -> TrainwrightError:
-    """Return the error of a step that was told to stop; its code says whether a checkpoint exists."""
+    """Return the error of a stopped step; its code says whether a checkpoint exists."""
     directory = job_directory.job_directory_of(job.folder)
     done = progress.read_progress(job.folder)
     state = f"; {progress.progress_line(done)}" if done else ""

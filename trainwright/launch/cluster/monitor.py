@@ -206,7 +206,7 @@ def _read_texts(paths: Iterable[Path]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PollingIntervals:
-    """How often a launcher looks, in seconds.
+    """Polling intervals of a launcher, in seconds.
 
     Attributes:
         tick_s: Between two looks at the clock and at the files of the attempt.

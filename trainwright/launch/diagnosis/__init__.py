@@ -1,4 +1,4 @@
-"""How a job ended, and why: pure functions over what was observed of it.
+"""Diagnose how a job ended, and why: pure functions over observed states.
 
 Feed an ``ObservedJob`` with what a watch or a list returns. Call
 :func:`~trainwright.launch.diagnosis.status.job_status` while the job runs and

@@ -164,7 +164,7 @@ def _by_log(case: _Exit) -> Finding | None:
     """Classify by a log line that can only be a cause; a library exit code outweighs a traceback."""
     clue, pod = case.story.clue, case.pod
     if case.story.told_to_stop and case.code in {1, -signal.SIGTERM, _SIGNAL_BASE + signal.SIGTERM}:
-        what = f"pod {pod.name} was told to stop (SIGTERM), and its processes with it"
+        what = f"pod {pod.name} was stopped (SIGTERM), and its processes with it"
         return case.finding("PREEMPTED", what, reason="SIGTERM", weak=True)
     if clue is None or (clue.kind == "USER_EXCEPTION" and case.code in _CLASS_BY_CODE):
         return None

@@ -45,7 +45,7 @@ class Incident:
 
     @property
     def recovered(self) -> bool:
-        """Whether the same place in the job ran again."""
+        """True if the same replica of the job ran again."""
         return self.back_s is not None
 
     @property
@@ -198,7 +198,7 @@ def _was_suspended(observed: ObservedJob, pod: PodState) -> bool:
 def _recovered_s(observed: ObservedJob, entry: Incident) -> float | None:
     """Return when the place of a pod ran again, before the job ended."""
     ended_s = observed.job.ended_s if observed.job else None
-    # Not by the time of the incident: within a second, a start cannot be told from the end right after it.
+    # Not by the time of the incident: within a second, a start and the end right after it look the same.
     began_s = entry.began_s
     again = [start for start in entry.pod.starts if began_s is not None and start > began_s]
     again += [start for other in observed.successors(entry.pod) for start in other.starts]
@@ -316,7 +316,7 @@ class Interruption:
 
     @property
     def recovered(self) -> bool:
-        """Whether all lost places ran again."""
+        """True if all lost replicas ran again."""
         return all(loss.back_s is not None for loss in self.losses)
 
     def includes(self, loss: Loss) -> bool:

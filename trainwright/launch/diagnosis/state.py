@@ -93,7 +93,7 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether a final condition holds, or the object is gone."""
+        """True if a final condition holds, or the object is gone."""
         return self.gone or bool(self.said)
 
     @property
@@ -104,12 +104,12 @@ class JobState:
 
     @property
     def late(self) -> bool:
-        """Whether the operator ended it at its deadline."""
+        """True if the operator ended it at its deadline."""
         return any(text in self.message for text in _DEADLINES)
 
     @property
     def used_up(self) -> bool:
-        """Whether the operator ended it at its backoff limit."""
+        """True if the operator ended it at its backoff limit."""
         return _BACKOFF_LIMIT in self.message
 
     @property
@@ -255,7 +255,7 @@ class PodState:
         torchrun: Whether its program is torchrun itself, which ends with 1 whatever its processes end with.
         gpus: GPUs it holds while it is scheduled.
         memory_volumes: Names of its volumes that lie in memory.
-        grace_s: Seconds that it has to end once it is told to; None if it does not say.
+        grace_s: Its termination grace period in seconds; None if unknown.
         node: The node it was put on; empty before.
         created_s: When it was created.
         scheduled_s: When it was put on a node.
@@ -311,7 +311,7 @@ class PodState:
 
     @property
     def finished_s(self) -> float | None:
-        """When its last container ended, if none runs."""
+        """End time of its last container, if none runs."""
         times = [end.finished_s for end in self.endings if end.finished_s]
         return max(times) if times and self.running_s is None else None
 

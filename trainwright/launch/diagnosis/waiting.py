@@ -58,7 +58,7 @@ _SCHEDULER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Why a job does not run yet.
+    """The reason why a job does not run yet.
 
     Attributes:
         kind: The failure class if it lasts: ``QUOTA_WAIT``, ``UNSCHEDULABLE``, ``IMAGE_PULL``,

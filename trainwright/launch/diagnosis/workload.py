@@ -54,7 +54,7 @@ class Workload:
 
     @property
     def given_up(self) -> bool:
-        """Whether Kueue admits it only after somebody activates it again."""
+        """True if Kueue admits it only after somebody activates it again."""
         return not self.active
 
     @property

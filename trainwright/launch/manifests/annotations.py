@@ -16,7 +16,7 @@ LEASE_UNTIL = "trainwright/lease-until"
 """Until when a launcher looks after the job, ISO 8601 in UTC; it moves this on while it lives."""
 
 OUTAGE_S = "trainwright/outage-s"
-"""How long the launcher that looks after the job sits out an outage of the API, in seconds: for so long after
+"""Seconds for which the job's launcher retries during an outage of the API: for so long after
 its lease a job that belongs to nobody else is not swept away."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"

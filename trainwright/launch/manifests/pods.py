@@ -151,7 +151,7 @@ def pod_metadata(job: Job) -> Body:
 
 
 def command(job: Job, rendezvous: tuple[str, ...] = ()) -> list[str]:
-    """What every pod runs: the agent, which runs torchrun, which runs the program."""
+    """The command of every pod: the agent, which runs torchrun, which runs the program."""
     agent = ["python", "-m", "trainwright.launch.agent", str(job.folder), *job.watched, "--"]
     return [*agent, f"--max-restarts={job.restarts}", *rendezvous, *job.arguments]
 

@@ -17,7 +17,7 @@ def make_pytorchjob(job: Job, owner: Owner | None) -> Body:
     not count.)
 
     An elastic job has Workers only. They are OnFailure, the one policy under which a node can be taken away
-    without the job failing: the others go on with fewer, and the pod that replaces it joins them. With one
+    without the job failing: the others continue with fewer, and the pod that replaces it joins them. With one
     Worker that exits 0 such a job has Succeeded, which no agent of ours does without the completion marker.
     """
     elastic = job.placement.min_nodes is not None and job.placement.min_nodes < job.nodes

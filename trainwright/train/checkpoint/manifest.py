@@ -161,7 +161,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def committed(folder: Path) -> list[CheckpointName]:
-    """List the checkpoints of a folder that have a manifest, newest first; empty if there is no folder."""
+    """List the checkpoints of a folder that have a manifest, newest first; empty without a folder."""
     return [name for name in _named(folder) if (folder / str(name) / Manifest.FILE).is_file()]
 
 

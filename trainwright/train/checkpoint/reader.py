@@ -82,7 +82,7 @@ def damage(folder: Path, files: Iterable[CheckpointFile]) -> str:
         try:
             state = path.lstat()
             if not stat.S_ISREG(state.st_mode):
-                return f"{entry.path} is no file"
+                return f"{entry.path} is not a file"
             if state.st_size != entry.size:
                 return f"{entry.path} has {state.st_size:,} bytes, not {entry.size:,}"
             if digest_file(path) != entry.sha256:
