@@ -1,7 +1,7 @@
 """How often every gate is wrong, and how often it sees what is there: by simulation, with its own error.
 
 ``.environments/tabular/bin/python -m tests.evaluate.study`` takes some minutes and writes the tables of
-``docs/statistics.md``; ``test_study.py`` runs a small form.
+``study.md``; ``test_study.py`` runs a small form.
 """
 
 import math
@@ -17,7 +17,7 @@ from tests.evaluate.cases import Case, statistics
 from tests.evaluate.gates import gates
 from trainwright.significance import Estimate, wilson
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "statistics.md"
+PAGE = Path(__file__).with_name("study.md")
 START, END = "<!-- {}: written by tests/evaluate/study.py -->\n", "<!-- end of {} -->\n"
 TABLES = {"gates": gates, "statistics of evaluation": statistics}
 SEED, TAIL = 8, 1e-3

@@ -1,7 +1,7 @@
 """How often the drift decision is wrong, measured: false alarms on clean splits, and shifts that it finds.
 
 ``.environments/tfdv/bin/python -m tests.validate.study`` takes some minutes and writes the tables of
-``docs/statistics.md``; ``test_study.py`` runs a small form.
+``study.md``; ``test_study.py`` runs a small form.
 """
 
 import math
@@ -21,7 +21,7 @@ from trainwright.validate.null_distribution import Divergence, of_bins, of_share
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT / "examples" / "flights" / "data" / "flights.parquet"
-PAGE = ROOT / "docs" / "statistics.md"
+PAGE = Path(__file__).with_name("study.md")
 RATES = (0.01, 0.05)
 SPLITS, DRAWS = 1_000, 500
 
