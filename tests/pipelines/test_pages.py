@@ -22,7 +22,6 @@ LEFT = {
     r"kubectl .*": "a cluster",
     r"trainwright doctor --host .*": "a cluster: tests/authoring/installation/test_doctor_host.py",
     r"trainwright submit .* --config examples/flights/kubeflow.yaml .*": "tests/kubeflow/test_acceptance.py",
-    r"python tests/run.py tests/cluster .*": "a cluster: tests/launch/test_cluster_scenarios.py does without",
     r"python -m trainwright.launch.janitor .*": "another environment: tests/launch/test_janitor_started.py",
     r"trainwright run train_and_register .* --containers": (
         "an engine: tests/authoring/test_containers_flights.py"
