@@ -1,4 +1,4 @@
-"""Prints what a benchmark found, and keeps it in ``docs/benchmarks.md``, one section a benchmark."""
+"""Print the result of a benchmark and store it in ``docs/benchmarks.md``, one section a benchmark."""
 
 import os
 import platform
@@ -10,8 +10,8 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-`make bench NAME=<file>` runs one, `make bench` all. Each runs ours and the named peer in one run, writes its
-section here, and exits 1 when its goal is missed. Ratios are worth more than absolute times.
+Each benchmark runs trainwright and the named peer in one run. `make bench NAME=<file>` runs one and `make bench` all. A
+benchmark writes its section here and exits with 1 if it misses its goal. Ratios matter more than absolute times.
 """
 
 
