@@ -10,8 +10,9 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Each benchmark runs trainwright and the named peer in one run. `make bench NAME=<file>` runs one and `make bench` all. A
-benchmark writes its section here and exits with 1 if it misses its goal. Ratios matter more than absolute times.
+Each benchmark runs trainwright and the named peer in one run. `make bench NAME=<file>` runs one,
+`make bench` all. A benchmark writes its section here and exits with 1 if it misses its goal. Ratios matter
+more than absolute times.
 """
 
 
