@@ -151,8 +151,8 @@ NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, h
             "8 streams cannot be shared evenly by 3",
         ),
         (NETWORK, 3, {"compile": True, "parallel": {"tensor": 3}}, "compile and tensor 3"),
-        (Mlp(), 2, {"parallel": {"tensor": 2}}, "'mlp' cannot be divided by tensor 2"),
-        (Mlp(), 2, {"parallel": {"pipeline": 2}}, "'mlp' cannot be divided by pipeline 2"),
+        (Mlp(), 2, {"parallel": {"tensor": 2}}, "'mlp' does not support tensor 2"),
+        (Mlp(), 2, {"parallel": {"pipeline": 2}}, "'mlp' does not support pipeline 2"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_both_numbers(
