@@ -34,7 +34,7 @@ def worker(folder: Path, blocks: int, size: int) -> None:
     from torch.distributed import checkpoint as dcp
 
     from trainwright.experiment import Training
-    from trainwright.experiment.checkpoints import Checkpointing
+    from trainwright.experiment.training import Checkpointing
     from trainwright.train.checkpoint import Checkpointer
     from trainwright.train.checkpoint.state import TrainState, tensors_of
     from trainwright.train.feeding.loader import Batch

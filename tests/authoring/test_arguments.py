@@ -145,10 +145,10 @@ MISTAKES = {
     "a list for a section": (
         "promotion:",
         "promotion: [staging]\nregister:",
-        "promotion: keys with values are wanted; got ['staging']",
+        "promotion: must be a mapping of keys to values; found ['staging']",
     ),
-    "a word for a number": ("epochs: 4", "epochs: four", "training.epochs: Input should be a valid integer"),
-    "a switch for a number": ("epochs: 4", "epochs: yes", "training.epochs: a number is wanted; got True"),
+    "a word for a number": ("epochs: 4", "epochs: four", "training.epochs: must be a valid integer"),
+    "a switch for a number": ("epochs: 4", "epochs: yes", "training.epochs: must be a number; found True"),
     "a section that is none": ("training:", "trainings:", "trainings: unknown key; did you mean training?"),
     "a tag": ("seed: 0", "seed: !env SEED", "could not determine a constructor for the tag '!env'"),
 }
@@ -171,7 +171,7 @@ def test_a_mistake_in_the_file_is_bad_input_and_says_where(tmp_path: Path, mista
     [
         (b"", "the file is empty"),
         (b"# only a comment\n", "the file is empty"),
-        (b"- a\n- b\n", "(the whole file): keys with values are wanted; got ['a', 'b']"),
+        (b"- a\n- b\n", "(the whole file): must be a mapping of keys to values; found ['a', 'b']"),
         (b"a: b\n" * 10_000_000, "50000000 bytes is no experiment file (at most 1000000)"),
         ("label: verspätet".encode("latin1"), "invalid continuation byte at byte 12"),
         (b"a: \x1b[31m", "special characters are not allowed at byte 3"),

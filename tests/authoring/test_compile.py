@@ -195,12 +195,12 @@ def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("stability: alpha", "stability: quiet", "stability: Input should be 'alpha', 'beta' or 'stable'"),
+        ("stability: alpha", "stability: quiet", "stability: must be 'alpha', 'beta' or 'stable'"),
         ("tags: [greeting]", "tag: [greeting]", "tag: unknown key; did you mean tags?"),
         ("name: greet", "name: great", "name is 'great'"),
         ("image: tabular", "image: torch", "dependencies.image is 'torch', the component's is 'tabular'"),
         ("10: nobody", "13: nobody", "exit_codes holds [13]"),
-        ("owners: [team-a]", "owners: []", "owners: Tuple should have at least 1 item"),
+        ("owners: [team-a]", "owners: []", "owners: must have at least 1 item"),
         ("  network: []\n", "", "access.network: missing"),
         ("tags: [greeting]", "tags: [", "not YAML"),
     ],
@@ -224,7 +224,7 @@ def test_wrong_metadata_writes_nothing(repository: Path, make: Make) -> None:
     path.write_text(METADATA.replace("alpha", "quiet"))
     done = make()
     assert done.returncode == 10
-    assert "stability: Input should be" in done.stderr
+    assert "stability: must be" in done.stderr
     assert not (repository / "compiled").exists()
 
 

@@ -38,7 +38,7 @@ def test_empty_sections_are_rejected_with_the_list_of_all_that_is_missing(tmp_pa
     with pytest.raises(InputError) as refused:
         configure({name: {} for name in SECTIONS}, Overrides(), tmp_path)
     lines = refused.value.what.splitlines()
-    assert lines[0] == "11 things are wrong"
+    assert lines[0] == "found 11 errors"
     assert {line.strip() for line in lines[1:]} == {
         *(f"data.{key}: missing" for key in ("source", "key", "time", "label", "splits")),
         *(f"features.{key}: missing" for key in ("repository", "source", "service")),
@@ -95,11 +95,11 @@ def test_the_learning_rate_of_trees_is_that_of_their_network(tmp_path: Path) -> 
             {"claim": "b"},
             "resources.claim: 'a' is not the parameter claim, 'b'",
         ),
-        ({}, {"epochs": -1}, "training.epochs: Input should be greater than or equal to 1; got -1"),
-        ({}, {"min_auc": 1.5}, "evaluation.min_auc: Input should be less than or equal to 1; got 1.5"),
+        ({}, {"epochs": -1}, "training.epochs: must be greater than or equal to 1; found -1"),
+        ({}, {"min_auc": 1.5}, "evaluation.min_auc: must be less than or equal to 1; found 1.5"),
         ({"evaluation": {"split": "nope"}}, {}, "evaluation.split names split 'nope'"),
         ({"training": {"epohcs": 2}}, {}, "training.epohcs: unknown key; did you mean epochs?"),
-        ({"training": {"epochs": 2.5}}, {}, "training.epochs: Input should be a valid integer"),
+        ({"training": {"epochs": 2.5}}, {}, "training.epochs: must be a valid integer"),
     ],
 )
 def test_what_does_not_fit_is_rejected_with_its_value(
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_rejected_with_its_value(
 
 def test_errors_of_sections_and_of_overrides_are_reported_together(tmp_path: Path) -> None:
     message = refusal(tmp_path, {"network": {"kind": "trees"}, "data": {"lable": "x"}}, epochs=2)
-    assert "2 things are wrong" in message
+    assert "found 2 errors" in message
     assert "data.lable: unknown key; did you mean label?" in message
     assert "epochs: 2 does not apply to trees" in message
 

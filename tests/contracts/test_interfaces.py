@@ -13,7 +13,7 @@ import typer
 
 from trainwright import errors
 from trainwright.cli import app, reference
-from trainwright.experiment import Steps, json_schema
+from trainwright.experiment import Experiment, Steps
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("interfaces.json").read_text())
 
@@ -65,7 +65,7 @@ def test_every_command_and_option_of_the_earlier_version_exists() -> None:
 
 
 def test_every_experiment_key_of_the_earlier_version_is_accepted() -> None:
-    schema = json_schema()
+    schema = Experiment.model_json_schema()
     known = {key.replace("steps.probe", "steps.smoke_test") for key in FROZEN["experiment_keys"]}
     Steps.check({"probe": {"cpu": "1", "memory": "1G"}}, "the old name of a step")
     assert known - set(experiment_keys(schema, schema["$defs"])) == set()

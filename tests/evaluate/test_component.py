@@ -86,7 +86,7 @@ def test_it_returns_its_decision_and_leaves_every_artifact(written: Callable[...
     ("evaluation", "said"),
     [
         ('{"slices": ["orgin"]}', "'orgin' (close: origin)"),
-        ('{"slice": [], "min_auc": 2}', "2 things are wrong"),
+        ('{"slice": [], "min_auc": 2}', "found 2 errors"),
         ("{", "not JSON"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a section ``data`` or ``validation`` cannot mean is refused, with both of the values that disagree."""
+"""Contradictory sections ``data`` and ``validation`` are rejected with both values."""
 
 from typing import Any
 
@@ -22,29 +22,29 @@ SQL = {"select": "select id from flights", "tables": ["flights"]}
         ),
         (
             {"quality": {"max_missing": {"delay": 1.01}}},
-            "quality.max_missing.delay: Input should be less than",
+            "quality.max_missing.delay: must be less than",
         ),
         (
             {"quality": {"max_missing": {"delay": -0.01}}},
-            "quality.max_missing.delay: Input should be greater",
+            "quality.max_missing.delay: must be greater",
         ),
-        ({"runner": {"options": ["--a=b"]}}, "options ['--a=b'] are Beam's; engine is processes"),
-        ({"runner": {"workers": 0}}, "runner.workers: Input should be greater than or equal to 1; got 0"),
-        ({"splits": {**SHARES, "evaluate": WINDOW}}, "splits ['train'] are shares and the others windows"),
+        ({"runner": {"options": ["--a=b"]}}, "options ['--a=b'] need engine beam; engine is processes"),
+        ({"runner": {"workers": 0}}, "runner.workers: must be greater than or equal to 1; found 0"),
+        ({"splits": {**SHARES, "evaluate": WINDOW}}, "splits ['train'] are fractions and the others windows"),
         ({"splits": {"train": {"fraction": 0.9}, "evaluate": {"fraction": 0.2}}}, "sum to 1.1, more than 1"),
-        ({"splits": {}}, "splits: Dictionary should have at least 1 item"),
+        ({"splits": {}}, "splits: must have at least 1 item"),
         (
             {"splits": {"train": WINDOW}, "split_by": "user"},
-            "split_by user decides by hash, but the splits are",
+            "split_by user is for splits by fraction, but these are windows",
         ),
-        ({"sql": SQL}, "format is auto, but sql is there"),
+        ({"sql": SQL}, "format is auto, but sql is present"),
         ({"format": "sql"}, "format is sql, but sql is absent"),
-        ({"version": "3"}, "version 3 is of a delta or iceberg table; format is auto"),
-        ({"mode": "reference"}, "mode reference cannot divide by hash"),
+        ({"version": "3"}, "version 3 needs format delta or iceberg; format is auto"),
+        ({"mode": "reference"}, "mode reference cannot split the rows of a file by hash"),
         ({"label": "id"}, "key id, time at and label id must be three columns"),
     ],
 )
-def test_a_section_data_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_contradictory_data_section_is_rejected(changes: dict[str, Any], said: str) -> None:
     section = {"source": "x", "key": "id", "time": "at", "label": "late", "splits": SHARES}
     Data.check(section, "data")
     with pytest.raises(InputError) as caught:
@@ -55,26 +55,26 @@ def test_a_section_data_that_contradicts_itself_is_refused(changes: dict[str, An
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"numeric_threshold": 1.5}, "numeric_threshold: Input should be less than or equal to 1; got 1.5"),
+        ({"numeric_threshold": 1.5}, "numeric_threshold: must be less than or equal to 1; found 1.5"),
         (
             {"categorical_threshold": -0.1},
-            "categorical_threshold: Input should be greater than or equal to 0",
+            "categorical_threshold: must be greater than or equal to 0",
         ),
         (
             {"drift": {"a": {"comparator": "infinity_norm", "threshold": 2}}},
-            "drift.a.threshold: Input should be",
+            "drift.a.threshold: must be",
         ),
         (
             {"drift": {"a": {"comparator": "l2", "threshold": 0.1}}},
             "'jensen_shannon_divergence' or 'infinity_norm'",
         ),
         ({"volume": {"min_ratio": 3}}, "min_ratio 3 is above max_ratio 2"),
-        ({"false_alarm_rate": 0}, "false_alarm_rate: Input should be greater than 0"),
-        ({"quarantine": {"max_share": 2}}, "quarantine.max_share: Input should be less than or equal to 1"),
-        ({"severity": [{"kind": "*", "severity": "MILD"}]}, "severity.0.severity: Input should be 'WARN'"),
+        ({"false_alarm_rate": 0}, "false_alarm_rate: must be greater than 0"),
+        ({"quarantine": {"max_share": 2}}, "quarantine.max_share: must be less than or equal to 1"),
+        ({"severity": [{"kind": "*", "severity": "MILD"}]}, "severity.0.severity: must be 'WARN'"),
     ],
 )
-def test_a_limit_that_means_nothing_is_refused(section: dict[str, Any], said: str) -> None:
+def test_limit_outside_its_range_is_rejected(section: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         Validation.check(section, "validation")
     assert said in caught.value.what

@@ -11,7 +11,7 @@ from tests.launch.launching import api
 from tests.launch.standin import cluster
 from trainwright.errors import PermissionRefused
 from trainwright.experiment import Resources
-from trainwright.experiment import placement as section
+from trainwright.experiment import resources as section
 from trainwright.launch import kubernetes_names, placement
 from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.job import Budget
@@ -79,11 +79,11 @@ def test_a_launcher_finds_the_workflow_of_its_own_pod(
 
 
 PAIRS = [
-    (section.Placement, placement.Placement),
-    (section.Toleration, placement.Toleration),
+    (section.JobPlacement, placement.Placement),
+    (section.JobToleration, placement.Toleration),
     (section.VolumeMount, placement.Volume),
-    (section.SecretVariable, placement.SecretVariable),
-    (section.Budget, Budget),
+    (section.JobVariable, placement.SecretVariable),
+    (section.RetryBudget, Budget),
 ]
 
 

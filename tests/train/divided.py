@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, distributed
 
 from trainwright.experiment import Training, read_network
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.checkpoint.state import TrainState

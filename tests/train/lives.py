@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.train import clean
 from trainwright.experiment import Training
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.train.architectures import Inputs
 from trainwright.train.checkpoint import Checkpointer, committed
 from trainwright.train.checkpoint.state import TrainState, tensors_of

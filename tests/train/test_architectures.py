@@ -218,5 +218,5 @@ def test_a_network_learns_what_is_known_of_its_problem(network: Network, kind: s
 
 
 def test_a_width_that_the_heads_do_not_divide_is_refused_with_one_that_they_do() -> None:
-    with pytest.raises(InputError, match="width 190 is no multiple of heads 8; 184 is"):
+    with pytest.raises(InputError, match="width 190 is not a multiple of heads 8; 184 is"):
         read_network({"kind": "ft_transformer", "width": 190, "heads": 8})

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, Diverged, InputError, InternalError, PermissionRefused
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.train.checkpoint import Checkpointer, CheckpointName, Manifest, committed
 from trainwright.train.checkpoint.checkpointer import SaveSchedule
 from trainwright.train.checkpoint.retention import Retention

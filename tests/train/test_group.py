@@ -21,7 +21,7 @@ from tests.train import clean
 from trainwright import tables
 from trainwright.errors import TransientError
 from trainwright.experiment import Mlp
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.launch.agent import rank_errors
 from trainwright.train.checkpoint import Checkpointer, committed
 from trainwright.train.checkpoint.state import TrainState

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainwright.errors import Diverged
-from trainwright.experiment.guards import EarlyStopping, Guards
+from trainwright.experiment.training import EarlyStopping, Guards
 from trainwright.train.guards import (
     DivergenceGuard,
     EarlyStop,

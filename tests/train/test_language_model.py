@@ -145,8 +145,8 @@ def test_the_exported_program_gives_the_same_scores_for_any_number_of_sequences(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"width": 36}, "width 36 is no multiple of twice heads 8"),
-        ({"groups": 3}, "heads 8 cannot share groups 3 evenly"),
+        ({"width": 36}, "width 36 is not a multiple of twice heads 8"),
+        ({"groups": 3}, "heads 8 is not a multiple of groups 3"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused_with_both_numbers(changed: dict[str, int], said: str) -> None:

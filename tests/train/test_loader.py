@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.train.problems import source
 from trainwright.errors import InputError
 from trainwright.experiment import Mlp
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.train.feeding.loader import Batch, Loader, SampleSource
 from trainwright.train.feeding.order import SampleOrder
 from trainwright.train.feeding.rows import EncodedRows, encode, fit

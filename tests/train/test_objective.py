@@ -18,7 +18,7 @@ from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Mlp, Training
-from trainwright.experiment.objective import Objective
+from trainwright.experiment.training import Objective
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_predictions
 from trainwright.tracking.history import HISTORY_FILE as HISTORY

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainwright.errors import InputError
 from trainwright.experiment import Training
-from trainwright.experiment.objective import Objective
+from trainwright.experiment.training import Objective
 from trainwright.train.feeding.order import BalancedOrder, SampleOrder, default_streams, order_of
 
 calm = settings(max_examples=40, deadline=None)

@@ -16,7 +16,7 @@ from trainwright import storage
 from trainwright.artifacts import Column, Snapshot, SnapshotFile
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.train.feeding.loader import Loader
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.feeding.tokens import TokenSource, count_tokens, encode_tokens

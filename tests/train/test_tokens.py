@@ -13,7 +13,7 @@ from tests.tables.manifests import entry, manifest
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.train.feeding.tokens import (
     TokenCounts,
     TokenSequences,

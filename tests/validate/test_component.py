@@ -121,7 +121,7 @@ def test_wrong_parameters_end_with_one_json_line_and_the_code_of_bad_input(
     assert done.returncode == 10
     record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
     assert (record["component"], record["where"]) == ("validate", "parameter validation")
-    assert record["what"] == "1 thing is wrong\n  ignroe: unknown key; did you mean ignore?"
+    assert record["what"] == "found 1 error\n  ignroe: unknown key; did you mean ignore?"
     assert not (tmp_path / "out" / "verdict").exists()
 
 

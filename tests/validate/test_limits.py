@@ -52,7 +52,7 @@ def test_all_faults_of_the_section_are_named_at_once_with_close_matches() -> Non
             ignore=["plan", "week_day"],
         )
     lines = error.value.what.splitlines()
-    assert lines[0] == "5 things are wrong"
+    assert lines[0] == "found 5 errors"
     assert "current and previous are both 'train'" in lines[1]
     assert lines[2] == "  drift.plam: no column 'plam' in the schema; did you mean plan?"
     assert lines[3] == "  drift.plan: also in ignore"

@@ -36,7 +36,7 @@ def test_everything_that_tfdv_would_silently_not_apply_is_refused_at_once() -> N
     with pytest.raises(InputError) as error:
         parse_schema(text, where="here")
     assert error.value.what.splitlines() == [
-        "6 things are wrong",
+        "found 6 errors",
         "  a: declared 2 times",
         "  a feature has no name",
         "  b: no type; one of BYTES, INT, FLOAT",

@@ -30,7 +30,7 @@ class Dependencies(Section):
     job_image: str = Field("", description="Short name of the image of a job that it submits.")
 
 
-class Resources(Section):
+class PodSize(Section):
     """Default size of a component's pod."""
 
     cpu: Annotated[float, Field(gt=0)] = Field(description="Cores.")
@@ -60,7 +60,7 @@ class Metadata(Section):
     exit_codes: dict[int, str] = Field(
         description="Documented exit codes that it can end with, each with what it says of this one."
     )
-    resources: Resources = Field(description="What its pod should be given.")
+    resources: PodSize = Field(description="What its pod should be given.")
     access: Access = Field(description="What it may do, and whom it talks to.")
     caching: Literal["allowed", "never"] = Field("allowed", description="Whether a result may be reused.")
     judges: Literal["", "data", "model"] = Field(

@@ -109,9 +109,9 @@ def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, f
     except InputError as error:
         problems = [*error.what.splitlines()[1:], *problems]
     if problems:
-        count = "1 thing is" if len(problems) == 1 else f"{len(problems)} things are"
+        count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise InputError(
-            f"{count} wrong\n" + "\n".join(problems),
+            f"found {count}\n" + "\n".join(problems),
             where=WHERE,
             hint="Each name is SECTION.KEY: set the key in that section (docs/experiment.md).",
         )

@@ -36,7 +36,7 @@ from trainwright.evaluate.slices import (
     units_by_class,
 )
 from trainwright.experiment import Evaluation
-from trainwright.experiment.metrics import LOWER
+from trainwright.experiment.evaluation import LOWER
 from trainwright.significance import Estimate
 
 _FIRST = ("auc", "macro_auc", "loss", "rmse")

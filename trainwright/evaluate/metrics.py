@@ -17,7 +17,7 @@ from trainwright.evaluate.evaluation_data import (
     trials,
 )
 from trainwright.evaluate.findings import ComparedMetric, Floats, Integers
-from trainwright.experiment.metrics import HIGHER, LOWER, METRICS, known
+from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
 from trainwright.significance import (
     Estimate,
     Placements,
@@ -37,7 +37,7 @@ _CLOSE = 1e-12
 
 def is_fraction(name: str) -> bool:
     """Return True if a metric lies in [0, 1]."""
-    metric = METRICS.get(name) or known(name)
+    metric = METRICS.get(name) or find_metric(name)
     return metric is not None and metric.fraction
 
 
@@ -161,7 +161,7 @@ def _merge(drawn: ComparedMetric, exact: ComparedMetric | None) -> ComparedMetri
 
 def better_of(name: str) -> str:
     """Return which side of a metric is better, or nothing."""
-    metric = known(name)
+    metric = find_metric(name)
     return metric.better if metric else ""
 
 

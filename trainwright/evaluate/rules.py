@@ -16,9 +16,8 @@ from trainwright.evaluate.findings import (
 )
 from trainwright.evaluate.slices import MIN_UNITS, class_too_small, smallest_count
 from trainwright.experiment import Evaluation
+from trainwright.experiment.evaluation import LOWER, ModelRule, find_metric, names_for
 from trainwright.experiment.evaluation import Fairness as Limits
-from trainwright.experiment.evaluation import ModelRule
-from trainwright.experiment.metrics import LOWER, known, names_for
 from trainwright.significance import Estimate, beyond, holm, rows_needed
 from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, UP_TO, NotJudged, Rule, worst
 
@@ -43,7 +42,7 @@ def rules_of(evaluation: Evaluation, kind: Kind) -> tuple[ModelRule, ...]:
             hint=f"Give a rule on one of {', '.join(names_for(kind))}.",
         )
     for rule in rules:
-        metric = known(rule.metric)
+        metric = find_metric(rule.metric)
         if metric is None or kind not in metric.kinds:
             raise InputError(
                 f"{rule.metric} is not defined for a model of kind {kind}",
@@ -297,7 +296,7 @@ def _without_baseline(
 
 
 def _terms(figures: MeasuredEvaluation, rule: ModelRule) -> RuleTerms:
-    metric = known(rule.metric)
+    metric = find_metric(rule.metric)
     below = rule.kind == "absolute" and metric is not None and metric.better == LOWER
     return RuleTerms(
         limit=-rule.limit if rule.kind == "non_inferiority" else rule.limit,

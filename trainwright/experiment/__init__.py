@@ -1,14 +1,13 @@
-"""What a run is asked to do: the sections of an experiment file, as frozen, validated models.
+"""The sections of an experiment file as frozen, validated models.
 
-The file is checked whole, before anything runs and before any network call, and all its errors are
-reported at once. Each step then reads its own section, passed as one JSON string.
+``configure`` checks the whole file before any other step runs, without network calls, and reports all errors
+together. Each step then reads its own section, passed as one JSON object.
 """
 
 from trainwright.experiment.data import Data, Quality, Query, Runner, Share, Window
 from trainwright.experiment.evaluation import Evaluation
-from trainwright.experiment.features import Features, JoinLimits
-from trainwright.experiment.file import Experiment, json_schema
-from trainwright.experiment.materialize import Materialize
+from trainwright.experiment.experiment import Experiment
+from trainwright.experiment.features import Features, JoinLimits, Materialize
 from trainwright.experiment.network import (
     FeatureTokenizer,
     Imported,
@@ -20,34 +19,23 @@ from trainwright.experiment.network import (
     read_network,
 )
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
-from trainwright.experiment.resources import Resources, Size, Steps
-from trainwright.experiment.section import Fraction, Name, Section, Time
+from trainwright.experiment.resources import Resources, Steps
+from trainwright.experiment.section import Section
 from trainwright.experiment.training import Tracking, Training
-from trainwright.experiment.validation import (
-    DriftLimit,
-    Gravity,
-    Quarantine,
-    Severity,
-    Suppression,
-    Validation,
-)
+from trainwright.experiment.validation import Quarantine, Severity, SeverityRule, Suppression, Validation
 
 __all__ = [
     "Canary",
     "Data",
-    "DriftLimit",
     "Evaluation",
     "Experiment",
     "FeatureTokenizer",
     "Features",
-    "Fraction",
-    "Gravity",
     "Imported",
     "JoinLimits",
     "LanguageModel",
     "Materialize",
     "Mlp",
-    "Name",
     "Network",
     "Override",
     "Promotion",
@@ -60,17 +48,15 @@ __all__ = [
     "Runner",
     "Section",
     "Severity",
+    "SeverityRule",
     "Share",
-    "Size",
     "Steps",
     "Suppression",
     "Tabular",
-    "Time",
     "Tracking",
     "Training",
     "Trees",
     "Validation",
     "Window",
-    "json_schema",
     "read_network",
 ]

@@ -1,4 +1,4 @@
-"""Section ``data``: where the rows come from, what their columns mean, and what is accepted."""
+"""Section ``data``: source, columns, splits and quality limits."""
 
 import itertools
 import math
@@ -14,10 +14,10 @@ Format = Literal["auto", "parquet", "csv", "jsonl", "delta", "iceberg", "sql"]
 
 
 class Window(Section):
-    """A half-open span of time, ``start <= t < end``. A time without a zone is UTC."""
+    """Rows with ``start <= time < end``, in UTC unless a zone is given."""
 
-    start: Time
-    end: Time
+    start: Time = Field(description="First moment.")
+    end: Time = Field(description="First moment after it.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -27,133 +27,131 @@ class Window(Section):
 
 
 class Share(Section):
-    """A share of the rows, chosen by a hash of ``data.split_by``: equal values always fall together."""
+    """Rows by a hash of `split_by`; rows with equal values are in the same split."""
 
-    fraction: float = Field(gt=0, le=1, description="Share of the values; all shares sum to at most 1.")
+    fraction: float = Field(gt=0, le=1, description="Fraction of the values; all fractions sum to at most 1.")
 
 
-def _kind_of_split(value: object) -> str:
-    given = value if isinstance(value, Mapping) else {"fraction": None} if isinstance(value, Share) else {}
-    return kind_of("Share" if "fraction" in given else "Window")
+def _tag_of_split(value: object) -> str:
+    is_share = isinstance(value, Share) or (isinstance(value, Mapping) and "fraction" in value)
+    return kind_of("Share" if is_share else "Window")
 
 
 Split = Annotated[
     Annotated[Window, Tag(kind_of("Window"))] | Annotated[Share, Tag(kind_of("Share"))],
-    Discriminator(_kind_of_split),
+    Discriminator(_tag_of_split),
 ]
 
 
 class Query(Section):
-    """What is read of a database: one SELECT, in one repeatable-read transaction, ordered by the key."""
+    """SELECT to read from a database: one repeatable-read transaction, ordered by the key."""
 
-    select: Name = Field(description="One SELECT statement; values go through parameters, as :name.")
+    select: Name = Field(description="SELECT statement; refer to parameters as `:name`.")
     parameters: dict[Name, str | int | float | bool] = Field(
-        default_factory=dict, description="Values that are bound to :name in the statement."
+        default_factory=dict, description="Values bound to `:name`."
     )
-    tables: tuple[Name, ...] = Field(min_length=1, description="Tables it may read; any other is refused.")
+    tables: tuple[Name, ...] = Field(min_length=1, description="Tables that the statement may read.")
     version: Name | None = Field(
-        None, description="A cheap SELECT that changes whenever the rows do; absent: all rows are digested."
+        None, description="Cheap SELECT whose result changes with the rows. Default: digest all rows."
     )
-    user: Name | None = Field(None, description="Database user; absent: the driver's default.")
-    password_file: Name | None = Field(None, description="File with the password, such as a mounted secret.")
-    timeout_s: int = Field(3600, ge=1, description="The statement is stopped after this many seconds.")
+    user: Name | None = Field(None, description="Database user. Default: the driver's.")
+    password_file: Name | None = Field(None, description="File with the password, such as a mounted Secret.")
+    timeout_s: int = Field(3600, ge=1, description="Timeout of the statement in seconds.")
 
 
 class Quality(Section):
-    """What the rows must reach; a limit that does not hold refuses the snapshot."""
+    """Limits on a snapshot; `ingest` rejects one that exceeds them."""
 
     max_missing: dict[Name, Fraction] = Field(
-        default_factory=dict, description="Largest share of rows without a value, by column."
+        default_factory=dict, description="Largest fraction of missing values by column."
     )
-    max_bytes: int | None = Field(None, ge=1, description="A larger source is refused before it is read.")
+    max_bytes: int | None = Field(None, ge=1, description="Largest source in bytes, checked before reading.")
     fresh_within_s: int | None = Field(
-        None, ge=1, description="Age in seconds at which the newest object of the source is refused."
+        None, ge=1, description="Age limit of the source's newest object in seconds."
     )
     fresh_rows_within_s: int | None = Field(
-        None, ge=1, description="Age in seconds, at the run's date, at which validate refuses the newest row."
+        None,
+        ge=1,
+        description="Age limit of the newest row at the run's date, in seconds; `validate` checks it.",
     )
-    previous: Name | None = Field(None, description="Folder or URI of an earlier snapshot, to compare with.")
-    min_volume: float | None = Field(None, gt=0, description="Fewest rows, as a multiple of the previous.")
-    max_volume: float | None = Field(None, gt=0, description="Most rows, as a multiple of the previous.")
+    previous: Name | None = Field(None, description="Folder or URI of an earlier snapshot to compare with.")
+    min_volume: float | None = Field(None, gt=0, description="Fewest rows, as a multiple of `previous`.")
+    max_volume: float | None = Field(None, gt=0, description="Most rows, as a multiple of `previous`.")
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
         limited = self.min_volume is not None or self.max_volume is not None
         if limited and self.previous is None:
-            raise ValueError("min_volume and max_volume compare with quality.previous, which is absent")
+            raise ValueError(
+                "min_volume and max_volume compare with quality.previous, which is absent; set it"
+            )
         if (self.min_volume or 0) > (self.max_volume or math.inf):
             raise ValueError(f"min_volume {self.min_volume} is above max_volume {self.max_volume}")
         return self
 
 
 class Runner(Section):
-    """On what the shards of a snapshot are made; the snapshot is the same on all of them."""
+    """Engine that processes the rows; the result is the same with each."""
 
-    engine: Literal["processes", "beam"] = Field("processes", description="This machine, or Apache Beam.")
-    workers: int = Field(2, ge=1, le=1024, description="Processes of this machine.")
+    engine: Literal["processes", "beam"] = Field("processes", description="Local processes or Apache Beam.")
+    workers: int = Field(2, ge=1, le=1024, description="Number of local processes.")
     options: tuple[Name, ...] = Field(
-        (), description="Beam's own pipeline options, such as --runner=FlinkRunner."
+        (), description="Beam pipeline options, such as `--runner=FlinkRunner`."
     )
 
     @model_validator(mode="after")
     def _options_have_beam(self) -> Self:
         if self.options and self.engine != "beam":
-            raise ValueError(f"options {list(self.options)} are Beam's; engine is {self.engine}")
+            raise ValueError(f"options {list(self.options)} need engine beam; engine is {self.engine}")
         return self
 
 
 class Data(Section):
-    """Where the rows come from and what their columns mean."""
+    """Source of the rows, their columns and splits."""
 
     source: Name = Field(
-        description="A file, a folder or a glob; local, gs://, s3:// or https://; or a database without "
-        "its password. {date} stands for the run's date, also as {date:%Y/%m}."
+        description="File, folder or glob (local, gs://, s3://, https://), or database URI without password. "
+        "`{date}` is the run's date, also as `{date:%Y/%m}`."
     )
-    format: Format = Field("auto", description="auto: by the files' names and the URI's scheme.")
-    version: Name | None = Field(None, description="Version of a Delta table or snapshot id of an Iceberg.")
-    sql: Query | None = Field(None, description="What to read of a database.")
-    hosts: tuple[Name, ...] = Field((), description="Hosts that an https:// source may name; no other.")
-    key: Name = Field(description="Column that identifies a row; unique and never null.")
-    time: Name = Field(description="Timestamp column: when the prediction is made.")
-    label: Name = Field(
-        description="Column to predict, as training.objective says; rows without it are not learned from."
-    )
+    format: Format = Field("auto", description="`auto`: by file name and URI scheme.")
+    version: Name | None = Field(None, description="Delta table version or Iceberg snapshot id.")
+    sql: Query | None = Field(None, description="Query, with format `sql`.")
+    hosts: tuple[Name, ...] = Field((), description="Allowed hosts of an https:// source.")
+    key: Name = Field(description="Column that identifies a row; unique, never null.")
+    time: Name = Field(description="Timestamp column: time of the prediction.")
+    label: Name = Field(description="Column to predict; training skips rows without it.")
     types: dict[Name, Name] = Field(
-        default_factory=dict, description="Arrow types of CSV and JSONL columns, instead of the found ones."
+        default_factory=dict, description="Arrow types of CSV and JSONL columns. Default: inferred."
     )
     missing: tuple[str, ...] = Field(
-        ("", "NA", "NaN", "nan", "null", "NULL"), description="Texts that mean no value, in CSV files."
+        ("", "NA", "NaN", "nan", "null", "NULL"), description="Texts for a missing value in CSV files."
     )
     splits: dict[Name, Split] = Field(
-        min_length=1, description="Rows by time, or by a hash; a row in none is kept apart."
+        min_length=1, description="Splits by time or by hash; other rows are stored as `unassigned`."
     )
-    split_by: Name | None = Field(None, description="Column whose hash decides; absent: the key.")
-    split_seed: int = Field(0, ge=0, description="Another seed gives another division by hash.")
-    disjoint: tuple[Name, ...] = Field((), description="Columns no value of which may be in two splits.")
-    min_rows: int = Field(1, ge=1, description="Fewer rows in any split are refused.")
-    quality: Quality = Field(default_factory=Quality, description="What the rows must reach.")
+    split_by: Name | None = Field(None, description="Column to hash. Default: the key.")
+    split_seed: int = Field(0, ge=0, description="Seed of the hash.")
+    disjoint: tuple[Name, ...] = Field((), description="Columns whose values may occur in one split only.")
+    min_rows: int = Field(1, ge=1, description="Fewest rows of each split.")
+    quality: Quality = Field(default_factory=Quality, description="Limits on the snapshot.")
     mode: Literal["copy", "reference"] = Field(
-        "copy", description="copy: rewrite as Parquet shards; reference: pin the objects where they lie."
+        "copy", description="`copy`: write Parquet shards; `reference`: pin the source's objects."
     )
-    store: Name | None = Field(
-        None, description="Folder or bucket for the shards; absent: the step's own output."
-    )
-    shard_rows: int = Field(1_000_000, ge=1, description="Rows a shard.")
-    remember: Name | None = Field(
-        None, description="Folder that remembers checksums of local files, so that each is read once."
-    )
-    runner: Runner = Field(default_factory=Runner, description="On what the shards are made.")
+    store: Name | None = Field(None, description="Folder or bucket for shards. Default: the step's output.")
+    shard_rows: int = Field(1_000_000, ge=1, description="Rows per shard.")
+    remember: Name | None = Field(None, description="Folder that caches checksums of local files.")
+    runner: Runner = Field(default_factory=Runner, description="Engine that writes the shards.")
 
     @field_validator("splits", mode="after")
     @classmethod
     def _of_one_kind(cls, splits: dict[str, Window | Share]) -> dict[str, Window | Share]:
         if UNASSIGNED in splits:
-            raise ValueError(f"split {UNASSIGNED} is where rows of no split go; name this one otherwise")
+            raise ValueError(f"split {UNASSIGNED} is reserved for rows of no split; rename it")
         shares = {name: split.fraction for name, split in splits.items() if isinstance(split, Share)}
         if shares and len(shares) < len(splits):
-            raise ValueError(f"splits {sorted(shares)} are shares and the others windows; choose one kind")
+            raise ValueError(f"splits {sorted(shares)} are fractions and the others windows; choose one kind")
         if math.fsum(shares.values()) > 1 + 1e-9:
-            raise ValueError(f"the shares {shares} sum to {math.fsum(shares.values()):g}, more than 1")
+            raise ValueError(f"the fractions {shares} sum to {math.fsum(shares.values()):g}, more than 1")
         return splits
 
     @model_validator(mode="after")
@@ -165,27 +163,25 @@ class Data(Section):
             if following.start < window.end:
                 raise ValueError(f"splits {name} and {other} overlap from {following.start} on")
         if self.split_by and self.windows:
-            raise ValueError(f"split_by {self.split_by} decides by hash, but the splits are windows of time")
+            raise ValueError(f"split_by {self.split_by} is for splits by fraction, but these are windows")
         return self
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if (self.sql is None) == (self.format == "sql"):
-            raise ValueError(f"format is {self.format}, but sql is {'absent' if not self.sql else 'there'}")
+            raise ValueError(f"format is {self.format}, but sql is {'present' if self.sql else 'absent'}")
         if self.version and self.format not in {"delta", "iceberg"}:
-            raise ValueError(
-                f"version {self.version} is of a delta or iceberg table; format is {self.format}"
-            )
+            raise ValueError(f"version {self.version} needs format delta or iceberg; format is {self.format}")
         if self.mode == "reference" and self.shares:
-            raise ValueError("mode reference cannot divide by hash: rows of a file stay together; use copy")
+            raise ValueError("mode reference cannot split the rows of a file by hash; use mode copy")
         return self
 
     @property
     def windows(self) -> dict[str, Window]:
-        """The splits that are windows of time; all of them or none."""
+        """The splits by time: all or none."""
         return {name: split for name, split in self.splits.items() if isinstance(split, Window)}
 
     @property
     def shares(self) -> dict[str, Share]:
-        """The splits that are shares by hash; all of them or none."""
+        """The splits by hash: all or none."""
         return {name: split for name, split in self.splits.items() if isinstance(split, Share)}

@@ -1,80 +1,148 @@
-"""Section ``evaluation``: what the model must reach."""
+"""Section ``evaluation``: metrics, rules, slices and fairness limits that the model must meet."""
 
 import itertools
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.experiment.metrics import LOWER, METRICS, known
 from trainwright.experiment.section import Fraction, Name, Section
+
+HIGHER, LOWER = "higher", "lower"
+
+BINARY, MULTICLASS, REGRESSION, LANGUAGE = "binary", "multiclass", "regression", "language_model"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a model.
+
+    Attributes:
+        kinds: Kinds of label that it is defined for.
+        better: ``higher``, ``lower``, or empty if neither is better and no rule may name it.
+        fraction: True if it lies in [0, 1].
+    """
+
+    kinds: tuple[str, ...]
+    better: str
+    fraction: bool = True
+
+
+_CLASSES = (BINARY, MULTICLASS)
+
+METRICS = {
+    "auc": Metric((BINARY,), HIGHER),
+    "average_precision": Metric((BINARY,), HIGHER),
+    "accuracy": Metric(_CLASSES, HIGHER),
+    "recall": Metric((BINARY,), HIGHER),
+    "precision": Metric((BINARY,), HIGHER),
+    "f1": Metric((BINARY,), HIGHER),
+    "false_positive_rate": Metric((BINARY,), LOWER),
+    "selection_rate": Metric((BINARY,), ""),
+    "macro_auc": Metric((MULTICLASS,), HIGHER),
+    "macro_recall": Metric((MULTICLASS,), HIGHER),
+    "macro_precision": Metric((MULTICLASS,), HIGHER),
+    "macro_f1": Metric((MULTICLASS,), HIGHER),
+    "micro_f1": Metric((MULTICLASS,), HIGHER),
+    "log_loss": Metric(_CLASSES, LOWER, fraction=False),
+    "brier": Metric(_CLASSES, LOWER, fraction=False),
+    "calibration_error": Metric(_CLASSES, LOWER),
+    "mae": Metric((REGRESSION,), LOWER, fraction=False),
+    "rmse": Metric((REGRESSION,), LOWER, fraction=False),
+    "r2": Metric((REGRESSION,), HIGHER, fraction=False),
+    "coverage": Metric((REGRESSION,), HIGHER),
+    "loss": Metric((LANGUAGE,), LOWER, fraction=False),
+    "perplexity": Metric((LANGUAGE,), LOWER, fraction=False),
+}
+"""Metrics by name. ``recall/2`` is the metric of one of several classes."""
+
+_PER_CLASS = ("recall", "precision", "f1", "auc")
+"""Metrics that are also defined for one of several classes."""
+
+
+def find_metric(name: str) -> Metric | None:
+    """Return the metric with this name, or None."""
+    base, _, number = name.partition("/")
+    if number:
+        return Metric((MULTICLASS,), HIGHER) if base in _PER_CLASS and number.isdecimal() else None
+    return METRICS.get(name)
+
+
+def names_for(kind: str) -> list[str]:
+    """Return the metrics that a rule may name, for one kind of label."""
+    return [name for name, metric in METRICS.items() if kind in metric.kinds and metric.better]
+
 
 Pair = tuple[Name, Name]
 
 _LIMITS = ("at_least", "at_most", "margin", "min_gain")
+"""Keys of a rule of which exactly one is set."""
 
 
 class ModelRule(Section):
-    """One limit on one metric: of the model alone, or against the model in production."""
+    """Limit on one metric: absolute, or relative to the production model."""
 
     metric: Name = Field(
-        description="What is limited, such as auc, recall, log_loss, rmse or perplexity; recall/2 of one class."
+        description="Metric, such as auc, recall, log_loss, rmse or perplexity; `recall/2` for class 2."
     )
-    at_least: float | None = Field(None, description="The whole interval must lie above this.")
-    at_most: float | None = Field(None, description="The whole interval must lie below this.")
+    at_least: float | None = Field(None, description="The confidence interval must lie above this.")
+    at_most: float | None = Field(None, description="The confidence interval must lie below this.")
     margin: float | None = Field(
-        None, gt=0, description="Not worse than the baseline by this much (non-inferiority)."
+        None, gt=0, description="Worse than the baseline by less than this (non-inferiority)."
     )
     min_gain: float | None = Field(
         None, ge=0, description="Better than the baseline by more than this (superiority)."
     )
     scope: Literal["overall", "slice"] = Field(
-        "overall", description="All rows at once, or every slice that is large enough."
+        "overall", description="All rows, or every slice that is large enough."
     )
-    by: tuple[Name, ...] = Field((), description="Only slices of these columns; of all `slices` if absent.")
-    broken: Literal["fail", "hold"] = Field("fail", description="What a rule that is surely broken decides.")
+    by: tuple[Name, ...] = Field((), description="Slices of these columns. Default: of all `slices`.")
+    broken: Literal["fail", "hold"] = Field("fail", description="Decision if the rule is violated.")
     undecided: Literal["hold", "warn"] = Field(
-        "hold", description="A rule that the rows cannot decide is INCONCLUSIVE (hold), or only told (warn)."
+        "hold", description="If the rows do not suffice: INCONCLUSIVE (`hold`) or report only (`warn`)."
     )
 
     @model_validator(mode="after")
     def _one_limit_that_makes_sense(self) -> Self:
-        metric = known(self.metric)
+        metric = find_metric(self.metric)
         if metric is None:
             raise ValueError(f"no metric {self.metric!r}; known are {', '.join(METRICS)}")
         if not metric.better:
-            raise ValueError(f"neither more nor less {self.metric} is better; limit it by fairness")
-        given = [name for name in _LIMITS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a rule on {self.metric} needs one of {', '.join(_LIMITS)}; it has {given}")
+            raise ValueError(f"neither a higher nor a lower {self.metric} is better; limit it with fairness")
+        found = [name for name in _LIMITS if getattr(self, name) is not None]
+        if len(found) != 1:
+            raise ValueError(f"a rule on {self.metric} needs one of {', '.join(_LIMITS)}; it has {found}")
         wrong = "at_least" if metric.better == LOWER else "at_most"
-        if given == [wrong]:
+        if found == [wrong]:
             right = "at_most" if wrong == "at_least" else "at_least"
-            raise ValueError(f"a {metric.better} {self.metric} is better: give {right}, not {wrong}")
+            raise ValueError(f"a {metric.better} {self.metric} is better: set {right}, not {wrong}")
         if metric.fraction and not -1 <= self.limit <= 1:
-            raise ValueError(f"{self.metric} lies in [0, 1]; {given[0]} is {self.limit:g}")
+            raise ValueError(f"{self.metric} lies in [0, 1]; {found[0]} is {self.limit:g}")
         if self.by and self.scope != "slice":
-            raise ValueError("by needs scope: slice")
+            raise ValueError(f"by {list(self.by)} needs scope slice; scope is {self.scope}")
         least = self.at_least if self.min_gain is None else self.min_gain
         if least is not None and metric.fraction and not 0 <= least < 1:
             raise ValueError(
-                f"{self.metric} lies in [0, 1]; no model is above {given[0]} {least:g}, or all are"
+                f"{self.metric} lies in [0, 1]; with {found[0]} {least:g} no model passes, or every model"
             )
         if self.at_most is not None and self.at_most <= 0:
-            raise ValueError(f"no model has a {self.metric} below {self.at_most:g}")
+            raise ValueError(
+                f"at_most is {self.at_most:g}, but no model has a {self.metric} below 0; raise it"
+            )
         return self
 
     @property
     def kind(self) -> Literal["absolute", "non_inferiority", "superiority"]:
-        """What the limit is held against."""
+        """Kind of comparison."""
         if self.margin is not None:
             return "non_inferiority"
         return "superiority" if self.min_gain is not None else "absolute"
 
     @property
     def limit(self) -> float:
-        """The number that was given."""
-        given = (self.at_least, self.at_most, self.margin, self.min_gain)
-        return next(value for value in given if value is not None)
+        """The limit that is set."""
+        limits = (self.at_least, self.at_most, self.margin, self.min_gain)
+        return next(value for value in limits if value is not None)
 
 
 Disparity = Literal[
@@ -87,150 +155,152 @@ Disparity = Literal[
 
 
 class Fairness(Section):
-    """How unequally groups may be treated. The measures are those of Fairlearn."""
+    """Limits on differences between groups, with the measures of Fairlearn."""
 
-    by: tuple[Name, ...] = Field(min_length=1, description="Columns that name groups, such as sex and race.")
-    intersections: bool = Field(True, description="Also compare the groups of two columns crossed.")
+    by: tuple[Name, ...] = Field(
+        min_length=1, description="Columns that define groups, such as sex and race."
+    )
+    intersections: bool = Field(True, description="Also compare groups by pairs of columns.")
     against: Literal["groups", "overall"] = Field(
-        "groups", description="Compare groups with each other, or each with the whole."
+        "groups", description="Compare groups with each other, or with all rows."
     )
     limits: dict[Disparity, Fraction] = Field(
         default_factory=dict,
-        description="Largest accepted value by measure; of the ratio the smallest (four-fifths: 0.8).",
+        description="Largest value by measure; smallest for the ratio (four-fifths rule: 0.8).",
     )
     worsening: dict[Disparity, Fraction] = Field(
-        default_factory=dict, description="By how much a measure may be worse than the baseline's."
+        default_factory=dict, description="Largest worsening against the baseline by measure."
     )
     group_minimum: dict[Name, float] = Field(
-        default_factory=dict, description="What a metric must reach in every group, such as recall: 0.5."
+        default_factory=dict, description="Smallest metric in every group, such as `recall: 0.5`."
     )
-    broken: Literal["fail", "hold"] = Field("hold", description="What a limit that is surely broken decides.")
+    broken: Literal["fail", "hold"] = Field("hold", description="Decision if a limit is violated.")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
         if not (self.limits or self.worsening or self.group_minimum):
-            raise ValueError("fairness without a limit: give limits, worsening or group_minimum")
+            raise ValueError("fairness has no limit; set limits, worsening or group_minimum")
         for name in self.group_minimum:
-            metric = known(name)
+            metric = find_metric(name)
             if metric is None or metric.better in ("", LOWER):
-                raise ValueError(f"group_minimum names {name!r}; it takes metrics of which more is better")
+                raise ValueError(f"group_minimum names {name!r}; it takes metrics of which higher is better")
             if metric.fraction and not 0 <= self.group_minimum[name] < 1:
                 raise ValueError(f"{name} lies in [0, 1]; group_minimum is {self.group_minimum[name]:g}")
         return self
 
     @property
     def groupings(self) -> tuple[tuple[str, ...], ...]:
-        """Columns, and pairs of them, whose groups are compared."""
+        """Columns and pairs of columns whose groups are compared."""
         pairs = tuple(itertools.combinations(self.by, 2)) if self.intersections else ()
         return (*((name,) for name in self.by), *pairs)
 
 
 class Overfitting(Section):
-    """By how much the model may be better on the rows that it was fitted on."""
+    """Limit on the gap between the training split and the evaluated split."""
 
-    at_most: float = Field(ge=0, description="Largest accepted difference, in the metric's own unit.")
-    metric: Name = Field("auc", description="What is compared.")
-    split: Name = Field(
-        "train", description="Split that it was fitted on; training.predict must name it too."
-    )
+    at_most: float = Field(ge=0, description="Largest gap, in the metric's unit.")
+    metric: Name = Field("auc", description="Metric.")
+    split: Name = Field("train", description="Training split; list it in `training.predict` too.")
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
-        metric = known(self.metric)
+    def _find_metric(self) -> Self:
+        metric = find_metric(self.metric)
         if metric is None or not metric.better:
-            raise ValueError(f"no metric {self.metric!r} with a better side; known are {', '.join(METRICS)}")
+            raise ValueError(
+                f"no metric {self.metric!r} of which higher or lower is better; known are {', '.join(METRICS)}"
+            )
         return self
 
 
 class Evaluation(Section):
-    """What the model must reach before it is registered."""
+    """Requirements on the model before it is registered."""
 
     split: Name = Field(
-        "evaluate", description="Split that is judged; neither learned from nor watched to end the training."
+        "evaluate", description="Split to evaluate; not trained on or watched by early stopping."
     )
     threshold: Fraction | Literal["model"] = Field(
-        0.5, description="A score of at least this predicts label 1; `model`: the one that the model carries."
+        0.5, description="Smallest score that predicts label 1; `model`: the model's own threshold."
     )
-    rules: tuple[ModelRule, ...] = Field(
-        (), description="What must hold. Two classes and no rule at all: an AUC above 0.5."
+    rules: tuple[ModelRule, ...] = Field((), description="Rules. Default: for two classes, an AUC above 0.5.")
+    slices: tuple[Name, ...] = Field((), max_length=20, description="Columns to slice by.")
+    crosses: tuple[Pair, ...] = Field(
+        (), max_length=20, description="Pairs of columns to slice by, such as [sex, race]."
     )
-    slices: tuple[Name, ...] = Field(
-        (), max_length=20, description="Columns whose values are looked at one by one."
-    )
-    crosses: tuple[Pair, ...] = Field((), max_length=20, description="Pairs of columns, such as [sex, race].")
     max_slices: int = Field(
-        50, ge=2, le=500, description="Most slices of a column or a pair; rarer values share one."
+        50, ge=2, le=500, description="Most slices per column or pair; rarer values share one."
     )
-    min_rows: int = Field(200, ge=1, description="Slices with fewer rows are listed, not judged.")
-    min_positives: int = Field(30, ge=1, description="Slices with fewer positives are listed, not judged.")
-    min_negatives: int = Field(30, ge=1, description="Slices with fewer negatives are listed, not judged.")
+    min_rows: int = Field(200, ge=1, description="Smaller slices are listed, not judged.")
+    min_positives: int = Field(30, ge=1, description="The same for rows with label 1.")
+    min_negatives: int = Field(30, ge=1, description="The same for rows with label 0.")
     small_slices: Literal["warn", "hold", "block"] = Field(
-        "warn", description="What slices that are too small to be judged decide."
+        "warn", description="Effect of slices that are too small."
     )
-    fairness: Fairness | None = Field(None, description="Limits between groups; not looked at if absent.")
+    fairness: Fairness | None = Field(None, description="Limits between groups. Default: none.")
     overfitting: Overfitting | None = Field(
-        None, description="Limit on the gap to the rows it was fitted on; not looked at if absent."
+        None, description="Limit on the gap to the training split. Default: none."
     )
     missing_baseline: Literal["fail", "hold", "bootstrap"] = Field(
         "hold",
-        description="Where a rule needs a model in production and there is none: refuse, hold, or be the first.",
+        description="Decision without a production model where a rule needs one: FAIL, HOLD, or pass as the first.",
     )
     cluster: Name | None = Field(
-        None, description="Column of what was drawn together, such as a customer; rows count alone if absent."
+        None, description="Column of dependent rows, such as the customer. Default: rows are independent."
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval, two-sided.")
-    resamples: int = Field(2000, ge=200, le=100_000, description="Draws of the bootstrap.")
-    seed: int = Field(0, ge=0, description="Of those draws.")
-    min_auc: Fraction | None = Field(None, description="Short for the rule {metric: auc, at_least: …}.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the two-sided confidence intervals.")
+    resamples: int = Field(2000, ge=200, le=100_000, description="Bootstrap samples.")
+    seed: int = Field(0, ge=0, description="Seed of the bootstrap.")
+    min_auc: Fraction | None = Field(None, description="Short for the rule `{metric: auc, at_least: …}`.")
     max_recall_gap: Fraction | None = Field(
-        None, description="Largest accepted gap of recall between the slices of every column."
+        None, description="Largest gap of recall between the slices of a column."
     )
     recall_gaps: dict[Name, Fraction] = Field(
         default_factory=dict,
-        description="Limits for the slices of single columns, instead of max_recall_gap.",
+        description="The same by column, instead of `max_recall_gap`.",
     )
-    max_calibration_error: Fraction | None = Field(
-        None, description="Largest accepted expected calibration error."
-    )
+    max_calibration_error: Fraction | None = Field(None, description="Largest expected calibration error.")
 
     @model_validator(mode="after")
     def _judges_new_rows(self) -> Self:
         if self.overfitting and self.overfitting.split == self.split:
             raise ValueError(
-                f"split {self.split!r} is what the model was fitted on, as overfitting.split says; judge another"
+                f"split {self.split!r} is the training split, as overfitting.split says; evaluate another split"
             )
         return self
 
     @model_validator(mode="after")
     def _limits_have_slices(self) -> Self:
         if self.min_auc == 1:
-            raise ValueError("no model has an AUC above 1; min_auc is 1")
+            raise ValueError("min_auc is 1, but no model has an AUC above 1; lower it")
         if unknown := sorted(self.recall_gaps.keys() - set(self.slices)):
             raise ValueError(f"recall_gaps names {unknown}; slices are {list(self.slices)}")
         if self.max_recall_gap is not None and not self.slices:
-            raise ValueError("max_recall_gap is the largest gap between slices, and there are no slices")
+            raise ValueError(
+                f"max_recall_gap {self.max_recall_gap:g} compares slices, and slices is empty; name columns"
+            )
         for rule in self.rules:
             if unknown := sorted(set(rule.by) - set(self.slices)):
                 raise ValueError(f"a rule on {rule.metric} names {unknown}; slices are {list(self.slices)}")
             if rule.scope == "slice" and not (self.slices or self.crosses):
-                raise ValueError(f"a rule on {rule.metric} has scope: slice, and there are no slices")
+                raise ValueError(
+                    f"a rule on {rule.metric} has scope: slice, and slices and crosses are empty"
+                )
         if same := [pair for pair in self.crosses if pair[0] == pair[1]]:
             raise ValueError(f"crosses names {same[0][0]!r} with itself")
         return self
 
     def recall_gap(self, column: str) -> float | None:
-        """Return the largest accepted gap of recall between the slices of a column; None for no limit."""
+        """Return the largest gap of recall between the slices of a column, or None for no limit."""
         return self.recall_gaps.get(column, self.max_recall_gap)
 
     @property
     def all_rules(self) -> tuple[ModelRule, ...]:
-        """The rules, and those that are written short."""
+        """The rules, with ``min_auc`` as one."""
         short = () if self.min_auc is None else (ModelRule(metric="auc", at_least=self.min_auc),)
         return (*short, *self.rules)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column beside label and scores that is needed, once each."""
+        """Columns needed beside label and scores, without duplicates."""
         crossed = itertools.chain.from_iterable(self.crosses)
         fair = self.fairness.by if self.fairness else ()
         cluster = (self.cluster,) if self.cluster else ()
@@ -238,5 +308,5 @@ class Evaluation(Section):
 
     @property
     def groupings(self) -> tuple[tuple[str, ...], ...]:
-        """Columns and pairs of columns that slices are cut from, in the order asked."""
+        """Columns and pairs of columns to slice by, in the configured order."""
         return (*((name,) for name in self.slices), *self.crosses)

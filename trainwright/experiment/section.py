@@ -1,7 +1,8 @@
-"""Base class of all sections of the experiment file: frozen and validated; all errors are reported together."""
+"""Base class of the sections of the experiment file: frozen and validated, all errors reported together."""
 
 import difflib
 import json
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -22,95 +23,99 @@ from pydantic import (
 from trainwright.errors import InputError
 
 LARGEST = 2**53 - 1
-"""Largest whole number that Kubeflow passes on exactly: its JSON parameters hold every number as a double."""
+"""Largest integer that Kubeflow passes exactly: its JSON parameters hold every number as a double."""
 
 NEVER = "never"
-"""What stands for ``null`` where a limit that has a default is switched off."""
+"""Replacement of ``null`` where a limit that has a default is switched off."""
 
 TAG = "kind"
-"""The key by which one of several models is chosen for a section; its default is another one in each."""
+"""Key that selects one of several models for a section; its default differs between them."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
 
 
-def _moment(value: object) -> datetime:
-    """Read a time as it is written out, in UTC if no zone is; pydantic takes 2013 for seconds since 1970."""
+def _parse_time(value: object) -> datetime:
+    """Read an ISO 8601 time, in UTC if it has no zone; pydantic would read 2013 as seconds since 1970."""
     try:
         time = datetime.fromisoformat(str(value))
     except ValueError:
-        raise ValueError("a time is written as 2013-01-31 or 2013-01-31T05:00:00Z") from None
+        raise ValueError("must be a time such as 2013-01-31 or 2013-01-31T05:00:00Z") from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-Time = Annotated[datetime, BeforeValidator(_moment)]
+Time = Annotated[datetime, BeforeValidator(_parse_time)]
 
 
 class Section(BaseModel):
-    """A part of the experiment file: unknown keys are refused, values are never changed afterwards."""
+    """A part of the experiment file: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_switch_for_a_number(cls, value: object, about: ValidationInfo) -> object:
+    def _reject_boolean_for_number(cls, value: object, info: ValidationInfo) -> object:
         """Reject ``yes``, ``on`` and ``true`` where a number is expected: pydantic reads them as 1."""
-        if isinstance(value, bool) and _is_number(cls.model_fields[str(about.field_name)].annotation):
-            raise ValueError("a number is wanted")
+        if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError("must be a number")
         return value
 
     @field_validator("*", mode="before")
     @classmethod
-    def _never_is_null(cls, value: object, about: ValidationInfo) -> object:
+    def _never_is_null(cls, value: object, info: ValidationInfo) -> object:
         """Read :data:`NEVER` where a limit can be switched off."""
-        field = cls.model_fields[str(about.field_name)]
+        field = cls.model_fields[str(info.field_name)]
         off = value == NEVER and isinstance(field.default, float)
-        return None if off and type(None) in _kinds(field.annotation) else value
+        return None if off and type(None) in _value_types(field.annotation) else value
 
     @field_validator("*", mode="before")
     @classmethod
-    def _exact_on_kubeflow(cls, value: object, about: ValidationInfo) -> object:
-        """Reject a whole number that Kubeflow would round on its way to a step."""
-        kinds = set(_kinds(cls.model_fields[str(about.field_name)].annotation))
+    def _exact_on_kubeflow(cls, value: object, info: ValidationInfo) -> object:
+        """Reject an integer that Kubeflow would round, and ``null``, which it does not pass."""
+        kinds = set(_value_types(cls.model_fields[str(info.field_name)].annotation))
         if Any in kinds and _holds_null(value):
             raise ValueError("null cannot be passed to a step; leave the key out")
-        if kinds & {int, Any} and (found := _rounded(value)) is not None:
-            raise ValueError(
-                f"{found} has too many digits: Kubeflow passes whole numbers up to {LARGEST} on exactly"
-            )
+        if kinds & {int, Any} and (found := _inexact_integer(value)) is not None:
+            raise ValueError(f"{found} has too many digits: Kubeflow passes integers up to {LARGEST} exactly")
         return value
 
     @classmethod
-    def parse(cls, given: str | Mapping[str, Any], where: str) -> Self:
-        """Read a section from a component's parameter: a JSON object, or the text of one.
+    def parse(cls, value: str | Mapping[str, Any], where: str) -> Self:
+        """Read a section from a component's parameter: a JSON object, or its text.
 
-        A whole number may arrive as a float, such as 100.0, for Kubeflow holds every number as a double.
+        Kubeflow passes integers as doubles: 100.0 is read as 100.
 
         Raises:
-            InputError: The text is not JSON, or has any wrong key or value; all are named.
+            InputError: The text is not JSON, or a key or value is invalid; all of them are reported.
         """
-        if not isinstance(given, str):
-            return cls.check(given, where)
+        if not isinstance(value, str):
+            return cls.check(value, where)
         try:
-            data = json.loads(given)
+            data = json.loads(value)
         except json.JSONDecodeError as error:
-            raise InputError(f"not JSON: {error}", where=where) from None
+            raise InputError(
+                f"expected a JSON object, found {value!r:.80}, which is not JSON: {error}",
+                where=where,
+                hint="Pass the section as a JSON object.",
+            ) from None
         return cls.check(data, where)
 
     @classmethod
     def check(cls, data: object, where: str) -> Self:
-        """Validate plain data, and name everything that is wrong with it in one error.
+        """Validate plain data, and report everything that is invalid in one error.
 
         Raises:
-            InputError: Any key is unknown or missing, or any value is not allowed.
+            InputError: A key is unknown or missing, or a value is not allowed.
         """
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             problems = list(_problems(cls, error))
-            count = "1 thing is" if len(problems) == 1 else f"{len(problems)} things are"
+            count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
             raise InputError(
-                f"{count} wrong\n" + "\n".join(f"  {line}" for line in problems), where=where
+                f"found {count}\n" + "\n".join(f"  {line}" for line in problems),
+                where=where,
+                hint="Add missing keys and correct the others; docs/experiment.md lists the keys of an experiment file.",
             ) from None
 
     def to_json(self) -> str:
@@ -120,11 +125,11 @@ class Section(BaseModel):
     def to_parameter(self, *, as_written: bool = False) -> dict[str, Any]:
         """Return the section as a JSON object without ``null``: the form in which components take it.
 
-        A key that has its default is left out: KFP copies a parameter into a dozen places of a run. kfp's own
-        runner rejects ``null`` inside of a parameter; where a limit is switched off, :data:`NEVER` says so.
+        Keys with their default are left out, because KFP copies a parameter into a dozen places of a run.
+        kfp's own runner rejects ``null`` inside of a parameter: a limit that is switched off is :data:`NEVER`.
 
         Args:
-            as_written: Write the keys that were set, also to their defaults.
+            as_written: Include the keys that were set to their defaults.
         """
         data = self.model_dump(
             mode="json", exclude_none=True, exclude_unset=as_written, exclude_defaults=not as_written
@@ -141,40 +146,48 @@ class Section(BaseModel):
 
 
 def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
-    """One line for each problem: the key's full path, what was got, what is allowed."""
+    """Yield one line for each problem: the key's full path, the allowed values, the value found."""
     for problem in error.errors():
-        place = problem["loc"]
-        path = ".".join(str(part) for part in place if not _names_a_kind(part)) or "(the whole file)"
-        if problem["type"] == "extra_forbidden":
+        place, kind = problem["loc"], problem["type"]
+        path = ".".join(str(part) for part in place if not _is_tag(part)) or "(the whole file)"
+        if kind == "extra_forbidden":
             known = _keys_at(model, place[:-1])
             close = difflib.get_close_matches(str(place[-1]), known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            yield f"{path}: unknown key; {advice}"
-        elif problem["type"] == "missing":
+            yield f"{path}: unknown key; " + (
+                f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            )
+        elif kind == "missing":
             yield f"{path}: missing"
-        elif problem["type"] in {"model_type", "model_attributes_type"}:
-            yield f"{path}: keys with values are wanted; got {problem['input']!r:.80}"
         else:
-            yield f"{path}: {problem['msg'].removeprefix('Value error, ')}; got {problem['input']!r:.80}"
+            text = re.sub(
+                r"^Value error, |^(?:Input|String|List|Tuple|Dictionary) should ", "", problem["msg"]
+            )
+            if kind in {"model_type", "model_attributes_type"}:
+                text = "must be a mapping of keys to values"
+            elif kind != "value_error" and text != problem["msg"]:
+                text = f"must {text}"
+            # A rule on several keys names their values itself.
+            whole = kind == "value_error" and isinstance(problem["input"], Mapping | BaseModel)
+            yield f"{path}: {text}" + ("" if whole else f"; found {problem['input']!r:.80}")
 
 
 def _is_number(annotation: Any) -> bool:
-    """Say whether a key holds a number, or none, and no switch."""
+    """Return whether a key holds a number or null, and no boolean."""
     several = typing.get_origin(annotation) in {typing.Union, types.UnionType}
     parts = typing.get_args(annotation) if several else (annotation,)
     kinds = [typing.get_args(part)[0] if typing.get_origin(part) is Annotated else part for part in parts]
     return bool not in kinds and (int in kinds or float in kinds)
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """Yield the types of the values that a key may hold, also inside of lists and mappings."""
+def _value_types(annotation: Any) -> Iterator[Any]:
+    """Yield the types of a key's values, also inside of lists and mappings."""
     if annotation is JsonValue:
         yield Any
     elif typing.get_origin(annotation) is Annotated:
-        yield from _kinds(typing.get_args(annotation)[0])
+        yield from _value_types(typing.get_args(annotation)[0])
     elif parts := typing.get_args(annotation):
         for part in parts:
-            yield from _kinds(part)
+            yield from _value_types(part)
     else:
         yield annotation
 
@@ -185,22 +198,22 @@ def _holds_null(value: object) -> bool:
     return any(map(_holds_null, value)) if isinstance(value, list | tuple) else value is None
 
 
-def _rounded(value: object) -> int | float | None:
-    """Return the first whole number in a value that a double does not hold exactly; sections are left out."""
+def _inexact_integer(value: object) -> int | float | None:
+    """Return the first integer in a value that a double does not hold exactly; skip sections."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return next((found for entry in value if (found := _rounded(entry)) is not None), None)
+        return next((found for entry in value if (found := _inexact_integer(entry)) is not None), None)
     whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     return value if whole and abs(value) > LARGEST else None  # type: ignore[arg-type, return-value]
 
 
 def kind_of(name: str) -> str:
-    """Return the tag of one kind among several that a key may hold; pydantic puts it into the path."""
+    """Return the tag of one of several models that a key may hold; pydantic puts it into the path."""
     return f"({name})"
 
 
-def _names_a_kind(part: int | str) -> bool:
+def _is_tag(part: int | str) -> bool:
     return isinstance(part, str) and part.startswith("(") and part.endswith(")")
 
 
@@ -211,15 +224,15 @@ def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
         if isinstance(found, type) and issubclass(found, BaseModel):
             field = found.model_fields.get(str(part))
             found = field.annotation if field else None
-        elif _names_a_kind(part):
-            found = next((kind for kind in _models_in(found) if kind_of(kind.__name__) == part), None)
+        elif _is_tag(part):
+            found = next((kind for kind in models_in(found) if kind_of(kind.__name__) == part), None)
         else:  # an entry of a mapping or of a list
             found = typing.get_args(found)[-1] if typing.get_args(found) else None
-    return [key for kind in _models_in(found) for key in kind.model_fields]
+    return [key for kind in models_in(found) for key in kind.model_fields]
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections that a key may hold: one, several, or none."""
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections in the type of a key: none, one, or alternatives."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    return [model for part in typing.get_args(annotation) for model in models_in(part)]

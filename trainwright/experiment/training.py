@@ -1,90 +1,226 @@
-"""Section ``training``: how the model is fitted."""
+"""Section ``training``: optimizer, objective, parallelism, data feeding, checkpoints, guards and tracking."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.experiment.checkpoints import Checkpointing
-from trainwright.experiment.feeding import Feeding
-from trainwright.experiment.guards import Guards
-from trainwright.experiment.objective import Objective
-from trainwright.experiment.parallel import Parallel
 from trainwright.experiment.section import Fraction, Name, Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+class Objective(Section):
+    """Kind of target, and handling of imbalance."""
+
+    kind: Literal["auto", "binary", "multiclass", "regression"] = Field(
+        "auto", description="`auto`: integers and booleans are classes 0 to n-1, other numbers are regressed."
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="`balanced`: equal weight of every class in the loss (mean weight 1)."
+    )
+    sampling: Literal["none", "balanced"] = Field(
+        "none", description="`balanced`: draw every class equally often, with replacement."
+    )
+    focal: float = Field(
+        0.0, ge=0, le=10, description="Focusing exponent of the focal loss (Lin et al., ICCV 2017). 0: off."
+    )
+    threshold: Literal["half", "f1", "youden"] = Field(
+        "half",
+        description="Threshold for label 1: 0.5, or the best on the early stopping split, without it on the "
+        "first of `predict`.",
+    )
+
+    @model_validator(mode="after")
+    def _balanced_once(self) -> Self:
+        if self.class_weights == "balanced" and self.sampling == "balanced":
+            raise ValueError("class_weights and sampling are both balanced, which weighs twice; choose one")
+        return self
+
+    @model_validator(mode="after")
+    def _for_its_kind(self) -> Self:
+        if self.kind == "regression" and self.of_classes:
+            raise ValueError(f"{', '.join(self.of_classes)}: for classes, and kind is regression")
+        if self.kind == "multiclass" and self.threshold != "half":
+            raise ValueError(f"threshold {self.threshold} is for two classes, and kind is multiclass")
+        return self
+
+    @property
+    def of_classes(self) -> list[str]:
+        """Keys in use that apply to classes only."""
+        used = {
+            "class_weights": self.class_weights != "none",
+            "sampling": self.sampling != "none",
+            "focal": self.focal > 0,
+            "threshold": self.threshold != "half",
+        }
+        return [name for name, is_used in used.items() if is_used]
+
+
+class Parallel(Section):
+    """Degrees of parallelism; their product is the number of processes."""
+
+    replicate: int | None = Field(
+        None, ge=1, description="Data parallel replicas (DDP). Default: as many as fit."
+    )
+    shard: int = Field(1, ge=1, description="Processes that shard parameters and optimizer (FSDP2).")
+    tensor: int = Field(1, ge=1, description="Processes per tensor parallel group.")
+    pipeline: int = Field(1, ge=1, description="Pipeline stages.")
+    schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Pipeline schedule.")
+    micro_batches: int | None = Field(
+        None, ge=1, description="Micro-batches per step in the pipeline. Default: twice the stages."
+    )
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches per step in the pipeline; 1 without stages."""
+        return (self.micro_batches or 2 * self.pipeline) if self.pipeline > 1 else 1
+
+
+class Feeding(Section):
+    """Shuffling, prefetching and local cache of samples."""
+
+    streams: int | None = Field(
+        None,
+        ge=1,
+        description="Parallel parts of the sample order, which is the same for any number of data parallel "
+        "processes that divides this. Default: the least multiple of 8 that the job's number divides.",
+    )
+    block: int = Field(4096, ge=1, description="Neighboring samples that are shuffled as one block.")
+    window: int = Field(262_144, ge=1, description="Samples of a stream that are then shuffled together.")
+    prefetch: int = Field(4, ge=1, le=1024, description="Batches to prefetch.")
+    cache: Name | None = Field(
+        None, description="Folder on a fast disk for encoded samples. Default: the job directory."
+    )
+    cache_gib: float | None = Field(
+        None, gt=0, description="Largest size of `cache` in GiB. Default: 90 % of the free disk."
+    )
+
+
+class Checkpointing(Section):
+    """Frequency, location and retention of checkpoints."""
+
+    every_steps: int | None = Field(
+        None, ge=1, description="Steps between checkpoints. Default: use `every_s`."
+    )
+    every_s: float = Field(600, gt=0, description="Seconds between checkpoints without `every_steps`.")
+    keep: int = Field(3, ge=2, description="Newest verified checkpoints to retain.")
+    keep_best: bool = Field(
+        True, description="Also retain the one with the least loss on the early stopping split."
+    )
+    store: Name | None = Field(
+        None, description="Folder or URI to copy checkpoints to. Default: the job directory only."
+    )
+    wait_s: float = Field(60, ge=0, description="Seconds to wait at the end for the last copy to `store`.")
+
+
+class EarlyStopping(Section):
+    """End of the training when the loss on a split stops improving."""
+
+    split: Name = Field(description="Split to watch; not trained or evaluated on.")
+    every_steps: int | None = Field(None, ge=1, description="Steps between evaluations. Default: each epoch.")
+    patience: int = Field(3, ge=1, description="Evaluations without improvement before the end.")
+    min_gain: float = Field(0.0, ge=0, description="Fall of the loss that counts as improvement.")
+
+
+class Guards(Section):
+    """Detection of divergence, hangs and overfitting."""
+
+    not_finite: Literal["stop", "roll_back", "skip"] = Field(
+        "stop",
+        description="On a loss or gradient that is not finite: stop; return to the last checkpoint and skip "
+        "the batch; or skip the batch at once.",
+    )
+    forgiven: int = Field(2, ge=0, description="Batches that may be skipped.")
+    spike: float | None = Field(
+        12.0,
+        gt=3,
+        description="Rise of the smoothed loss above its median that counts as divergence, in robust "
+        "deviations. null or `never`: off.",
+    )
+    window: int = Field(200, ge=20, description="Steps of that median.")
+    norm_spike: float | None = Field(
+        20.0, gt=1, description="Gradient norm that warns, as a multiple of its median. null or `never`: off."
+    )
+    slow: float | None = Field(2.0, gt=1, description="Deprecated, without effect; also null or `never`.")
+    halve_micro_batch: bool = Field(
+        False,
+        description="Retry once with half the micro-batch when GPU memory runs out; rounding differs. Uses "
+        "one of `resources.restarts`.",
+    )
+    stall_s: float = Field(600, gt=0, description="Seconds without a step that count as a hang.")
+    collective_s: float = Field(
+        600, gt=0, description="Timeout of a collective in seconds, from the third step on."
+    )
+    early_stopping: EarlyStopping | None = Field(None, description="Early stopping. Default: off.")
+
+
 class Tracking(Section):
-    """Where the curves of a training go, beside its own page."""
+    """MLflow tracking of the training curves."""
 
     uri: str | None = Field(
         None,
         pattern=r"^https?://[^\s@]+$",
-        description="MLflow server that gets the curves while they grow; absent: the run that KFP gives, or "
-        "none. The registered model's run gets them in any case.",
+        description="MLflow server for live curves. Default: the run that KFP provides, or none. The "
+        "registered model's run always gets them.",
     )
-    experiment: Name = Field("trainwright", description="MLflow experiment, where no run is given by KFP.")
-    every_steps: int = Field(10, ge=1, description="Steps between two points of a curve.")
-    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU for an hour; null: no cost.")
+    experiment: Name = Field("trainwright", description="MLflow experiment, unless KFP provides a run.")
+    every_steps: int = Field(10, ge=1, description="Steps between points of a curve.")
+    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU hour. Default: report no cost.")
 
 
 class Training(Section):
-    """How the model is fitted."""
+    """Fitting of the model."""
 
-    split: Name = Field("train", description="Split that is learned from.")
-    epochs: int = Field(3, ge=1, description="Passes over the training split.")
-    steps: int | None = Field(None, ge=1, description="Steps after which it ends; absent: after `epochs`.")
-    batch_size: int = Field(8192, ge=1, description="Global batch, in samples, over all processes.")
+    split: Name = Field("train", description="Split to train on.")
+    epochs: int = Field(3, ge=1, description="Passes over the split.")
+    steps: int | None = Field(None, ge=1, description="Number of steps. Default: by `epochs`.")
+    batch_size: int = Field(8192, ge=1, description="Global batch size in samples.")
     micro_batch: int | None = Field(
-        None,
-        ge=1,
-        description="Most samples that a process handles at once; the gradients of a batch add up.",
+        None, ge=1, description="Most samples per process and pass, with gradient accumulation."
     )
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
     schedule: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="How the rate falls from its peak: to 0, or not at all."
+        "cosine", description="Decay of the learning rate to 0; `constant`: none."
     )
-    warmup: Fraction = Field(0.05, description="Share of the steps in which the rate rises to its peak.")
+    warmup: Fraction = Field(0.05, description="Fraction of steps for linear warmup.")
     weight_decay: float = Field(1e-4, ge=0, description="Decoupled weight decay.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW's decay of its two moments.")
-    clip: float | None = Field(
-        None, gt=0, description="Largest norm of a gradient; larger ones are shortened."
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Betas of AdamW.")
+    clip: float | None = Field(None, gt=0, description="Largest gradient norm. Default: no clipping.")
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Precision of the arithmetic."
     )
-    precision: Literal["float32", "bf16", "fp16"] = Field("float32", description="Of the arithmetic.")
-    compile: bool = Field(False, description="Whether torch.compile is used.")
-    recompute: bool = Field(
-        False, description="Whether activations are computed again in the backward pass, to save memory."
-    )
-    seed: int = Field(0, ge=0, description="Seed of weights, dropout and order.")
-    predict: tuple[Name, ...] = Field(("evaluate",), min_length=1, description="Splits scored at the end.")
-    objective: Objective = Field(default_factory=Objective)
-    parallel: Parallel = Field(default_factory=Parallel)
-    feeding: Feeding = Field(default_factory=Feeding)
-    checkpoints: Checkpointing = Field(default_factory=Checkpointing)
-    guards: Guards = Field(default_factory=Guards)
-    tracking: Tracking = Field(default_factory=Tracking)
+    compile: bool = Field(False, description="Use `torch.compile`.")
+    recompute: bool = Field(False, description="Recompute activations in the backward pass to save memory.")
+    seed: int = Field(0, ge=0, description="Seed of weights, dropout and sample order.")
+    predict: tuple[Name, ...] = Field(("evaluate",), min_length=1, description="Splits to score at the end.")
+    objective: Objective = Field(default_factory=Objective, description="Target and imbalance.")
+    parallel: Parallel = Field(default_factory=Parallel, description="Degrees of parallelism.")
+    feeding: Feeding = Field(default_factory=Feeding, description="Shuffling and prefetching.")
+    checkpoints: Checkpointing = Field(default_factory=Checkpointing, description="Checkpoints.")
+    guards: Guards = Field(default_factory=Guards, description="Divergence, hangs, early stopping.")
+    tracking: Tracking = Field(default_factory=Tracking, description="MLflow tracking.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        every = self.checkpoints.every_steps
+        every, stages = self.checkpoints.every_steps, self.parallel.pipeline
+        watched = self.guards.early_stopping
         if every and self.steps and every > self.steps:
             raise ValueError(
-                f"checkpoints.every_steps {every} is above steps {self.steps}: none would be made"
+                f"checkpoints.every_steps {every} is above steps {self.steps}, so no checkpoint would be saved"
             )
-        watched = self.guards.early_stopping
         if watched and watched.split in {self.split, *self.predict}:
             raise ValueError(
-                f"guards.early_stopping.split {watched.split!r} is learned from or scored: a model chosen by "
-                "it would be judged on what it was chosen by"
+                f"guards.early_stopping.split {watched.split!r} must not be trained on (split) or scored "
+                "(predict); use a third split"
             )
-        if self.guards.halve_micro_batch and self.parallel.pipeline > 1:
+        if self.guards.halve_micro_batch and stages > 1:
             raise ValueError(
-                f"guards.halve_micro_batch changes nothing in {self.parallel.pipeline} stages "
-                "(parallel.pipeline): these cut a batch into parallel.micro_batches"
+                f"guards.halve_micro_batch has no effect with {stages} stages (parallel.pipeline), which "
+                "split a batch into parallel.micro_batches; set one of them back"
             )
-        if watched and self.parallel.pipeline > 1:
+        if watched and stages > 1:
             raise ValueError(
-                f"guards.early_stopping watches a split, which a model in {self.parallel.pipeline} stages "
-                "(parallel.pipeline) cannot: its stages can only be run to learn"
+                f"guards.early_stopping cannot evaluate a model in {stages} stages (parallel.pipeline); "
+                "remove one of them"
             )
         return self

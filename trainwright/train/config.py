@@ -11,7 +11,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
 from trainwright.experiment import Network, Training, read_network
-from trainwright.experiment.parallel import Parallel
+from trainwright.experiment.training import Parallel
 
 _NOT_DECISIVE = frozenset(
     {

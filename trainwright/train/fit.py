@@ -15,7 +15,7 @@ from torch import distributed, nn
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.launch.agent.rank_errors import rounds
 from trainwright.train.architectures import Architecture, Inputs

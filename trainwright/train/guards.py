@@ -20,7 +20,7 @@ from torch import distributed
 
 from trainwright.errors import Diverged, InputError
 from trainwright.experiment import Training
-from trainwright.experiment.guards import EarlyStopping, Guards
+from trainwright.experiment.training import EarlyStopping, Guards
 from trainwright.train.architectures import Architecture
 from trainwright.train.feeding.loader import Batch, SampleSource
 from trainwright.train.process_group import Ranks

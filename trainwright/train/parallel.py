@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.experiment import Training
-from trainwright.experiment.parallel import Parallel
+from trainwright.experiment.training import Parallel
 from trainwright.train.architectures import Architecture, InBlocks, InColumns, InStages
 from trainwright.train.config import Degrees, degrees_of
 from trainwright.train.process_group import Ranks

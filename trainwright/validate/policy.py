@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from trainwright.errors import InputError
-from trainwright.experiment import Gravity, Severity, Suppression, Validation
+from trainwright.experiment import Severity, SeverityRule, Suppression, Validation
 from trainwright.validate.schema import SERVING, Kind, expected, kind
 from trainwright.validate.tfdv import anomalies_pb2
 
@@ -93,7 +93,7 @@ class Policy:
         label: The column to predict; whatever is wrong with it against the schema refuses the data.
     """
 
-    rules: tuple[Gravity, ...]
+    rules: tuple[SeverityRule, ...]
     suppressions: tuple[Suppression, ...]
     moment: datetime | None
     label: str = ""
@@ -145,7 +145,7 @@ class Policy:
         return "WARN" if finding.kind in _WARN else "HOLD"
 
 
-def _fits(entry: Gravity | Suppression, finding: DataFinding) -> bool:
+def _fits(entry: SeverityRule | Suppression, finding: DataFinding) -> bool:
     return (
         fnmatchcase(finding.kind, entry.kind)
         and entry.column in (None, finding.column)
@@ -204,7 +204,7 @@ def parse_time(text: str, where: str) -> datetime:
 def policy_faults(validation: Validation, columns: Sequence[str]) -> Iterator[str]:
     """Name the rules and suppressions that could never fit anything."""
     kinds = known_kinds()
-    entries: dict[str, Sequence[Gravity | Suppression]] = {
+    entries: dict[str, Sequence[SeverityRule | Suppression]] = {
         "severity": validation.severity,
         "suppressions": validation.suppressions,
     }
@@ -249,9 +249,9 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
     """
     columns = expected(schema)
     if faults := [*_faults(columns, validation, roles), *policy_faults(validation, list(columns))]:
-        count = "1 thing is" if len(faults) == 1 else f"{len(faults)} things are"
+        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
         raise InputError(
-            f"{count} wrong\n" + "\n".join(f"  {fault}" for fault in faults), where="parameter validation"
+            f"found {count}\n" + "\n".join(f"  {fault}" for fault in faults), where="parameter validation"
         )
     left_out = {*validation.ignore, roles.get("key"), roles.get("time")} - validation.drift.keys()
     return tuple(

@@ -73,8 +73,8 @@ def parse_schema(text: str, where: str) -> Any:
             "python -m trainwright.validate infer writes a first one.",
         ) from None
     if faults := list(_faults(schema)):
-        count = "1 thing is" if len(faults) == 1 else f"{len(faults)} things are"
-        raise InputError(f"{count} wrong\n" + "\n".join(f"  {fault}" for fault in faults), where=where)
+        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
+        raise InputError(f"found {count}\n" + "\n".join(f"  {fault}" for fault in faults), where=where)
     return schema
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from trainwright.errors import DependencyError, Diverged, InputError, PreemptedUnsaved
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.train.checkpoint.manifest import CheckpointName, Manifest
 from trainwright.train.checkpoint.reader import damage, load, open_reader
 from trainwright.train.checkpoint.state import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainwright import storage
 from trainwright.documents import canonical
 from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, TrainwrightError
-from trainwright.experiment.checkpoints import Checkpointing
+from trainwright.experiment.training import Checkpointing
 from trainwright.storage import Access, AlreadyExists
 from trainwright.train.checkpoint.manifest import (
     CheckpointFile,

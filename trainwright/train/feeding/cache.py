@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import DependencyError, InputError
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.storage.file_lock import file_lock, is_same_file, remove_unlocked
 from trainwright.storage.local import naming_path
 from trainwright.train.feeding import shard_file

@@ -22,7 +22,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Tabular
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.serving.columns import numeric_labels, to_values
 from trainwright.train.feeding import shard_file
 from trainwright.train.feeding.cache import ShardCache, ShardedSplit, ShardSpec

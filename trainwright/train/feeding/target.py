@@ -18,7 +18,7 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Training
-from trainwright.experiment.objective import Objective
+from trainwright.experiment.training import Objective
 from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs, Threshold
 from trainwright.serving.predictions import no_labels

@@ -27,7 +27,7 @@ from trainwright.artifacts import RUN_AGAIN, Snapshot, SnapshotFile
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
-from trainwright.experiment.feeding import Feeding
+from trainwright.experiment.training import Feeding
 from trainwright.tables.pinned import open_pinned
 from trainwright.train.feeding import shard_file
 from trainwright.train.feeding.cache import ShardCache, ShardedSplit, ShardSpec

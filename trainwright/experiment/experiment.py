@@ -1,0 +1,65 @@
+"""The experiment file: its sections, and rules between them."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainwright.experiment.data import Data
+from trainwright.experiment.evaluation import Evaluation
+from trainwright.experiment.features import Features, Materialize
+from trainwright.experiment.network import Mlp, Network
+from trainwright.experiment.registry import Promotion, Registry
+from trainwright.experiment.resources import Resources, Steps
+from trainwright.experiment.section import Name, Section
+from trainwright.experiment.training import Training
+from trainwright.experiment.validation import Validation
+
+
+class Experiment(Section):
+    """Configuration of a run of `train_and_register`."""
+
+    schema_version: Literal[1] = Field(1, description="Version of the file format.")
+    data: Data = Field(description="Source, columns and splits.")
+    schema_file: Name = Field(
+        description="Reviewed TFDV schema (.pbtxt): file relative to this one, or object store URI."
+    )
+    validation: Validation = Field(default_factory=Validation, description="Limits on the data.")
+    features: Features = Field(description="Features to join.")
+    network: Network = Field(default_factory=Mlp, description="Architecture; kind `mlp` by default.")
+    training: Training = Field(
+        default_factory=Training, description="Optimizer, parallelism, checkpoints, guards."
+    )
+    resources: Resources = Field(default_factory=Resources, description="Compute of the training job.")
+    steps: Steps = Field(default_factory=Steps, description="Compute of the other steps.")
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="Requirements on the model.")
+    registry: Registry = Field(description="Registration of the model.")
+    promotion: Promotion = Field(default_factory=Promotion, description="Promotion policy.")
+    materialize: Materialize | None = Field(None, description="Configuration of `materialize_features`.")
+
+    @model_validator(mode="after")
+    def _splits_exist(self) -> Self:
+        names = {
+            "validation.current": self.validation.current,
+            "validation.previous": self.validation.previous,
+            "validation.trained_on": self.validation.trained_on,
+            "validation.serving": self.validation.serving,
+            "training.split": self.training.split,
+            "evaluation.split": self.evaluation.split,
+        } | {f"training.predict.{index}": name for index, name in enumerate(self.training.predict)}
+        known, scored = list(self.data.splits), self.training.predict
+        wrong = [f"{key} names split {name!r}" for key, name in names.items() if name and name not in known]
+        if self.evaluation.split not in scored:
+            wrong.append(f"evaluation.split {self.evaluation.split!r} is not in training.predict")
+        over = self.evaluation.overfitting
+        if over and over.split not in scored:
+            wrong.append(f"evaluation.overfitting.split {over.split!r} is not in training.predict")
+        if self.training.split in scored and not (over and over.split == self.training.split):
+            wrong.append(
+                f"training.predict has the training split {self.training.split!r}, which only "
+                "evaluation.overfitting uses"
+            )
+        if wrong:
+            raise ValueError(f"{'; '.join(wrong)}; data.splits has {known}")
+        if leak := sorted({self.data.label} & set(self.features.request)):
+            raise ValueError(f"features.request holds the label {leak}; remove it")
+        return self
