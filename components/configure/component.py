@@ -75,7 +75,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.configure.configuration import Overrides
     from trainwright.configure.configuration import configure as check
     from trainwright.errors import reported

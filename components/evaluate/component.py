@@ -40,7 +40,7 @@ def evaluate(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
     from trainwright.experiment import Evaluation

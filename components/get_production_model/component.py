@@ -28,7 +28,7 @@ def get_production_model(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
     from trainwright.get_production_model.production_version import get_production_model as ask

@@ -27,7 +27,7 @@ def ingest(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Data
     from trainwright.ingest.ingest import ingest as take

@@ -33,7 +33,7 @@ def join(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Features
 

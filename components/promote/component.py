@@ -28,7 +28,7 @@ def promote(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Promotion, PromotionRequest, Registry
     from trainwright.registry.promote import promote as move

@@ -35,7 +35,7 @@ def register(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
     from trainwright.registry.register import register as enter

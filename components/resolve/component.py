@@ -54,7 +54,7 @@ def resolve(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.resolve.resolve import resolve as look
 

@@ -34,7 +34,7 @@ def score(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
     from trainwright.score.score import ProductionModelReference, score_rows

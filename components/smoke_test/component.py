@@ -25,7 +25,7 @@ def smoke_test(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.smoke_test.trial import try_model
 

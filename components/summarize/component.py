@@ -24,7 +24,7 @@ def summarize(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.summarize.run import Ending, root_of
     from trainwright.summarize.summarize import summarize as write
     from trainwright.summarize.workflow import in_cluster

@@ -55,7 +55,7 @@ def train(
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.train.submit import TrainRequest, submit
 

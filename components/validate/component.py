@@ -46,7 +46,7 @@ def validate(  # noqa: PLR0917 - five of them are outputs
     """
     from pathlib import Path
 
-    from trainwright.artifacts.facts import describe
+    from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Validation
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainwright.artifacts import Column, Listing, Snapshot, SnapshotFile, SourceFile
-from trainwright.artifacts.facts import describe
+from trainwright.artifacts.metadata import describe
 from trainwright.local.cache import Broken, Cache, Digests
 from trainwright.local.invocation import _own_metadata
 

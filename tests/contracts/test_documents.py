@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.frozen import DOCUMENTS, check
-from trainwright.artifacts.listing import Listing
 from trainwright.artifacts.model import Model, Trial
 from trainwright.artifacts.record import Record
-from trainwright.artifacts.snapshot import Snapshot
+from trainwright.artifacts.snapshot import Listing, Snapshot
 from trainwright.documents import Document
 from trainwright.registry.audit import AuditEntry, RegistrationNote, verify_chain
 from trainwright.registry.register import Registration

@@ -1,13 +1,20 @@
-"""The documents that cross from one step to the next.
+"""Documents that steps exchange: listings, snapshots, models, records.
 
-Each is a frozen dataclass that is written as JSON. ``digest`` is the SHA-256 of its canonical form and is
-its identity; a reader refuses a field or a version it does not know. Only the standard library is needed.
+Each is a frozen dataclass, stored as JSON and identified by the SHA-256 of its canonical form. Readers reject
+unknown fields and versions.
 """
 
-from trainwright.artifacts.listing import Listing, SourceFile
 from trainwright.artifacts.model import Model, ModelFile, Trial
 from trainwright.artifacts.record import Environment, Progress, Record
-from trainwright.artifacts.snapshot import RUN_AGAIN, UNASSIGNED, Column, Snapshot, SnapshotFile
+from trainwright.artifacts.snapshot import (
+    RUN_AGAIN,
+    UNASSIGNED,
+    Column,
+    Listing,
+    Snapshot,
+    SnapshotFile,
+    SourceFile,
+)
 
 __all__ = [
     "RUN_AGAIN",

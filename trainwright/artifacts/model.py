@@ -1,4 +1,4 @@
-"""A trained model: its manifest, and that it was tried."""
+"""Documents about a model: its manifest, and the result of its smoke test."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from trainwright.documents import Document
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """One file of a model's folder; ``path`` is relative to it."""
+    """One file of a model's folder; ``path`` is relative to the folder."""
 
     path: str
     size: int
@@ -21,15 +21,15 @@ class Model(Document):
     """The manifest of a trained model's folder; written last, so a folder without it is not a model.
 
     Attributes:
-        files: Weights, program, transforms, signature, input example, card.
+        files: Weights, program, transforms, signature, input example, model card.
         kind: The architecture, such as ``mlp``.
-        inputs: Names of the raw columns the model reads.
-        label: The column it predicts.
-        training_data: Digest of the snapshot it was fitted on.
-        config: What was asked of the training, as given.
-        metrics: Final figures of the training, such as ``train_loss``.
-        parents: Digests of what it was made from, by name: the training set, what that was made from, such
-            as the feature service and every view, and the fitted transforms.
+        inputs: Names of the raw columns that it reads.
+        label: Column that it predicts.
+        training_data: Digest of the training set.
+        config: Configuration of the training.
+        metrics: Final metrics of the training, such as ``train_loss``.
+        parents: Digests by name: the training set and its own parents, such as the feature service and every
+            view, and the fitted transforms.
     """
 
     FILE: ClassVar[str] = "model.json"
@@ -49,11 +49,11 @@ class Trial(Document):
 
     Attributes:
         model: Digest of the model's manifest.
-        input_example: SHA-256 of the file with the rows that it was asked about.
-        passed: Whether it answered, and with what its signature says.
-        said: What it answered, in a few words; or what went wrong.
-        scores: SHA-256 of the answers; empty if there are none.
-        environment: Where it was loaded.
+        input_example: SHA-256 of the file with the scored rows.
+        passed: True if it returned scores that match its signature.
+        said: Summary of the scores, or the error.
+        scores: SHA-256 of the scores; empty without any.
+        environment: Environment of the process.
     """
 
     FILE: ClassVar[str] = "trial.json"

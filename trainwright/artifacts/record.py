@@ -12,9 +12,9 @@ class Environment:
 
     Attributes:
         name: The image's short name, such as ``tabular``.
-        lock_sha256: Digest of the lock it was made from; empty if unknown.
+        lock_sha256: Digest of its lock; empty if unknown.
         library: Version of trainwright.
-        library_sha256: Digest over the source of trainwright as it was.
+        library_sha256: Digest over the source of trainwright.
         python: Version of the interpreter.
         platform: Operating system and processor.
     """
@@ -36,15 +36,15 @@ class Record(Document):
 
     Attributes:
         step: The verb.
-        headline: The one fact worth a line on the screen, with its limit beside the number.
-        decision: One of :data:`trainwright.verdicts.DECISIONS` for a judging step, else empty.
-        started: Start in UTC, ISO 8601.
-        seconds: Duration of the work, imports excluded.
-        config: What was asked of the step.
-        inputs: Digests of what it read, by name.
-        outputs: Digests of what it made, by name.
-        environment: Where it ran.
-        parents: Records of the steps it read from.
+        headline: Result in one line, each number with its limit.
+        decision: One of :data:`trainwright.verdicts.DECISIONS` for a gate, else empty.
+        started: Start, ISO 8601 in UTC.
+        seconds: Duration without imports.
+        config: Configuration of the step.
+        inputs: Digests of its inputs by name.
+        outputs: Digests of its outputs by name.
+        environment: Environment of the step.
+        parents: Records of its inputs.
     """
 
     FILE: ClassVar[str] = "record.json"

@@ -1,6 +1,7 @@
-"""An immutable dataset: its manifest, whose digest is the data version."""
+"""Documents about data: a source's listing, and the manifest of a snapshot."""
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -8,10 +9,66 @@ from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
 
 RUN_AGAIN = "Run the step that wrote it again, with caching off for it."
-"""What to do about an input that is gone or was changed."""
+"""Hint for an input that is missing or was changed."""
 
 UNASSIGNED = "unassigned"
-"""The split of a snapshot that holds the rows of no other."""
+"""The split of rows that belong to no configured split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One object of a source at the time of the listing.
+
+    Attributes:
+        uri: Absolute path or URI, without a version.
+        size: Bytes.
+        checksum: The strongest one that needs no second read, as ``kind:digits``: ``md5`` on a disk and in
+            stores that have it, ``crc32c`` of a composed object, ``etag`` of an S3 multipart upload,
+            ``sha256`` of objects written by trainwright.
+        version: Pins the bytes in their store: generation, version id or ETag; empty on a disk.
+        written: Time of the last write, ISO 8601 in UTC; empty if unknown.
+    """
+
+    uri: str
+    size: int
+    checksum: str
+    version: str = ""
+    written: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing(Document):
+    """The files of a source when ``resolve`` listed it; ``data_version`` is derived from it.
+
+    Attributes:
+        source: Path, URI or glob, with the date filled in.
+        files: Objects, sorted by URI; a database or a table has one entry.
+        protection: Protection of pinned objects against deletion: ``versioned``, ``soft_delete``,
+            ``retention`` or ``pinned_unprotected``; empty for a disk.
+    """
+
+    FILE: ClassVar[str] = "listing.json"
+    source: str
+    files: tuple[SourceFile, ...]
+    protection: str = ""
+
+    @property
+    def content_digest(self) -> str:
+        """SHA-256 over names, sizes and checksums: equal for a copy elsewhere."""
+        rows = sorted([name, entry.size, entry.checksum] for name, entry in self.by_name)
+        return digest_text(canonical(rows))
+
+    @property
+    def by_name(self) -> tuple[tuple[str, SourceFile], ...]:
+        """Files with their names, relative to the deepest folder that all share, so that a copy has the same.
+
+        A folder such as ``day=1`` stays in the name: it is the value of a column.
+        """
+        paths = [(entry.uri.partition("://")[2] or entry.uri).split("/") for entry in self.files]
+        levels = zip(*(path[:-1] for path in paths), strict=False)
+        alike = takewhile(lambda level: len(set(level)) == 1 and "=" not in level[0], levels)
+        shared = sum(1 for _ in alike)
+        return tuple(("/".join(path[shared:]), entry) for path, entry in zip(paths, self.files, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +76,12 @@ class SnapshotFile:
     """One Parquet file of a snapshot.
 
     Attributes:
-        uri: Where it lies: relative to the manifest's folder, an absolute path, or a URI.
+        uri: Path relative to the manifest's folder, absolute path, or URI.
         size: Bytes.
         checksum: ``kind:digits``, as in :class:`SourceFile`.
-        rows: Rows in it.
-        split: The split that all of them belong to.
-        version: Pins the very bytes in an object store; empty on a disk.
+        rows: Number of rows.
+        split: Split of all its rows.
+        version: Pins the bytes in an object store; empty on a disk.
     """
 
     uri: str
@@ -47,17 +104,16 @@ class Column:
 class Snapshot(Document):
     """The manifest of an immutable dataset; its digest is the data version.
 
-    The digest is taken of the content alone: columns, roles, and every file's split, rows, size and checksum
-    in order. Where the files lie, what they were made from and the figures about them are no part of it, so
-    equal bytes have one data version wherever they lie.
+    The digest covers the content only: columns, roles, and each file's split, rows, size and checksum in
+    order. It leaves out locations, parents and quality, so equal bytes have one data version everywhere.
 
     Attributes:
-        files: Every file, in the order in which rows are read.
-        columns: The columns that every file has, in order.
-        parents: Digests of what it was made from, by name.
-        roles: Column names by role: ``key``, ``time``, ``label``. A role that is absent has no column.
+        files: Files in reading order.
+        columns: Columns of every file, in order.
+        parents: Digests of its inputs by name.
+        roles: Column names by role: ``key``, ``time``, ``label``; not every role has a column.
         quality: Figures by name, such as ``nulls.arr_delay`` (rows without a value).
-        protection: Whether pinned objects can still be read later, as in :class:`Listing`.
+        protection: Protection of pinned objects, as in :class:`Listing`.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -70,21 +126,21 @@ class Snapshot(Document):
 
     @property
     def digest(self) -> str:
-        """The data version: the SHA-256 over the content, and nothing else."""
+        """The data version: SHA-256 over the content."""
         files = [[entry.split, entry.rows, entry.size, entry.checksum] for entry in self.files]
         columns = [[column.name, column.type] for column in self.columns]
         return digest_text(canonical({"columns": columns, "files": files, "roles": self.roles}))
 
     @classmethod
     def open(cls, folder: Path, data_version: str) -> Self:
-        """Read the manifest in a folder, and check that it is the one that was asked for.
+        """Read the manifest in a folder and check its digest.
 
         Args:
-            folder: The snapshot's folder.
-            data_version: The digest that the step was given.
+            folder: Folder of the snapshot.
+            data_version: Expected digest.
 
         Raises:
-            InputError: The manifest is missing, or its digest is another.
+            InputError: The manifest is missing, or its digest differs.
         """
         if not (folder / cls.FILE).exists():
             raise InputError(f"cached input is gone: no {cls.FILE}", where=str(folder), hint=RUN_AGAIN)

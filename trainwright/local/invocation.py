@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import errors
-from trainwright.artifacts.facts import facts_of
+from trainwright.artifacts.metadata import metadata_of
 from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline, Step
 from trainwright.local.cache import Digests
@@ -37,7 +37,7 @@ def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return an artifact's metadata without the facts that its documents contain too."""
     metadata = dict(artifact.get("metadata", {}))
     try:
-        repeated = facts_of(path) if path.is_dir() else {}
+        repeated = metadata_of(path) if path.is_dir() else {}
     except errors.InputError:
         repeated = {}
     return {name: said for name, said in metadata.items() if name not in repeated or repeated[name] != said}

@@ -4,48 +4,51 @@ Kubeflow Pipelines shows an artifact by its metadata alone, in the list of artif
 comparison of runs. Every value is a text or a number, since the UI shows nothing else.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts.model import Model
 from trainwright.artifacts.record import Record
-from trainwright.artifacts.snapshot import Snapshot
+from trainwright.artifacts.snapshot import RUN_AGAIN, Snapshot
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 
-Facts = dict[str, str | float | int]
+ArtifactMetadata = dict[str, str | float | int]
 
-SHOWN = 12
-"""Digits of a digest in a name; the metadata has all 64."""
+_DIGITS = 12
+"""Digits of a digest in a display name; the metadata has all 64."""
 
 DISPLAY = "display_name"
-"""The name of an artifact in the UI of Kubeflow Pipelines; without it, the name of the output."""
+"""Key of an artifact's name in the UI; without it, the UI shows the name of the output."""
 
 _REGISTRATION = "registration.json"
 
 
-def facts_of(folder: Path, name: str = "") -> Facts:
+def metadata_of(folder: Path, name: str = "") -> ArtifactMetadata:
     """Return the metadata of an artifact.
 
     Args:
-        folder: The artifact's folder, with a document of this library in it.
-        name: What it is called in lists, before its version; empty for the folder's name.
+        folder: Folder of the artifact.
+        name: Name before the version; default: the folder's name.
+
+    Raises:
+        InputError: A document in the folder is invalid.
     """
-    found: Facts = {}
+    found: ArtifactMetadata = {}
     for file, read in _READERS.items():
         if (folder / file).exists():
             found |= read(folder)
     if (folder / Record.FILE).exists():
         found |= _of_record(Record.read(folder), found)
     if version := str(found.get("version", "")):
-        found[DISPLAY] = f"{found.get('kind', '')} {name or folder.name} {version[:SHOWN]}".strip()
+        found[DISPLAY] = f"{found.get('kind', '')} {name or folder.name} {version[:_DIGITS]}".strip()
     if {"model", "model_version"} <= found.keys():
         found[DISPLAY] = f"{found['model']} version {version}"
     return found
 
 
-def _of_snapshot(folder: Path) -> Facts:
+def _of_snapshot(folder: Path) -> ArtifactMetadata:
     snapshot = Snapshot.read(folder)
     return {
         "version": snapshot.digest,
@@ -58,7 +61,7 @@ def _of_snapshot(folder: Path) -> Facts:
     }
 
 
-def _of_model(folder: Path) -> Facts:
+def _of_model(folder: Path) -> ArtifactMetadata:
     model = Model.read(folder)
     return {
         "version": model.digest,
@@ -71,29 +74,26 @@ def _of_model(folder: Path) -> Facts:
     }
 
 
-def _of_registration(folder: Path) -> Facts:
+def _of_registration(folder: Path) -> ArtifactMetadata:
     path = folder / _REGISTRATION
-    try:
-        entry = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"expected JSON, found none: {error}", where=str(path)) from None
+    entry = read_json(path)
     if not isinstance(entry, dict):
-        raise InputError(f"expected a JSON object, found {type(entry).__name__}", where=str(path))
+        raise InputError(f"expected a JSON object, found {entry!r:.80}", where=str(path), hint=RUN_AGAIN)
     names = ("model", "version", "model_version", "data_version", "commit", "data_decision", "page", "run")
     return {name: str(entry[name]) for name in names if entry.get(name)}
 
 
-def _of_record(record: Record, known: Mapping[str, object]) -> Facts:
+def _of_record(record: Record, known: Mapping[str, object]) -> ArtifactMetadata:
     made = {name: digest for name, digest in record.outputs.items() if digest not in known.values()}
     said = {"step": record.step, "headline": record.headline, "decision": record.decision}
     return {name: text for name, text in {**said, **made}.items() if text}
 
 
-def _parents(parents: Mapping[str, str]) -> Facts:
+def _parents(parents: Mapping[str, str]) -> ArtifactMetadata:
     return {f"from_{name}": digest for name, digest in parents.items()}
 
 
-_READERS: Mapping[str, Callable[[Path], Facts]] = {
+_READERS: Mapping[str, Callable[[Path], ArtifactMetadata]] = {
     Snapshot.FILE: _of_snapshot,
     Model.FILE: _of_model,
     _REGISTRATION: _of_registration,
@@ -101,17 +101,17 @@ _READERS: Mapping[str, Callable[[Path], Facts]] = {
 
 
 def describe(step: str, *artifacts: Any, name: str = "") -> None:
-    """Put the facts of output artifacts of Kubeflow Pipelines into their metadata, with a name for the UI.
+    """Write the metadata of output artifacts, with a display name.
 
-    A document has its version in its name. Anything else is named after its step and its output, such as
-    ``evaluate report``: Kubeflow would call the reports of all steps ``report``.
+    The name of a document has its version. Other artifacts are named by step and output, such as
+    ``evaluate report``: Kubeflow would name the reports of all steps ``report``.
 
     Args:
-        step: The step that made them.
-        artifacts: Each a ``dsl.Artifact`` that was written.
-        name: As :func:`facts_of` has it; empty for the output's own.
+        step: Name of the step.
+        artifacts: Written ``dsl.Artifact`` objects.
+        name: As in :func:`metadata_of`.
     """
     for artifact in artifacts:
         path = Path(artifact.path)
-        found = facts_of(path, name) if path.is_dir() else {}
+        found = metadata_of(path, name) if path.is_dir() else {}
         artifact.metadata.update({DISPLAY: f"{step} {artifact.name or path.name}"} | found)

@@ -1,10 +1,10 @@
-"""What artifacts say of themselves in Kubeflow's lists."""
+"""Metadata of artifacts in Kubeflow's lists."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 from trainwright.artifacts import Column, Model, ModelFile, Snapshot, SnapshotFile
-from trainwright.artifacts.facts import describe, facts_of
+from trainwright.artifacts.metadata import describe, metadata_of
 from trainwright.tracking import Stopwatch
 
 DIGEST = "ab" * 32
@@ -24,7 +24,7 @@ def snapshot(folder: Path) -> Snapshot:
     return made
 
 
-def test_a_datasets_metadata_has_version_rows_columns_and_where_it_came_from(tmp_path: Path) -> None:
+def test_metadata_of_a_dataset_has_version_rows_columns_and_parents(tmp_path: Path) -> None:
     made = snapshot(tmp_path / "training_set")
     Stopwatch().record(tmp_path / "training_set", "join", "10 rows", outputs={"training_set": made.digest})
     artifact = SimpleNamespace(path=str(tmp_path / "training_set"), name="training_set", metadata={})
@@ -44,7 +44,7 @@ def test_a_datasets_metadata_has_version_rows_columns_and_where_it_came_from(tmp
     }
 
 
-def test_an_artifact_without_a_version_is_named_after_its_step_and_output(tmp_path: Path) -> None:
+def test_artifact_without_a_version_is_named_after_its_step_and_output(tmp_path: Path) -> None:
     (tmp_path / "verdict").mkdir()
     (tmp_path / "page").write_text("<!doctype html>")
     found = [
@@ -57,7 +57,7 @@ def test_an_artifact_without_a_version_is_named_after_its_step_and_output(tmp_pa
     ]
 
 
-def test_a_models_metadata_has_its_kind_version_data_and_figures(tmp_path: Path) -> None:
+def test_metadata_of_a_model_has_kind_version_data_and_metrics(tmp_path: Path) -> None:
     made = Model(
         files=(ModelFile(path="weights", size=1, sha256=DIGEST),),
         kind="mlp",
@@ -69,15 +69,15 @@ def test_a_models_metadata_has_its_kind_version_data_and_figures(tmp_path: Path)
     )
     (tmp_path / "model").mkdir()
     made.write(tmp_path / "model")
-    found = facts_of(tmp_path / "model")
+    found = metadata_of(tmp_path / "model")
     assert found["display_name"] == f"mlp model {made.digest[:12]}"
     assert (found["version"], found["training_data"], found["inputs"]) == (made.digest, DIGEST, 2)
     assert found["train_loss"] == 0.45
 
 
-def test_a_folder_with_a_record_only_has_its_decision_and_no_name(tmp_path: Path) -> None:
+def test_metadata_of_a_record_has_its_decision_and_no_name(tmp_path: Path) -> None:
     Stopwatch().record(tmp_path, "evaluate", "AUC 0.71", decision="PASS", outputs={"verdict": DIGEST})
-    assert facts_of(tmp_path) == {
+    assert metadata_of(tmp_path) == {
         "step": "evaluate",
         "headline": "AUC 0.71",
         "decision": "PASS",
@@ -85,5 +85,5 @@ def test_a_folder_with_a_record_only_has_its_decision_and_no_name(tmp_path: Path
     }
 
 
-def test_a_folder_without_any_document_has_no_facts(tmp_path: Path) -> None:
-    assert facts_of(tmp_path) == {}
+def test_folder_without_documents_has_no_metadata(tmp_path: Path) -> None:
+    assert metadata_of(tmp_path) == {}
