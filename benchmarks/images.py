@@ -19,7 +19,7 @@ from pathlib import Path
 
 from results import publish
 
-from trainwright.authoring.toolchains import TOOLCHAINS, Place
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL_S = 240
@@ -79,7 +79,7 @@ def by_pip(scratch: Path) -> float:
     started = time.monotonic()
     subprocess.run([sys.executable, "-m", "venv", scratch / PEER], check=True)
     variables = {**os.environ, "PIP_CACHE_DIR": str(scratch / "cache")}
-    for lock in Place(PEER).locks.hashed:
+    for lock in ToolchainEnvironment(PEER).locks.hashed:
         command = [
             str(scratch / PEER / "bin/python"),
             "-m",
@@ -97,7 +97,7 @@ def packages(environment: str) -> str:
     """Return how many packages an environment's lock names, torch and kfp included."""
     if environment not in TOOLCHAINS:
         return ""
-    place = Place(environment)
+    place = ToolchainEnvironment(environment)
     text = "".join(path.read_text() for path in (*place.locks.hashed, *place.locks.last))
     return str(sum("==" in line and not line.startswith(("#", " ")) for line in text.splitlines()))
 

@@ -20,7 +20,7 @@ import inspection
 
 import trainwright
 from trainwright.authoring.images import name as image_name
-from trainwright.authoring.toolchains import TOOLCHAINS, Place
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 from trainwright.errors import DependencyError, InputError, reported
 from trainwright.tracking import library_digest
 
@@ -88,7 +88,7 @@ def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
         "org.opencontainers.image.revision": commit(),
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.base.name": base,
-        "trainwright.lock-sha256": Place(toolchain, gpu=gpu).digest,
+        "trainwright.lock-sha256": ToolchainEnvironment(toolchain, gpu=gpu).digest,
         "trainwright.library-sha256": library_digest(),
     }
 

@@ -25,11 +25,11 @@ def summarize(
     from pathlib import Path
 
     from trainwright.artifacts.metadata import describe
-    from trainwright.summarize.run import Ending, root_of
+    from trainwright.summarize.run import FinalStatus, root_of
     from trainwright.summarize.summarize import summarize as write
     from trainwright.summarize.workflow import in_cluster
 
     job, task = status.pipeline_job_resource_name or "", status.pipeline_task_name or ""
-    ending = Ending(status.state or "", job, task, status.error_code or 0, status.error_message or "")
+    ending = FinalStatus(status.state or "", job, task, status.error_code or 0, status.error_message or "")
     write(root_of(run.uri), ending, Path(page.path), Path(summary.path), Path(run.path), in_cluster())
     describe("summarize", run, page, summary)

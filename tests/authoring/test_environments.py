@@ -17,7 +17,7 @@ import pytest
 
 from tests.authoring.wheels import write_wheel
 from trainwright.authoring import environments
-from trainwright.authoring.toolchains import LIBRARY, Place
+from trainwright.authoring.toolchains import LIBRARY, ToolchainEnvironment
 from trainwright.errors import DependencyError, InputError
 
 
@@ -88,14 +88,14 @@ def test_it_is_made_again_only_when_its_lock_changed(locks: Path, wheels: Path) 
 def test_one_that_was_not_finished_is_made_again(locks: Path, broken: str) -> None:
     made = make(locks)
     (made.path / broken).unlink()
-    assert Place("tiny", locks.parent / "made", locks).problem() == "is not complete"
+    assert ToolchainEnvironment("tiny", locks.parent / "made", locks).problem() == "is not complete"
     assert make(locks).changed
     assert ask(made.path / "bin" / "python", "import pebble; print(pebble.VERSION)") == "1.0"
 
 
 @pytest.mark.parametrize("stamp", ["", "{", "[]", "{}"])
 def test_one_whose_stamp_cannot_be_read_counts_as_not_complete(locks: Path, stamp: str) -> None:
-    place = Place("tiny", locks.parent / "made", locks)
+    place = ToolchainEnvironment("tiny", locks.parent / "made", locks)
     for path, text in ((place.python, ""), (place.stamp, stamp)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -112,7 +112,7 @@ def test_a_folder_of_somebody_else_is_not_touched(locks: Path) -> None:
 
 
 def test_a_link_to_another_copy_of_the_library_is_put_right(locks: Path, tmp_path: Path) -> None:
-    place = Place("tiny", make(locks).path.parent, locks)
+    place = ToolchainEnvironment("tiny", make(locks).path.parent, locks)
     place.link.unlink()
     place.link.symlink_to(tmp_path)
     assert not make(locks).changed
@@ -122,12 +122,12 @@ def test_a_link_to_another_copy_of_the_library_is_put_right(locks: Path, tmp_pat
 def test_what_has_no_lock_goes_in_last_by_pips_own_configuration(locks: Path, wheels: Path) -> None:
     write_wheel(wheels, "flame", "2.13.0")
     (locks / "tiny" / "requirements-flame.txt").write_text("flame==2.13.0\n")
-    before = Place("tiny", locks.parent / "made", locks).digest
+    before = ToolchainEnvironment("tiny", locks.parent / "made", locks).digest
     made = make(locks)
     assert ask(made.path / "bin" / "python", "import flame; print(flame.VERSION)") == "2.13.0"
     assert json.loads((made.path / "trainwright-environment.json").read_text())["lock_sha256"] == before
     (locks / "tiny" / "requirements-gpu.lock").write_text(write_wheel(wheels, "flame", "2.14.0"))
-    gpu = Place("tiny", locks.parent / "made", locks, gpu=True)
+    gpu = ToolchainEnvironment("tiny", locks.parent / "made", locks, gpu=True)
     assert gpu.digest != before
     assert gpu.locks.last == ()
 
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_what_the_lock_says_is_refused_with_what_the_tool_sai
     assert "environment of tiny could not be made: uv ended with" in caught.value.what
     assert "0" * 64 in caught.value.what
     assert "Run it again" in caught.value.hint
-    assert Place("tiny", locks.parent / "made", locks).problem() == "is not complete"
+    assert ToolchainEnvironment("tiny", locks.parent / "made", locks).problem() == "is not complete"
 
 
 @pytest.mark.parametrize("offline", ["1", "0"], ids=["no network is allowed", "nobody listens"])
@@ -207,7 +207,7 @@ def test_one_that_fails_takes_none_of_the_others_with_it(locks: Path, wheels: Pa
             ["broken", "tiny"], folder=locks.parent / "made", images=locks, progress=lines.append
         )
     assert [line.split()[0] for line in lines] == ["tiny"]
-    assert not Place("tiny", locks.parent / "made", locks).problem()
+    assert not ToolchainEnvironment("tiny", locks.parent / "made", locks).problem()
 
 
 MAKE = """

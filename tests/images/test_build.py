@@ -12,7 +12,7 @@ import pytest
 
 from trainwright import __version__
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, Place, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment, lock_digest
 from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,14 +108,18 @@ def test_the_torch_image_is_made_from_the_lock_for_gpus_on_a_base_of_its_own(bui
     assert done.returncode == 0, done.stderr
     torch, launcher = build.calls("build")
     assert {"BASE=base-with-cuda:1", "GPU=yes", "IMAGE=torch"} <= set(torch)
-    assert labels(torch)["trainwright.lock-sha256"] == Place("torch", gpu=True).digest != lock_digest("torch")
+    assert (
+        labels(torch)["trainwright.lock-sha256"]
+        == ToolchainEnvironment("torch", gpu=True).digest
+        != lock_digest("torch")
+    )
     assert labels(torch)["org.opencontainers.image.base.name"] == "base-with-cuda:1"
     assert "BASE=base:1" in launcher
     assert not any(word.startswith("GPU=") for word in launcher)
 
 
 def test_the_lock_for_gpus_holds_torch_and_cuda_and_leaves_nothing_for_pip_to_choose() -> None:
-    place = Place("torch", gpu=True)
+    place = ToolchainEnvironment("torch", gpu=True)
     packages = re.findall(r"^([a-z0-9-]+)==", place.locks.hashed[0].read_text(), re.MULTILINE)
     assert "torch" in packages
     assert any(package.startswith("nvidia-cu") for package in packages)

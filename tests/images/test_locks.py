@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, Place
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(path for room in ("images", "examples", "tests") for path in (ROOT / room).rglob("*s.lock"))
@@ -83,7 +83,7 @@ def test_every_image_has_a_lock_and_every_toolchain_an_image() -> None:
     named = (value for key, value in vars(images).items() if key.isupper() and isinstance(value, str))
     used = {value.split("/")[1].split(":")[0] for value in named}
     assert used == set(TOOLCHAINS)
-    assert all(Place(toolchain).locks.hashed[0].exists() for toolchain in TOOLCHAINS)
+    assert all(ToolchainEnvironment(toolchain).locks.hashed[0].exists() for toolchain in TOOLCHAINS)
 
 
 def test_what_is_left_out_on_purpose_is_in_no_lock() -> None:

@@ -13,7 +13,7 @@ from tests.materialize.strikes import COUNT, struck
 from tests.materialize.test_disturbed import many
 from trainwright.errors import TransientError
 from trainwright.featurestore import open_online
-from trainwright.materialize.encoding import EncodedRows, encode_rows
+from trainwright.materialize.encoding import SerializedRows, encode_rows
 from trainwright.materialize.latest import latest_rows
 from trainwright.materialize.watermark import TimeWindow
 from trainwright.materialize.writers import OnlineWriter, RequireLease, writer_for
@@ -21,7 +21,7 @@ from trainwright.storage import lease, list_files
 
 
 @contextmanager
-def writing(shop: Shop, held: RequireLease) -> Iterator[tuple[OnlineWriter, EncodedRows]]:
+def writing(shop: Shop, held: RequireLease) -> Iterator[tuple[OnlineWriter, SerializedRows]]:
     """Give a writer and the rows that are there now, as a run that began now has them."""
     online = open_online(str(shop.repository))
     [view] = online.views

@@ -23,9 +23,9 @@ from tests.summarize.test_page import Cells, chain, record
 from trainwright.artifacts import Record
 from trainwright.errors import MARK
 from trainwright.summarize import workflow
-from trainwright.summarize.run import Ending, Run, read_run
+from trainwright.summarize.run import FinalStatus, Run, read_run
 from trainwright.summarize.summarize import draw_summary, outcome, summarize
-from trainwright.summarize.workflow import Cluster, Task, in_cluster, tasks_of
+from trainwright.summarize.workflow import WorkflowReader, WorkflowTask, in_cluster, tasks_of
 
 RECORDED = Path(__file__).parent / "recorded"
 RUN, EARLIER = "1c041696-9170-4167-b06a-0d65bb373b45", "b1cb3cad-9170-4167-b06a-0d65bb373b45"
@@ -71,7 +71,7 @@ def patch(base: Path, task: str, states: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def api(answers: list[tuple[int, object]]) -> Iterator[tuple[Cluster, list[tuple[str, str]]]]:
+def api(answers: list[tuple[int, object]]) -> Iterator[tuple[WorkflowReader, list[tuple[str, str]]]]:
     """Serve the Kubernetes API: the answers in turn, the last one for ever."""
     seen: list[tuple[str, str]] = []
 
@@ -90,7 +90,7 @@ def api(answers: list[tuple[int, object]]) -> Iterator[tuple[Cluster, list[tuple
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield Cluster(f"http://127.0.0.1:{server.server_port}", "team-a", "t0ken"), seen
+        yield WorkflowReader(f"http://127.0.0.1:{server.server_port}", "team-a", "t0ken"), seen
     finally:
         server.shutdown()
         server.server_close()
@@ -98,7 +98,7 @@ def api(answers: list[tuple[int, object]]) -> Iterator[tuple[Cluster, list[tuple
 
 
 def read(base: Path, document: dict[str, Any], state: str) -> Run:
-    ending = Ending(state, document["metadata"]["name"], "exit-handler-1")
+    ending = FinalStatus(state, document["metadata"]["name"], "exit-handler-1")
     with api([(200, completed(document, base))]) as (cluster, seen):
         run = read_run(str(base / RUN), ending, cluster)
     path = f"/apis/argoproj.io/v1alpha1/namespaces/team-a/workflows/{document['metadata']['name']}"
@@ -202,7 +202,7 @@ def test_without_the_right_to_read_the_workflow_the_page_says_so_and_shows_this_
     tmp_path: Path,
 ) -> None:
     put(tmp_path, RUN, chain()["ingest"])
-    ending = Ending("COMPLETE", "train-and-register-x", "exit-handler-1")
+    ending = FinalStatus("COMPLETE", "train-and-register-x", "exit-handler-1")
     page = tmp_path / "page.html"
     with api([(403, {})]) as (cluster, seen):
         summarize(str(tmp_path / RUN), ending, page, tmp_path / "s.md", tmp_path / "run", cluster)
@@ -218,7 +218,7 @@ def test_a_transient_failure_of_the_api_is_retried(tmp_path: Path) -> None:
     with api([(500, {}), (429, {}), (200, document)]) as (cluster, seen):
         found = workflow.read_tasks(cluster, "x")
     assert len(seen) == 3
-    assert Task(name="locate", shown="locate", state="done").name in {task.name for task in found}
+    assert WorkflowTask(name="locate", shown="locate", state="done").name in {task.name for task in found}
 
 
 def test_a_pods_own_account_gives_the_api_and_without_one_there_is_none(
@@ -226,11 +226,11 @@ def test_a_pods_own_account_gives_the_api_and_without_one_there_is_none(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    assert in_cluster(tmp_path) == Cluster("https://[fd00::1]:443", "", "", str(tmp_path / "ca.crt"))
+    assert in_cluster(tmp_path) == WorkflowReader("https://[fd00::1]:443", "", "", str(tmp_path / "ca.crt"))
     (tmp_path / "token").write_text("t\n")
     (tmp_path / "namespace").write_text("team-a")
     found = in_cluster(tmp_path)
-    assert found == Cluster("https://[fd00::1]:443", "team-a", "t", str(tmp_path / "ca.crt"))
+    assert found == WorkflowReader("https://[fd00::1]:443", "team-a", "t", str(tmp_path / "ca.crt"))
     assert "'t'" not in repr(found)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     assert in_cluster(tmp_path) is None, "on a laptop"
@@ -238,8 +238,8 @@ def test_a_pods_own_account_gives_the_api_and_without_one_there_is_none(
 
 def test_a_pod_without_a_token_says_so_and_shows_this_runs_records(tmp_path: Path) -> None:
     put(tmp_path, RUN, chain()["ingest"])
-    ending = Ending("COMPLETE", "train-and-register-x", "exit-handler-1")
-    run = read_run(str(tmp_path / RUN), ending, Cluster("https://127.0.0.1:1", "", ""))
+    ending = FinalStatus("COMPLETE", "train-and-register-x", "exit-handler-1")
+    run = read_run(str(tmp_path / RUN), ending, WorkflowReader("https://127.0.0.1:1", "", ""))
     assert "this pod has no token of a service account" in run.problems[0]
     assert "automountServiceAccountToken" in run.problems[0]
     assert [step.name for step in run.steps] == ["ingest"]
@@ -262,7 +262,7 @@ def test_a_workflow_without_readable_tasks_is_a_problem_and_this_runs_records_ar
 ) -> None:
     put(tmp_path, RUN, chain()["ingest"])
     with api([(200, workflow)]) as (cluster, _):
-        run = read_run(str(tmp_path / RUN), Ending("COMPLETE", "train-and-register-x"), cluster)
+        run = read_run(str(tmp_path / RUN), FinalStatus("COMPLETE", "train-and-register-x"), cluster)
     assert "the run's tasks: the run's workflow" in run.problems[0]
     assert [step.name for step in run.steps] == ["ingest"]
 
@@ -293,7 +293,7 @@ def test_a_store_that_does_not_answer_is_asked_once_and_the_page_is_written(
     text = json.dumps(document).replace("/mlpipeline/v2", "minio://mlpipeline/v2")
     page, begun = tmp_path / "page.html", time.monotonic()
     with api([(200, json.loads(text))]) as (cluster, _):
-        ending = Ending("FAILED", "train-and-register-x", "exit-handler-1")
+        ending = FinalStatus("FAILED", "train-and-register-x", "exit-handler-1")
         root = f"minio://mlpipeline/v2/artifacts/{RUN}"
         summarize(root, ending, page, tmp_path / "s.md", tmp_path / "run", cluster)
     assert time.monotonic() - begun < 20, "one call waits, not one call a task"

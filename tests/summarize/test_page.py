@@ -9,10 +9,10 @@ import pytest
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
-from trainwright.summarize.run import Ending, Run, Step, read_run
+from trainwright.summarize.run import FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.summarize import draw_page, duration, headline, line_back, outcome, summarize
 
-DONE = Ending("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
+DONE = FinalStatus("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
 
 
 def record(step: str, minute: int, decision: str = "", parents: tuple[Record, ...] = ()) -> Record:
@@ -142,7 +142,7 @@ def test_a_cluster_calls_success_complete_and_a_run_that_a_gate_stopped_running(
     records["validate"] = replace(records["validate"], decision="PASS")
     records["evaluate"] = replace(records["evaluate"], decision=decided)
     steps = ["ingest", "validate", "join", "train", "evaluate", *(["register"] if decided == "PASS" else [])]
-    run = read_run(str(put(tmp_path, records, *steps)), Ending(state))
+    run = read_run(str(put(tmp_path, records, *steps)), FinalStatus(state))
     assert outcome(run).startswith("Registered" if decided == "PASS" else "Held by evaluate")
     assert draw_page(run).decision == decided
 
@@ -160,7 +160,7 @@ def test_a_failed_step_is_named_with_its_reason_and_what_follows_is_not_run(tmp_
         train=("failed", error),
         register="skipped",
     )
-    failed = Ending("FAILED", "job", "exit-handler-1", 1, "Task exit-handler-1 failed.")
+    failed = FinalStatus("FAILED", "job", "exit-handler-1", 1, "Task exit-handler-1 failed.")
     summarize(str(root), failed, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
     text = (tmp_path / "summary.md").read_text()
     assert "**Failed in train: the loss is not finite at step 40**" in text
@@ -177,7 +177,7 @@ def test_the_error_of_a_failed_step_is_written_in_sentences_that_say_each_thing_
     where = "minio://team/gone.parquet"
     error = {"what": f"no such file: {where}", "where": where, "hint": "Look there.", "log": f"{root}/log-0"}
     tasks(root, records, ingest="done", validate=("failed", error))
-    failed = Ending("FAILED", "job", "exit-handler-1", 1, "")
+    failed = FinalStatus("FAILED", "job", "exit-handler-1", 1, "")
     summarize(str(root), failed, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
     said = f"validate: no such file: {where}. Look there. Its log: {root}/log-0"
     assert said in (tmp_path / "page.html").read_text()
@@ -185,7 +185,7 @@ def test_the_error_of_a_failed_step_is_written_in_sentences_that_say_each_thing_
 
 def test_on_a_cluster_the_reason_is_what_kubeflow_says(tmp_path: Path) -> None:
     root = put(tmp_path, chain(), "ingest")
-    failed = Ending("FAILED", "job", "train", 9, "The DAG failed: OOMKilled")
+    failed = FinalStatus("FAILED", "job", "train", 9, "The DAG failed: OOMKilled")
     run = read_run(str(root), failed)
     assert outcome(run) == "Failed: The DAG failed: OOMKilled"
 
@@ -234,7 +234,7 @@ def test_an_error_of_a_task_that_is_only_a_text_is_shown(tmp_path: Path) -> None
 
 def test_the_line_on_the_screen_is_one_line_whatever_the_error_says(tmp_path: Path) -> None:
     error = {"what": "these columns cannot be joined\n  no column 'carier'"}
-    run = Run("r", str(tmp_path), DONE, [Step("join", "failed", None, error)], [], [])
+    run = Run("r", str(tmp_path), DONE, [RunStep("join", "failed", None, error)], [], [])
     assert headline(run) == "Failed in join: these columns cannot be joined; no column 'carier'"
 
 

@@ -37,7 +37,7 @@ class PodSize(Section):
     memory_gib: Annotated[float, Field(gt=0)] = Field(description="Memory.")
 
 
-class Access(Section):
+class ComponentAccess(Section):
     """Rights and network connections of a component, for the platform team that grants them."""
 
     reads: tuple[str, ...] = Field(description="What its identity must be allowed to read.")
@@ -61,7 +61,7 @@ class Metadata(Section):
         description="Documented exit codes that it can end with, each with what it says of this one."
     )
     resources: PodSize = Field(description="What its pod should be given.")
-    access: Access = Field(description="What it may do, and whom it talks to.")
+    access: ComponentAccess = Field(description="What it may do, and whom it talks to.")
     caching: Literal["allowed", "never"] = Field("allowed", description="Whether a result may be reused.")
     judges: Literal["", "data", "model"] = Field(
         "", description="What its decision is about; a run that it holds ends with 11, or 12."
@@ -164,7 +164,7 @@ def _meaning(code: int, said: str) -> str:
     return f"{general}: {said}" if said else general
 
 
-def _access(access: Access) -> list[str]:
+def _access(access: ComponentAccess) -> list[str]:
     """Return the table of rights and connections."""
     rows = {
         "Reads": access.reads,

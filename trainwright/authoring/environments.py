@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.authoring.installer import InstallationError, Installed, find_uv, install
-from trainwright.authoring.toolchains import LIBRARY, TOOLCHAINS, Place, default_folder, lock_digest, locks
+from trainwright.authoring.toolchains import (
+    LIBRARY,
+    TOOLCHAINS,
+    ToolchainEnvironment,
+    default_folder,
+    lock_digest,
+    locks,
+)
 from trainwright.errors import DependencyError, InputError, reported
 
 __all__ = ["Made", "folder", "lock_digest", "main", "make", "python", "shown"]
@@ -65,7 +72,7 @@ def python(toolchain: str, *, folder: Path | None = None, images: Path | None = 
         DependencyError: The environment is missing, incomplete, or older than its lock.
         InputError: The toolchain does not exist.
     """
-    place = Place(toolchain, folder or default_folder(), images or locks())
+    place = ToolchainEnvironment(toolchain, folder or default_folder(), images or locks())
     problem = place.problem() and dataclasses.replace(place, gpu=True).problem()
     if not problem and place.link.resolve() != LIBRARY:
         problem = "belongs to another copy of the library"
@@ -104,10 +111,10 @@ def make(
         InputError: The toolchain does not exist, or the path of an environment is occupied.
     """
     where = (folder or default_folder()).resolve()
-    places = [Place(name, where, images or locks(), gpu) for name in toolchains]
+    places = [ToolchainEnvironment(name, where, images or locks(), gpu) for name in toolchains]
     where.mkdir(parents=True, exist_ok=True)
 
-    def one(place: Place) -> Made:
+    def one(place: ToolchainEnvironment) -> Made:
         made = _bring_up_to_date(place)
         if progress and made.changed:
             progress(str(made))
@@ -122,7 +129,7 @@ def make(
             raise
 
 
-def _bring_up_to_date(place: Place) -> Made:
+def _bring_up_to_date(place: ToolchainEnvironment) -> Made:
     started = time.monotonic()
     with _held(place.folder / f".{place.toolchain}.lock") as lock:
         changed = bool(place.problem())
@@ -143,7 +150,7 @@ def _held(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _build(place: Place, lock: int) -> tuple[Installed, ...]:
+def _build(place: ToolchainEnvironment, lock: int) -> tuple[Installed, ...]:
     """Create one environment in place; its scripts name their interpreter, so it cannot be moved."""
     try:
         find_uv()  # before what is there is removed
@@ -153,7 +160,7 @@ def _build(place: Place, lock: int) -> tuple[Installed, ...]:
         raise DependencyError(error.what, where=str(place.path), hint=error.hint) from None
 
 
-def _clear(place: Place, lock: int) -> None:
+def _clear(place: ToolchainEnvironment, lock: int) -> None:
     """Remove an environment. Its lock file shows that it is ours even if its creation was killed."""
     begun = os.pread(lock, 1, 0) == OURS
     if place.path.exists() and not begun and not (place.path / "pyvenv.cfg").exists():
@@ -168,7 +175,7 @@ def _clear(place: Place, lock: int) -> None:
         shutil.rmtree(place.path)
 
 
-def _link_library(place: Place) -> None:
+def _link_library(place: ToolchainEnvironment) -> None:
     if place.link.resolve() != LIBRARY:
         fresh = place.link.with_name(f".trainwright-{os.getpid()}")
         fresh.symlink_to(LIBRARY)

@@ -33,7 +33,7 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Place:
+class ToolchainEnvironment:
     """The environment of one toolchain on this machine, created or not.
 
     Raises:
@@ -96,4 +96,4 @@ class Place:
 
 def lock_digest(toolchain: str) -> str:
     """Return the SHA-256 of a toolchain's locks, as records name it."""
-    return Place(toolchain).digest
+    return ToolchainEnvironment(toolchain).digest

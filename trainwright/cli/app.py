@@ -22,7 +22,7 @@ from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
-    from trainwright.authoring.finding import Finding
+    from trainwright.authoring.diagnostic import Diagnostic
     from trainwright.local.containers import Engine
 
 app = typer.Typer(
@@ -214,7 +214,7 @@ def _reject_without_host(namespace: str, token_file: Path | None, ca_file: Path 
 
 def _inspected(
     host: str, namespace: str, token_file: Path | None, ca_file: Path | None
-) -> "tuple[Iterator[Finding], Callable[[Sequence[Finding]], None]]":
+) -> "tuple[Iterator[Diagnostic], Callable[[Sequence[Diagnostic]], None]]":
     """Return the findings about an installation, and the function that judges them."""
     from trainwright.authoring.installation import inspection
     from trainwright.authoring.submission import connection

@@ -17,6 +17,7 @@ from trainwright.evaluate.findings import (
     Findings,
     GroupComparison,
     GroupRates,
+    Ruling,
     Sample,
     Slice,
     Slicing,
@@ -100,25 +101,38 @@ def measure(
         fitted=_learned(sample, learned) if learned else None,
         unscored="" if subject.baseline else beside.baseline_version,
     )
-    baseline = subject.baseline
+    shown = tuple(cut for columns, cut in cuts.items() if columns in evaluation.groupings)
+    return _findings(pairs, beside, subject, held, shown, fitted, rulings(held, rules))
+
+
+def _findings(
+    pairs: PredictionPair,
+    beside: EvaluationContext,
+    subject: EvaluationData,
+    held: MeasuredEvaluation,
+    cuts: tuple[Slicing, ...],
+    fitted: dict[str, Estimate],
+    ruled: tuple[Ruling, ...],
+) -> Findings:
+    candidate, baseline, evaluation = pairs.candidate, subject.baseline, held.evaluation
     return Findings(
         evaluation=evaluation,
-        kind=candidate.kind,
-        sample=sample,
+        kind=held.kind,
+        sample=held.sample,
         baseline=_baseline(pairs, beside),
         threshold=subject.candidate.threshold if candidate.kind == "binary" else None,
         threshold_from="model" if evaluation.threshold == "model" else "section",
-        overall=overall,
+        overall=held.overall,
         confusion=confusion(candidate, subject.candidate.threshold),
         baseline_confusion=confusion(baseline.predictions, baseline.threshold) if baseline else (),
         curves=plot_data(candidate),
         baseline_curves=plot_data(baseline.predictions) if baseline else None,
-        cuts=tuple(cut for columns, cut in cuts.items() if columns in evaluation.groupings),
-        fairness=fairness,
+        cuts=cuts,
+        fairness=held.fairness,
         fitted=fitted,
-        overfitting=over,
+        overfitting=held.overfitting,
         warnings=beside.warnings,
-        rulings=rulings(held, rules),
+        rulings=ruled,
     )
 
 

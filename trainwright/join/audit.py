@@ -232,7 +232,7 @@ class ViewFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnFigures:
+class FeatureFigures:
     """Figures of one column that a model may read.
 
     Attributes:
@@ -266,7 +266,7 @@ class Audit(Document):
     FILE: ClassVar[str] = "audit.json"
     rows: int
     views: tuple[ViewFigures, ...]
-    columns: tuple[ColumnFigures, ...]
+    columns: tuple[FeatureFigures, ...]
     scored_on: str
     scored_rows: tuple[int, ...]
     service: str
@@ -304,13 +304,13 @@ class Audit(Document):
 
 def column_figures(
     views: Mapping[str, ViewAudit], request: tuple[str, ...], scores: Mapping[str, float]
-) -> tuple[ColumnFigures, ...]:
+) -> tuple[FeatureFigures, ...]:
     """Return the figures of every request column and feature."""
     own = [
-        ColumnFigures(column=name, view="", missing_share=0.0, auc=scores.get(name, 0.0)) for name in request
+        FeatureFigures(column=name, view="", missing_share=0.0, auc=scores.get(name, 0.0)) for name in request
     ]
     joined = [
-        ColumnFigures(
+        FeatureFigures(
             column=name, view=view, missing_share=count / max(audit.rows, 1), auc=scores.get(name, 0.0)
         )
         for view, audit in views.items()

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainwright.authoring import environments
-from trainwright.authoring.finding import Finding
+from trainwright.authoring.diagnostic import Diagnostic
 from trainwright.authoring.images import name
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
@@ -34,7 +34,7 @@ TOOLS = {"git": "a run's record names the commit", "kubectl": "only to look at r
 """Programs that every use does without, and what each is for."""
 
 
-def look() -> list[Finding]:
+def look() -> list[Diagnostic]:
     """Look at everything, and raise nothing. The last findings say which uses this machine is ready for."""
     findings = [
         _python(),
@@ -49,7 +49,7 @@ def look() -> list[Finding]:
     return [*findings, *_uses(findings)]
 
 
-def require(findings: Sequence[Finding]) -> None:
+def require(findings: Sequence[Diagnostic]) -> None:
     """Reject a machine that is ready for none of the uses.
 
     Raises:
@@ -63,33 +63,33 @@ def require(findings: Sequence[Finding]) -> None:
         )
 
 
-def _uses(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _uses(findings: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
     for use, command in USES.items():
         missing = [one.name for one in findings if one.use == use and one.state == "miss"]
         text = f"not ready: {', '.join(missing)}" if missing else "ready"
-        yield Finding(use, "note" if missing else "ok", f"{command}: {text}")
+        yield Diagnostic(use, "note" if missing else "ok", f"{command}: {text}")
 
 
-def _python() -> Finding:
+def _python() -> Diagnostic:
     version = platform.python_version()
     if sys.version_info[:2] == (3, 11):
-        return Finding("python", "ok", version, use="run")
+        return Diagnostic("python", "ok", version, use="run")
     advice = "The toolchains are locked for Python 3.11: install it."
-    return Finding("python", "miss", version, advice, use="run")
+    return Diagnostic("python", "miss", version, advice, use="run")
 
 
-def _environments() -> Iterator[Finding]:
+def _environments() -> Iterator[Diagnostic]:
     for toolchain in TOOLCHAINS:
         try:
             environments.python(toolchain)
         except TrainwrightError as error:
-            yield Finding(toolchain, "miss", error.what, error.hint, use="run")
+            yield Diagnostic(toolchain, "miss", error.what, error.hint, use="run")
         else:
             digest = environments.lock_digest(toolchain)[:12]
-            yield Finding(toolchain, "ok", f"environment is as its lock ({digest})", use="run")
+            yield Diagnostic(toolchain, "ok", f"environment is as its lock ({digest})", use="run")
 
 
-def _containers() -> Iterator[Finding]:
+def _containers() -> Iterator[Diagnostic]:
     try:
         with (
             contextlib.closing(container_engine.client(ENGINE_S)) as engine,
@@ -97,9 +97,9 @@ def _containers() -> Iterator[Finding]:
         ):
             text = f"{container_engine.program(engine)} {engine.version().get('Version', '')} answers"
     except TrainwrightError as error:
-        yield Finding("engine", "miss", error.what, error.hint, use="containers")
+        yield Diagnostic("engine", "miss", error.what, error.hint, use="containers")
         return
-    yield Finding("engine", "ok", text, use="containers")
+    yield Diagnostic("engine", "ok", text, use="containers")
     problems: dict[str, TrainwrightError] = {}
     for toolchain in TOOLCHAINS:
         try:
@@ -108,43 +108,45 @@ def _containers() -> Iterator[Finding]:
             problems[toolchain] = error
     text = f"{len(TOOLCHAINS) - len(problems)} of {len(TOOLCHAINS)} are built from what is here"
     if not problems:
-        yield Finding("images", "ok", text, use="containers")
+        yield Diagnostic("images", "ok", text, use="containers")
         return
     first = next(iter(problems.values()))
-    yield Finding(
+    yield Diagnostic(
         "images", "miss", f"{text}, not {', '.join(problems)}: {first.what}", first.hint, "containers"
     )
 
 
-def _client() -> Finding:
+def _client() -> Diagnostic:
     if importlib.util.find_spec("kfp_server_api") is None:
         advice = "Install the library's extra: trainwright[authoring]."
-        return Finding(
+        return Diagnostic(
             "client", "miss", "the client of Kubeflow Pipelines is not there", advice, use="submit"
         )
-    return Finding("client", "ok", f"kfp-server-api {version('kfp-server-api')}", use="submit")
+    return Diagnostic("client", "ok", f"kfp-server-api {version('kfp-server-api')}", use="submit")
 
 
-def _disk() -> Finding:
+def _disk() -> Diagnostic:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     text = f"{free:,.0f} GB free here"
     advice = f"The environments and the example need about {DISK_GB} GB." if free < DISK_GB else ""
-    return Finding("disk", "note" if advice else "ok", text, advice)
+    return Diagnostic("disk", "note" if advice else "ok", text, advice)
 
 
-def _memory() -> Finding:
+def _memory() -> Diagnostic:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     advice = f"The example needs about {MEMORY_GB} GB." if total < MEMORY_GB else ""
-    return Finding("memory", "note" if advice else "ok", f"{total:,.1f} GB", advice)
+    return Diagnostic("memory", "note" if advice else "ok", f"{total:,.1f} GB", advice)
 
 
-def _cores() -> Finding:
+def _cores() -> Diagnostic:
     count = os.cpu_count() or 1
     advice = "The example trains with two processes; it will be slow." if count < CORES else ""
-    return Finding("cores", "note" if advice else "ok", str(count), advice)
+    return Diagnostic("cores", "note" if advice else "ok", str(count), advice)
 
 
-def _tools() -> Iterator[Finding]:
+def _tools() -> Iterator[Diagnostic]:
     for tool, purpose in TOOLS.items():
         place = shutil.which(tool)
-        yield Finding(tool, "ok" if place else "note", place or "not there", "" if place else f"{purpose}.")
+        yield Diagnostic(
+            tool, "ok" if place else "note", place or "not there", "" if place else f"{purpose}."
+        )

@@ -56,7 +56,7 @@ def require(machine: Machine, steps: Sequence[Step]) -> None:
             machine.python(toolchain)
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """An executor of single attempts: processes of this machine, or containers."""
 
     def run(self, call: Invocation, scratch: str) -> Ended:
@@ -120,7 +120,7 @@ class Execution:
         self,
         folder: Path,
         *,
-        place: Place,
+        place: Executor,
         processes: Processes,
         library: str,
         reusable: frozenset[str],

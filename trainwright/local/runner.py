@@ -26,7 +26,7 @@ from trainwright.errors import (
 )
 from trainwright.local import failures, invocation, kfp_local, kfp_spec, run_folder
 from trainwright.local.containers import Engine
-from trainwright.local.execution import Environments, Execution, Here, Machine, Place, require
+from trainwright.local.execution import Environments, Execution, Executor, Here, Machine, require
 from trainwright.local.kfp_spec import for_local_run
 from trainwright.local.processes import GRACE_S, Processes
 from trainwright.local.run_folder import Task
@@ -191,7 +191,7 @@ class _Run:
         *,
         listener: Listener,
         processes: Processes,
-        place: Place,
+        place: Executor,
         options: Mapping[str, Any] | None,
         library: str,
         reusable: frozenset[str],

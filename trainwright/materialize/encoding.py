@@ -39,7 +39,7 @@ _MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedRows:
+class SerializedRows:
     """The newest rows of some keys, one a key, as columns and as the bytes that Feast stores.
 
     Attributes:
@@ -62,13 +62,13 @@ class EncodedRows:
         return int(self.table.num_rows)
 
 
-def encode_rows(view: OnlineView, table: pa.RecordBatch) -> EncodedRows:
+def encode_rows(view: OnlineView, table: pa.RecordBatch) -> SerializedRows:
     """Encode rows of a view as Feast stores them.
 
     Raises:
         InputError: A key or a value is not of the view's type.
     """
-    return EncodedRows(
+    return SerializedRows(
         table=table,
         keys=entity_keys(table, view.keys),
         values={name: encode_values(name, kind, table.column(name)) for name, kind in view.features.items()},

@@ -20,7 +20,7 @@ from trainwright.featurestore import (
     require_version,
     retry_outage,
 )
-from trainwright.materialize.check import CheckResult, EarlierRows, check, look_up_earlier, require_equal
+from trainwright.materialize.check import Check, EarlierRows, check, look_up_earlier, require_equal
 from trainwright.materialize.encoding import encode_rows, is_fast
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
@@ -169,23 +169,7 @@ def _run_view(
         task = _Task(online, view, listing.files, section, lease, now, before, window, window)
         # Writing twice gives the same rows, and the lease is held meanwhile: so an attempt can be repeated.
         done = retry_outage(task.attempt, f"writing {view.name} to the online store", section.retry_s)
-        mark = Watermark(
-            project=online.project,
-            view=view.name,
-            store=online.address,
-            number=last.number + 1 if (last := history.last()) else 1,
-            reached=reached_after(task.before, task.window),
-            start=format_time(task.window.start) if task.window.start else "",
-            end=format_time(task.window.end),
-            backfill=task.window.backfill,
-            at=lease.began.isoformat(),
-            definition=view.digest,
-            content=listing.content_digest,
-            rows=done.latest.statistics.rows,
-            keys=done.latest.keys,
-            written=done.written,
-            checked=done.check.keys,
-        )
+        mark = _watermark(task, done, history.last(), listing.content_digest)
         lease.require()
         history.add(mark)
     newest = done.latest.statistics.newest
@@ -199,6 +183,26 @@ def _run_view(
         gone=task.earlier.gone,
         by_feast=done.by_feast,
         seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _watermark(task: "_Task", done: "_Written", last: Watermark | None, content: str) -> Watermark:
+    return Watermark(
+        project=task.online.project,
+        view=task.view.name,
+        store=task.online.address,
+        number=last.number + 1 if last else 1,
+        reached=reached_after(task.before, task.window),
+        start=format_time(task.window.start) if task.window.start else "",
+        end=format_time(task.window.end),
+        backfill=task.window.backfill,
+        at=task.lease.began.isoformat(),
+        definition=task.view.digest,
+        content=content,
+        rows=done.latest.statistics.rows,
+        keys=done.latest.keys,
+        written=done.written,
+        checked=done.check.keys,
     )
 
 
@@ -222,7 +226,7 @@ class _Written:
     written: int
     writer: str
     by_feast: tuple[str, ...]
-    check: CheckResult
+    check: Check
 
 
 @dataclass
@@ -315,6 +319,11 @@ def _headline(state: OnlineState) -> str:
     return ", ".join(facts)
 
 
+def _converted(features: Sequence[str], view: str) -> str:
+    names = ", ".join(escape(feature) for feature in features)
+    return f"Values of {names} in {view} went through Feast's own, slow converter.\n"
+
+
 def _summary(state: OnlineState, section: Materialize) -> str:
     """Return the Markdown summary: each view's window, rows and check, and advice for late or lost rows."""
     header = ["view", "from", "up to", "rows", "keys", "written", "checked", "newest row", "way", "s"]
@@ -354,7 +363,5 @@ def _summary(state: OnlineState, section: Materialize) -> str:
                 f"they came more than {section.overlap_s:,} s late and are not in the store. Backfill them: "
                 "set `materialize.start`, and raise `materialize.overlap_s` if it happens again.\n"
             )
-        if view.by_feast:
-            names = ", ".join(escape(feature) for feature in view.by_feast)
-            parts.append(f"Values of {names} in {name} went through Feast's own, slow converter.\n")
+        parts += [_converted(view.by_feast, name)] if view.by_feast else []
     return "\n".join(parts)

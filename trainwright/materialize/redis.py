@@ -17,7 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import Online, OnlineView
-from trainwright.materialize.encoding import EncodedRows, fixed, join_parts, sizes_of, span, timestamps
+from trainwright.materialize.encoding import SerializedRows, fixed, join_parts, sizes_of, span, timestamps
 
 SCRIPT_ROWS = 500
 """Rows of one call: some milliseconds of the server's one thread."""
@@ -119,7 +119,7 @@ class RedisWriter:
         self._fields = len(view.features)
         self._head = self._arguments()
 
-    def write(self, rows: EncodedRows) -> int:
+    def write(self, rows: SerializedRows) -> int:
         """Write rows, each unless a newer one is there; return how many were written.
 
         Raises:
@@ -176,7 +176,7 @@ class RedisWriter:
         ]
         return b"".join(_bulk(part) for part in head)
 
-    def _calls(self, rows: EncodedRows) -> Iterator[list[bytes | memoryview]]:
+    def _calls(self, rows: SerializedRows) -> Iterator[list[bytes | memoryview]]:
         """Yield the script's calls in Redis' wire format."""
         project = self._online.project.encode()
         columns = [timestamps(rows.event), *rows.values.values()]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
-from trainwright.materialize.encoding import KEY_VERSION, EncodedRows, encode_values
+from trainwright.materialize.encoding import KEY_VERSION, SerializedRows, encode_values
 from trainwright.materialize.watermark import TimeWindow
 
 RequireLease = Callable[[], None]
@@ -35,7 +35,7 @@ class OnlineWriter(Protocol):
 
     name: str
 
-    def write(self, rows: EncodedRows) -> int:
+    def write(self, rows: SerializedRows) -> int:
         """Write rows; return how many were written, and not kept out by a newer one."""
         ...
 
@@ -92,7 +92,7 @@ class FeastWriter:
         self._batch_rows = batch_rows
         _require_store_file(online)
 
-    def write(self, rows: EncodedRows) -> int:
+    def write(self, rows: SerializedRows) -> int:
         """Pass rows to Feast's store; return how many.
 
         Raises:
@@ -118,7 +118,9 @@ class FeastWriter:
     def close(self) -> None:
         """Do nothing: Feast's connection is closed with the repository."""
 
-    def _messages(self, rows: EncodedRows) -> Iterator[tuple[Any, dict[str, Any], datetime, datetime | None]]:
+    def _messages(
+        self, rows: SerializedRows
+    ) -> Iterator[tuple[Any, dict[str, Any], datetime, datetime | None]]:
         """Build Feast's messages: entity key, values, event time and creation time of each row."""
         from feast.protos.feast.types.EntityKey_pb2 import EntityKey
         from feast.protos.feast.types.Value_pb2 import Value

@@ -14,7 +14,7 @@ from trainwright.artifacts import Record
 from trainwright.errors import MARK, DependencyError, InputError, TrainwrightError, TransientError
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
-from trainwright.summarize.workflow import Cluster, Task, read_tasks
+from trainwright.summarize.workflow import WorkflowReader, WorkflowTask, read_tasks
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
@@ -40,7 +40,7 @@ STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED
 
 
 @dataclass(frozen=True)
-class Ending:
+class FinalStatus:
     """Kubeflow's status of a run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Step:
+class RunStep:
     """One step of the run.
 
     Attributes:
@@ -96,8 +96,8 @@ class Run:
 
     name: str
     root: str
-    ending: Ending
-    steps: Sequence[Step]
+    ending: FinalStatus
+    steps: Sequence[RunStep]
     lineage: Sequence[Record]
     problems: Sequence[str]
 
@@ -203,7 +203,7 @@ def root_of(uri: str) -> str:
     return uri.rpartition(f"/{OWN}")[0]
 
 
-def read_run(root: str, ending: Ending, cluster: Cluster | None = None) -> Run:
+def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = None) -> Run:
     """Look for what a run left; what cannot be read becomes a problem of the page.
 
     On a cluster the run's own tasks say which artifacts they read and wrote, in this run's folder or in
@@ -228,8 +228,8 @@ def read_run(root: str, ending: Ending, cluster: Cluster | None = None) -> Run:
 
 
 def _cluster_steps(
-    root: str, ending: Ending, cluster: Cluster, store: _Store, problems: list[str]
-) -> list[Step] | None:
+    root: str, ending: FinalStatus, cluster: WorkflowReader, store: _Store, problems: list[str]
+) -> list[RunStep] | None:
     """Return the steps of a run on a cluster; None if its tasks cannot be read."""
     try:
         tasks = [task for task in read_tasks(cluster, ending.job) if task.name != OWN]
@@ -244,7 +244,7 @@ def _cluster_steps(
     return [_cluster_step(task, made.get(task.name), reused, embedded, store) for task in tasks]
 
 
-def _embedded(tasks: Sequence[Task], records: Sequence[Record]) -> dict[str, Record]:
+def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[str, Record]:
     """Return, by task, the records that others carry as their parents.
 
     A record names its verb, not its task: where several tasks have one verb, it may be of any of them.
@@ -260,21 +260,21 @@ def _embedded(tasks: Sequence[Task], records: Sequence[Record]) -> dict[str, Rec
 
 
 def _cluster_step(
-    task: Task,
+    task: WorkflowTask,
     record: Record | None,
     reused: dict[str, tuple[Record, str]],
     embedded: dict[str, Record],
     store: _Store,
-) -> Step:
+) -> RunStep:
     origin, error = "", {}
     if task.state == "cached":
         record, origin = reused.get(task.name, (embedded.get(task.name), ""))
     elif task.state == "failed":
         error = _failure(task, store)
-    return Step(task.shown, task.state, record, error, origin)
+    return RunStep(task.shown, task.state, record, error, origin)
 
 
-def _record_of(task: Task, store: _Store, problems: list[str]) -> Record | None:
+def _record_of(task: WorkflowTask, store: _Store, problems: list[str]) -> Record | None:
     """Read the record that a task left beside one of its artifacts."""
     folders = {uri.rpartition("/")[0] for uri in task.outputs}
     try:
@@ -289,7 +289,9 @@ def _record_of(task: Task, store: _Store, problems: list[str]) -> Record | None:
     return None
 
 
-def _reused(root: str, tasks: Sequence[Task], store: _Store) -> Iterator[tuple[str, tuple[Record, str]]]:
+def _reused(
+    root: str, tasks: Sequence[WorkflowTask], store: _Store
+) -> Iterator[tuple[str, tuple[Record, str]]]:
     """Yield what earlier runs made and this run's steps read: the task's name, its record, and the run."""
     uris = {uri for task in tasks for uri in task.inputs if not uri.startswith(f"{root}/")}
     for uri in sorted(uris):
@@ -302,7 +304,7 @@ def _reused(root: str, tasks: Sequence[Task], store: _Store) -> Iterator[tuple[s
             continue
 
 
-def _failure(task: Task, store: _Store) -> dict[str, Any]:
+def _failure(task: WorkflowTask, store: _Store) -> dict[str, Any]:
     """Return the error of a task that failed, from the log that Kubeflow Pipelines keeps of it."""
     told = {"what": task.message or "it left no reason"}
     for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
@@ -367,7 +369,7 @@ def _told(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
     return told
 
 
-def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems: list[str]) -> list[Step]:
+def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems: list[str]) -> list[RunStep]:
     """Match the runner's tasks, if there is such a list, with the records."""
     waiting, steps = list(records), []
     for task in tasks:
@@ -376,10 +378,10 @@ def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems:
             waiting.remove(record)
         error = task.get("error") or {}
         told = error if isinstance(error, dict) else {"what": str(error)}
-        steps.append(Step(str(task["step"]), str(task["state"]), record, told))
+        steps.append(RunStep(str(task["step"]), str(task["state"]), record, told))
         if record is None and task["state"] in {"done", "cached"}:
             problems.append(f"{task['step']} is {task['state']}, but left no record")
-    return steps + [Step(record.step, "done", record) for record in waiting]
+    return steps + [RunStep(record.step, "done", record) for record in waiting]
 
 
 def _is_of(record: Record, task: dict[str, Any]) -> bool:

@@ -9,8 +9,8 @@ from trainwright.artifacts import Record
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import Block, Paragraph, ReportPage, ReportSection, Table, write_page
-from trainwright.summarize.run import OWN, Ending, Run, Step, read_run
-from trainwright.summarize.workflow import Cluster
+from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
+from trainwright.summarize.workflow import WorkflowReader
 from trainwright.tracking import Stopwatch
 from trainwright.verdicts import DECISIONS
 
@@ -31,11 +31,11 @@ _RUN = 8
 
 def summarize(
     run_root: str,
-    ending: Ending,
+    ending: FinalStatus,
     page: Path,
     summary: Path,
     record: Path,
-    cluster: Cluster | None = None,
+    cluster: WorkflowReader | None = None,
 ) -> None:
     """Write what became of a run. Never raises: the last step must not hide what stopped the others.
 
@@ -184,7 +184,7 @@ def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
         yield step.name, _state(step), environment, duration(record.seconds), record.decision, record.headline
 
 
-def _state(step: Step) -> str:
+def _state(step: RunStep) -> str:
     state = _STATES.get(step.state, step.state)
     return f"{state} from run {step.origin[:_RUN]}" if step.origin else state
 

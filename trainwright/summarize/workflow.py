@@ -44,7 +44,7 @@ _FORBIDDEN = frozenset({401, 403})
 
 
 @dataclass(frozen=True)
-class Cluster:
+class WorkflowReader:
     """The Kubernetes API, as a pod sees it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkflowTask:
     """One task of a run.
 
     Attributes:
@@ -83,7 +83,7 @@ class Task:
     started: str = ""
 
 
-def in_cluster(account: Path = ACCOUNT) -> Cluster | None:
+def in_cluster(account: Path = ACCOUNT) -> WorkflowReader | None:
     """Return the API of the cluster that this pod runs in; None outside a cluster.
 
     Kubernetes' own clients recognize a pod by the same variable. A pod without a token gets a cluster without
@@ -97,10 +97,10 @@ def in_cluster(account: Path = ACCOUNT) -> Cluster | None:
     except OSError:
         token, namespace = "", ""
     host = f"[{host}]" if ":" in host else host
-    return Cluster(f"https://{host}:{port or 443}", namespace, token, str(account / "ca.crt"))
+    return WorkflowReader(f"https://{host}:{port or 443}", namespace, token, str(account / "ca.crt"))
 
 
-def read_tasks(cluster: Cluster, workflow: str) -> list[Task]:
+def read_tasks(cluster: WorkflowReader, workflow: str) -> list[WorkflowTask]:
     """Return the tasks of a workflow in the order in which they began; those never reached come last.
 
     Raises:
@@ -125,7 +125,7 @@ def read_tasks(cluster: Cluster, workflow: str) -> list[Task]:
     return tasks
 
 
-def tasks_of(workflow: Mapping[str, Any]) -> list[Task]:
+def tasks_of(workflow: Mapping[str, Any]) -> list[WorkflowTask]:
     """Return the tasks that a Workflow object lists."""
     nodes = {str(node["name"]): node for node in _nodes(workflow.get("status") or {}).values()}
     found = [
@@ -143,7 +143,7 @@ def _nodes(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(nodes or {})
 
 
-def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Task:
+def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> WorkflowTask:
     executor = nodes.get(path, {})
     decided = _parameters(driver.get("outputs"))
     phase = driver.get("phase", "")
@@ -155,7 +155,7 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Tas
     elif decided.get("condition") == "false":
         state = "skipped"
     inputs, outputs = _artifacts(decided.get("pod-spec-patch", ""))
-    return Task(
+    return WorkflowTask(
         name=name,
         shown=_shown(_parameters(driver.get("inputs")).get("task", "")) or name,
         state=state,
@@ -201,7 +201,7 @@ def _uris(side: Mapping[str, Any] | None) -> Iterator[str]:
         yield from (artifact["uri"] for artifact in entry.get("artifacts") or [] if artifact.get("uri"))
 
 
-def _get(cluster: Cluster, what: str) -> dict[str, Any]:
+def _get(cluster: WorkflowReader, what: str) -> dict[str, Any]:
     """Read one object of Argo's in the pod's namespace."""
     path = f"/apis/argoproj.io/v1alpha1/namespaces/{cluster.namespace}/{what}"
     where = f"{cluster.address}{path}"
@@ -235,7 +235,7 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, OSError | http.client.HTTPException)
 
 
-def _ask(cluster: Cluster, path: str) -> bytes:
+def _ask(cluster: WorkflowReader, path: str) -> bytes:
     parts = urlsplit(cluster.address)
     if parts.scheme == "https":
         trusted = ssl.create_default_context(cafile=cluster.authority or None)

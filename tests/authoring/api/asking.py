@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainwright.authoring.submission.connection import RetryPolicy
+from trainwright.authoring.submission.connection import CallRetries
 
-QUICK = RetryPolicy(budget_s=60.0, first_s=0.001, longest_s=0.01)
+QUICK = CallRetries(budget_s=60.0, first_s=0.001, longest_s=0.01)
 """As patient as it is, and a thousand times as quick."""
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,6 +37,6 @@ class Clock:
         """Seconds that were waited."""
         return sum(self.waits)
 
-    def patience(self, budget_s: float, **more: float) -> RetryPolicy:
+    def patience(self, budget_s: float, **more: float) -> CallRetries:
         """Return a patience that goes by this clock."""
-        return RetryPolicy(budget_s=budget_s, now=lambda: self.now, sleep=self.waits.append, **more)
+        return CallRetries(budget_s=budget_s, now=lambda: self.now, sleep=self.waits.append, **more)

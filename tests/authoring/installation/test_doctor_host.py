@@ -11,7 +11,7 @@ import yaml
 from tests.authoring.api.asking import QUICK, command
 from tests.authoring.api.server import Api, serving
 from tests.launch.standin import Cluster, cluster
-from trainwright.authoring.finding import Finding
+from trainwright.authoring.diagnostic import Diagnostic
 from trainwright.authoring.installation import inspection, namespace, reading
 from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Endpoint
@@ -99,13 +99,13 @@ def server() -> Iterator[Api]:
         yield api
 
 
-def inspect(server: Api, running: Cluster | None, token: str = "", space: str = "") -> dict[str, Finding]:
+def inspect(server: Api, running: Cluster | None, token: str = "", space: str = "") -> dict[str, Diagnostic]:
     api = connection.connect(Endpoint(host=server.url, namespace=space), QUICK)
-    below = reading.Cluster(running.api_client(*[token] * bool(token))) if running else None
+    below = reading.ClusterReader(running.api_client(*[token] * bool(token))) if running else None
     return {finding.name: finding for finding in inspection.inspect(api, server.store.multi_user, below)}
 
 
-def states(found: dict[str, Finding], state: str) -> set[str]:
+def states(found: dict[str, Diagnostic], state: str) -> set[str]:
     return {name for name, finding in found.items() if finding.state == state}
 
 

@@ -14,7 +14,7 @@ from tests.authoring.api.server import Api
 from trainwright.authoring.schedules import declared, reconciling
 from trainwright.authoring.schedules.reconciling import Action
 from trainwright.authoring.submission import connection
-from trainwright.authoring.submission.connection import Connection, Endpoint, RetryPolicy
+from trainwright.authoring.submission.connection import CallRetries, Connection, Endpoint
 from trainwright.errors import DependencyError, InputError, TransientError
 
 NIGHTLY = {
@@ -181,7 +181,7 @@ def test_an_apply_that_was_cut_off_is_finished_by_the_next(server: Api, apply: A
 
 
 def test_an_outage_ends_with_21(server: Api, tmp_path: Path) -> None:
-    api = connection.connect(Endpoint(host=server.url), RetryPolicy(budget_s=0.0))
+    api = connection.connect(Endpoint(host=server.url), CallRetries(budget_s=0.0))
     server.fail("GET", "/recurringruns", drop=True)
     owner, wanted = declared.wanted(write(tmp_path, {"nightly": NIGHTLY}))
     with pytest.raises(DependencyError):

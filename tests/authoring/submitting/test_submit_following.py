@@ -15,9 +15,9 @@ from tests.authoring.api.store import Frame
 from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import follow as following
 from trainwright.authoring.submission import progress, runs
-from trainwright.authoring.submission.connection import Connection, RetryPolicy
-from trainwright.authoring.submission.follow import Ending, Polling
-from trainwright.authoring.submission.screen import Lines, Screen
+from trainwright.authoring.submission.connection import CallRetries, Connection
+from trainwright.authoring.submission.follow import Polling, RunResult
+from trainwright.authoring.submission.screen import ClusterLines, ClusterScreen
 from trainwright.errors import (
     DependencyError,
     InputError,
@@ -36,7 +36,7 @@ def gated(tmp_path: Path) -> Path:
     return packages.gated(tmp_path)
 
 
-class Seen(Screen):
+class Seen(ClusterScreen):
     """Keeps what is shown."""
 
     def __init__(self, pipeline: Any) -> None:
@@ -48,12 +48,12 @@ class Seen(Screen):
         return [" ".join(line.split()) for line in self.out.getvalue().splitlines() if line.strip()]
 
 
-Follow = Callable[..., tuple[Ending, Seen]]
+Follow = Callable[..., tuple[RunResult, Seen]]
 
 
 @pytest.fixture
 def follow(server: Api, api: Connection, gated: Path) -> Follow:
-    def call(*frames: Frame, pace: Polling | None = None, known: bool = True) -> tuple[Ending, Seen]:
+    def call(*frames: Frame, pace: Polling | None = None, known: bool = True) -> tuple[RunResult, Seen]:
         server.store.script = list(frames)
         run = started(server)
         pipeline = pipeline_spec.read(gated) if known else None
@@ -65,7 +65,7 @@ def follow(server: Api, api: Connection, gated: Path) -> Follow:
     return call
 
 
-def paced(outage: RetryPolicy = QUICK) -> Polling:
+def paced(outage: CallRetries = QUICK) -> Polling:
     return Polling(every_s=0.0, outage=outage, sleep=lambda _: None)
 
 
@@ -299,7 +299,7 @@ def test_the_end_before_a_retry_that_is_reported_once_more_is_none(
     server.store.script = [failed]
     run = started(server)
     ended_at = runs.get(api, run).finished_at
-    told = Screen(io.StringIO(), io.StringIO(), None)
+    told = ClusterScreen(io.StringIO(), io.StringIO(), None)
     for frames, code in (([failed, failed, Frame("RUNNING"), Frame("SUCCEEDED", PASSED)], 0), ([failed], 70)):
         server.store.frames[run] = frames
         ending = following.follow(api, run, pipeline_spec.read(gated), told, paced(), ended_at=ended_at)
@@ -332,13 +332,13 @@ def test_a_retry_that_has_ended_again_already_is_not_made_twice(server: Api, api
 
 def test_what_others_wrote_does_not_move_the_cursor() -> None:
     out = io.StringIO()
-    Screen(out, io.StringIO(), None).warned("a\x1b[2J\rb\x07")
+    ClusterScreen(out, io.StringIO(), None).warned("a\x1b[2J\rb\x07")
     assert out.getvalue() == "  note: a[2Jb\n"
 
 
 def test_a_run_that_is_gone_is_said_to_be_gone(server: Api, api: Connection) -> None:
     with pytest.raises(InputError, match="run nothing is not there"):
-        following.follow(api, "nothing", None, Screen(io.StringIO(), io.StringIO(), None), paced())
+        following.follow(api, "nothing", None, ClusterScreen(io.StringIO(), io.StringIO(), None), paced())
 
 
 def test_a_state_that_is_not_told_is_one_that_waits(follow: Follow) -> None:
@@ -391,7 +391,7 @@ def test_a_run_that_has_succeeded_is_not_tried_again(server: Api, api: Connectio
 def test_json_lines_say_the_same(server: Api, api: Connection, gated: Path) -> None:
     server.store.script = [Frame("RUNNING", {"ingest": "RUNNING"}), Frame("SUCCEEDED", HELD)]
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = ClusterLines(stream)
     ending = following.follow(api, started(server), pipeline_spec.read(gated), lines, paced())
     lines.ended(ending, "link")
     events = [json.loads(line) for line in stream.getvalue().splitlines()]

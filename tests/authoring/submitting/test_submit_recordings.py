@@ -11,7 +11,7 @@ from tests.authoring.api.server import Api
 from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import follow, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
-from trainwright.authoring.submission.follow import Observer, Polling
+from trainwright.authoring.submission.follow import Polling, RunObserver
 
 AGAIN = {"resolve", "locate", "register", "summarize"}
 ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
@@ -45,7 +45,7 @@ def test_a_recorded_run_ends_as_it_did(
     server: Api, api: Connection, name: str, state: str, code: int
 ) -> None:
     run = server.store.recorded(name)
-    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.state, ending.exit_code) == (state, code)
 
 
@@ -54,7 +54,7 @@ def test_the_log_of_a_recorded_failed_step_is_asked_for_by_its_node(server: Api,
     line = {"error": "PermissionRefused", "code": 50, "what": "no key", "where": "", "hint": ""}
     server.archive["another-team-rbfnd-2358880174"] = f"trainwright-error {json.dumps(line)}"
     run = server.store.recorded("another-team-fails")
-    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.failed_step, ending.exit_code) == ("resolve", 50)
 
 
@@ -64,7 +64,9 @@ def test_the_tasks_of_a_run_whose_nodes_argo_compressed_come_from_its_workflow(
     """The API lists ``train`` as running for ever, and neither ``evaluate`` nor ``register``."""
     pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
-    ending = follow.follow(api, run.run_id, pipeline, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(
+        api, run.run_id, pipeline, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None)
+    )
     assert (ending.state, ending.exit_code, ending.held_by) == ("done", 0, "")
     assert ending.steps["train"] == ending.steps["register"] == "SUCCEEDED"
 
@@ -75,7 +77,9 @@ def test_a_run_whose_tasks_are_out_of_date_is_not_known_to_have_been_held(
     pipeline = pipeline_spec.read(ROOT / "compiled" / "pipelines" / "train_and_register.yaml")
     run = server.store.recorded("success-compressed")
     server.store.first.clear()
-    ending = follow.follow(api, run.run_id, pipeline, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(
+        api, run.run_id, pipeline, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None)
+    )
     assert (ending.state, ending.exit_code, ending.held_by) == ("unknown", 21, "")
     assert "does not list how its steps ended" in ending.error["what"]
 
@@ -85,7 +89,7 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
 ) -> None:
     told: list[tuple[str, str, str]] = []
 
-    class Seen(Observer):
+    class Seen(RunObserver):
         def step(self, step: progress.StepNow) -> None:
             told.append((step.name, step.state, str(run.state)))
 
@@ -102,7 +106,7 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
     assert ("register", "SUCCEEDED", "RUNNING") in told
 
 
-class Blocked(Observer):
+class Blocked(RunObserver):
     """Notes what cannot start."""
 
     def __init__(self) -> None:
@@ -142,7 +146,7 @@ def test_the_screen_says_why_a_pod_cannot_start_and_what_to_do(server: Api, api:
         if len(looks) > 5 * workflow.STILL:
             run.state = "SUCCEEDED"
 
-    shown = screen.Screen(lines, lines, None)
+    shown = screen.ClusterScreen(lines, lines, None)
     follow.follow(api, run.run_id, None, shown, Polling(outage=QUICK, sleep=sleep))
     text = lines.getvalue()
     assert (
@@ -170,7 +174,7 @@ def test_a_pod_that_never_started_fails_for_that_reason_and_not_for_its_time_lim
             first["workflow_manifest"] = json.dumps(body)
 
     looks: list[int] = []
-    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=sleep))
+    ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=sleep))
     assert (ending.failed_step, ending.exit_code) == ("wait", 21)
     assert ending.error["what"].startswith("the image cannot be pulled: ImagePullBackOff: ")
 
@@ -180,7 +184,7 @@ def test_a_pod_deleted_with_its_grace_period_that_argo_saw_end_is_a_run_stopped_
 ) -> None:
     """Argo says ``main: Error (exit code 143)``: the step failed, and ``OnError`` does not retry it."""
     run = server.store.recorded("pod-deleted-gracefully")
-    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None))
     assert (ending.failed_step, ending.exit_code) == ("sample", 41)
     assert ending.error["what"].startswith("the pod was stopped from outside")
     assert ending.error["retryable"] is True
@@ -215,6 +219,6 @@ def test_an_error_around_the_step_has_the_code_that_argos_message_stands_for(
         for node in body["status"]["nodes"].values():
             node["message"] = message if node["type"] == "Pod" else ""
         first["workflow_manifest"] = json.dumps(body)
-    ending = follow.follow(api, run.run_id, None, Observer(), Polling(outage=QUICK, sleep=lambda _: None))
+    ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None))
     assert ending.exit_code == code
     assert says in ending.error["what"]

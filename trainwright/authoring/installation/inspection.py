@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from trainwright.authoring.finding import Finding
+from trainwright.authoring.diagnostic import Diagnostic
 from trainwright.authoring.installation import namespace, pipelines, reading, training
 from trainwright.authoring.installation.pipelines import SYSTEM, Installation
-from trainwright.authoring.installation.reading import Cluster
+from trainwright.authoring.installation.reading import ClusterReader
 from trainwright.authoring.submission.connection import Connection
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
 
@@ -14,7 +14,7 @@ ERRORS: dict[int, type[TrainwrightError]] = {
 }
 
 
-def inspect(api: Connection, profiles: bool, cluster: Cluster | None) -> Iterator[Finding]:
+def inspect(api: Connection, profiles: bool, cluster: ClusterReader | None) -> Iterator[Diagnostic]:
     """Yield what is found of an installation, as far as the caller's rights reach. Nothing is changed.
 
     Args:
@@ -35,16 +35,16 @@ def inspect(api: Connection, profiles: bool, cluster: Cluster | None) -> Iterato
         advice = (
             "With one (kubectl config current-context), store, rights, queues and nodes are inspected too."
         )
-        yield Finding("kubernetes", "?", text, advice)
+        yield Diagnostic("kubernetes", "?", text, advice)
         return
     version = cluster.get("/version").body.get("gitVersion", "of an unknown version")
-    yield Finding("kubernetes", "ok", f"{version} at {cluster.address}")
+    yield Diagnostic("kubernetes", "ok", f"{version} at {cluster.address}")
     found = cluster.get(f"/api/v1/namespaces/{where}")
     if found.state == "absent":
         advice = "Name your profile's namespace, or the one Kubeflow Pipelines is installed in: --namespace."
-        yield Finding("namespace", "miss", f"the cluster has no namespace {where}", advice, code=10)
+        yield Diagnostic("namespace", "miss", f"the cluster has no namespace {where}", advice, code=10)
         return
-    yield Finding("namespace", "ok", where)
+    yield Diagnostic("namespace", "ok", where)
     yield _server(cluster, place)
     yield from pipelines.inspect_argo(cluster, place)
     yield from pipelines.inspect_store(cluster, place)
@@ -56,20 +56,20 @@ def inspect(api: Connection, profiles: bool, cluster: Cluster | None) -> Iterato
     yield from namespace.inspect_nodes(cluster)
 
 
-def _server(cluster: Cluster, place: Installation) -> Finding:
+def _server(cluster: ClusterReader, place: Installation) -> Diagnostic:
     """Look for the API server of Kubeflow Pipelines: the kubeconfig may be that of another cluster."""
     answer = cluster.get(f"/apis/apps/v1/namespaces/{place.system}/deployments/ml-pipeline")
     if answer.state == "found":
-        return Finding("server", "ok", pipelines.image_of(answer.body))
+        return Diagnostic("server", "ok", pipelines.image_of(answer.body))
     if answer.state == "hidden":
-        return Finding("server", "?", f"the caller may not read Deployments in {place.system}")
+        return Diagnostic("server", "?", f"the caller may not read Deployments in {place.system}")
     text = (
         f"no Deployment ml-pipeline in {place.system}: this may be another cluster than the one behind --host"
     )
-    return Finding("server", "note", text, "Look at kubectl config current-context.")
+    return Diagnostic("server", "note", text, "Look at kubectl config current-context.")
 
 
-def require(findings: Sequence[Finding]) -> None:
+def require(findings: Sequence[Diagnostic]) -> None:
     """Raise the error that fits what an installation lacks; nothing if a run would find all it needs.
 
     Raises:

@@ -8,10 +8,10 @@ import yaml
 from kubernetes.utils import parse_quantity  # type: ignore[import-untyped]
 
 from trainwright.authoring import catalog
-from trainwright.authoring.finding import Finding
+from trainwright.authoring.diagnostic import Diagnostic
 from trainwright.authoring.installation import training
 from trainwright.authoring.installation.pipelines import Installation
-from trainwright.authoring.installation.reading import Cluster
+from trainwright.authoring.installation.reading import ClusterReader
 
 Right = tuple[str, str, str]
 
@@ -40,25 +40,25 @@ def overlay(place: Installation) -> str:
     return f"kubectl apply -k deploy/overlays/{'profile' if place.profiles else 'single-user'}"
 
 
-def inspect_accounts(cluster: Cluster, place: Installation) -> Iterator[Finding]:
+def inspect_accounts(cluster: ClusterReader, place: Installation) -> Iterator[Diagnostic]:
     """Inspect the account of the steps, what it may do, and what the caller may do."""
     answer = cluster.get(f"/api/v1/namespaces/{place.namespace}/serviceaccounts/{place.runner}")
     if answer.state == "hidden":
-        yield Finding("account", "?", f"the caller may not read ServiceAccount {place.runner}")
+        yield Diagnostic("account", "?", f"the caller may not read ServiceAccount {place.runner}")
     elif answer.state == "absent":
         text = f"no ServiceAccount {place.runner} in {place.namespace}: no pod of a run can start"
         advice = (
             "Kubeflow makes it: look whether this is the namespace of a profile, or name --service-account."
         )
-        yield Finding("account", "miss", text, advice)
+        yield Diagnostic("account", "miss", text, advice)
     else:
-        yield Finding("account", "ok", f"{place.runner}, whom steps run as")
+        yield Diagnostic("account", "ok", f"{place.runner}, whom steps run as")
     yield _rights(cluster, place)
     if place.profiles:
         yield _submit_rights(cluster, place)
 
 
-def _rights(cluster: Cluster, place: Installation) -> Finding:
+def _rights(cluster: ClusterReader, place: Installation) -> Diagnostic:
     """Judge the rights of the steps' account, as far as the caller may ask for them."""
     served = {
         "kubeflow.org": training.knows(cluster, training.OPERATOR),
@@ -73,64 +73,64 @@ def _rights(cluster: Cluster, place: Installation) -> Finding:
         right for right in wanted if not cluster.allowed(place.namespace, *right, account=place.runner)
     ]
     if not lacking:
-        return Finding("rights", "ok", f"{place.runner} may run training jobs ({len(wanted)} rights)")
+        return Diagnostic("rights", "ok", f"{place.runner} may run training jobs ({len(wanted)} rights)")
     listed = ", ".join(f"{verb} {resource}" for _, resource, verb in lacking[:4])
     more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""  # noqa: PLR2004
     text = f"{place.runner} lacks {listed}{more}: a train step that needs it ends with 50"
-    return Finding("rights", "miss", text, overlay(place), code=50)
+    return Diagnostic("rights", "miss", text, overlay(place), code=50)
 
 
-def _binding(cluster: Cluster, place: Installation) -> Finding:
+def _binding(cluster: ClusterReader, place: Installation) -> Diagnostic:
     """Judge the rights by their RoleBinding, for a caller who may not ask about other accounts."""
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/rolebindings/trainwright-train"
     answer = cluster.get(path)
     if answer.state == "hidden":
-        return Finding("rights", "?", f"the caller may not ask what {place.runner} may do")
+        return Diagnostic("rights", "?", f"the caller may not ask what {place.runner} may do")
     subjects = [entry.get("name") for entry in answer.body.get("subjects") or []]
     if place.runner in subjects:
-        return Finding("rights", "ok", f"RoleBinding trainwright-train names {place.runner}")
+        return Diagnostic("rights", "ok", f"RoleBinding trainwright-train names {place.runner}")
     text = f"no RoleBinding trainwright-train names {place.runner}: a train step ends with 50"
-    return Finding("rights", "miss", text, overlay(place), code=50)
+    return Diagnostic("rights", "miss", text, overlay(place), code=50)
 
 
-def _submit_rights(cluster: Cluster, place: Installation) -> Finding:
+def _submit_rights(cluster: ClusterReader, place: Installation) -> Diagnostic:
     group = "pipelines.kubeflow.org"
     lacking = [verb for verb in SUBMIT_RIGHTS if not cluster.allowed(place.namespace, group, "runs", verb)]
     if not lacking:
-        return Finding(
+        return Diagnostic(
             "submit", "ok", f"the caller may submit, follow, retry and stop runs in {place.namespace}"
         )
     text = f"the kubeconfig's identity may not {', '.join(lacking)} runs in {place.namespace}"
-    return Finding("submit", "note", text, "CI has an account of its own: kubectl apply -k deploy/ci.")
+    return Diagnostic("submit", "note", text, "CI has an account of its own: kubectl apply -k deploy/ci.")
 
 
-def inspect_claim(cluster: Cluster, place: Installation) -> Iterator[Finding]:
+def inspect_claim(cluster: ClusterReader, place: Installation) -> Iterator[Diagnostic]:
     """Inspect the claim that a train step and its job share."""
     answer = cluster.get(f"/api/v1/namespaces/{place.namespace}/persistentvolumeclaims/{CLAIM}")
     if answer.state == "hidden":
-        yield Finding("claim", "?", f"the caller may not read PersistentVolumeClaim {CLAIM}")
+        yield Diagnostic("claim", "?", f"the caller may not read PersistentVolumeClaim {CLAIM}")
         return
     if answer.state == "absent":
         text = f"no PersistentVolumeClaim {CLAIM} in {place.namespace}: the pod of a train step never starts"
-        yield Finding("claim", "miss", text, f"{overlay(place)}, or name your own in resources.claim.")
+        yield Diagnostic("claim", "miss", text, f"{overlay(place)}, or name your own in resources.claim.")
         return
     phase = answer.body.get("status", {}).get("phase", "Pending")
     modes = answer.body.get("spec", {}).get("accessModes") or []
     if phase == "Lost":
-        yield Finding(
+        yield Diagnostic(
             "claim", "miss", f"{CLAIM} is Lost: its volume is gone", "Make it anew on another volume."
         )
     elif "ReadWriteMany" not in modes:
         text = f"{CLAIM} is {', '.join(modes)}: a job on several nodes cannot mount it"
-        yield Finding("claim", "note", text, "Use a storage class with ReadWriteMany.")
+        yield Diagnostic("claim", "note", text, "Use a storage class with ReadWriteMany.")
     elif phase != "Bound":
         advice = "With volumeBindingMode WaitForFirstConsumer that is normal before the first training."
-        yield Finding("claim", "note", f"{CLAIM} is {phase}", advice)
+        yield Diagnostic("claim", "note", f"{CLAIM} is {phase}", advice)
     else:
-        yield Finding("claim", "ok", f"{CLAIM} is bound, {', '.join(modes)}")
+        yield Diagnostic("claim", "ok", f"{CLAIM} is bound, {', '.join(modes)}")
 
 
-def inspect_mlflow(cluster: Cluster, place: Installation) -> Iterator[Finding]:
+def inspect_mlflow(cluster: ClusterReader, place: Installation) -> Iterator[Diagnostic]:
     """Look for a server of MLflow in the cluster."""
     spaces = dict.fromkeys([place.namespace, place.system, "mlflow"])
     answers = {space: cluster.get(f"/api/v1/namespaces/{space}/services") for space in spaces}
@@ -142,19 +142,21 @@ def inspect_mlflow(cluster: Cluster, place: Installation) -> Iterator[Finding]:
         for port in (entry.get("spec", {}).get("ports") or [])[:1]
     ]
     if found:
-        yield Finding("mlflow", "ok", f"{', '.join(found)}: for registry.tracking_uri")
+        yield Diagnostic("mlflow", "ok", f"{', '.join(found)}: for registry.tracking_uri")
     elif "hidden" in {answer.state for answer in answers.values()}:
-        yield Finding("mlflow", "?", f"the caller may not list Services in {' or '.join(answers)}")
+        yield Diagnostic("mlflow", "?", f"the caller may not list Services in {' or '.join(answers)}")
     else:
         text = f"no Service called mlflow in {', '.join(answers)}: register ends with 21 without a server"
-        yield Finding("mlflow", "note", text, "Name the server that you use in registry.tracking_uri.")
+        yield Diagnostic("mlflow", "note", text, "Name the server that you use in registry.tracking_uri.")
 
 
-def inspect_nodes(cluster: Cluster) -> Iterator[Finding]:
+def inspect_nodes(cluster: ClusterReader) -> Iterator[Diagnostic]:
     """Compare the largest pods of the main pipeline with the nodes. What else runs on them is not counted."""
     answer = cluster.get("/api/v1/nodes")
     if answer.state != "found":
-        yield Finding("nodes", "?", "the caller may not list nodes: whether the steps' pods fit is not known")
+        yield Diagnostic(
+            "nodes", "?", "the caller may not list nodes: whether the steps' pods fit is not known"
+        )
         return
     free = [node.get("status", {}).get("allocatable", {}) for node in answer.items]
     sizes = [(float(_amount(node, "cpu")), float(_amount(node, "memory"))) for node in free]
@@ -168,9 +170,9 @@ def inspect_nodes(cluster: Cluster) -> Iterator[Finding]:
     text = f"{len(sizes)} node{'s' * (len(sizes) != 1)}, the largest with {largest:g} cores"
     if tight:
         advice = "Ask for less in the pipeline's parameters of sizes, or add a larger node."
-        yield Finding("nodes", "miss", f"{text}; none holds {', '.join(tight)}", advice)
+        yield Diagnostic("nodes", "miss", f"{text}; none holds {', '.join(tight)}", advice)
     else:
-        yield Finding("nodes", "ok", f"{text}; each step of {PIPELINE} fits on an empty node")
+        yield Diagnostic("nodes", "ok", f"{text}; each step of {PIPELINE} fits on an empty node")
 
 
 def _amount(node: Mapping[str, Any], resource: str) -> Any:

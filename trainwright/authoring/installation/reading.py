@@ -35,7 +35,7 @@ class Answer:
         return self.body.get("items") or []
 
 
-class Cluster:
+class ClusterReader:
     """A Kubernetes cluster as the caller may read it. Nothing is changed.
 
     Args:
@@ -126,11 +126,11 @@ class Cluster:
         return DependencyError(f"the Kubernetes API {how}", where=self.address, hint=hint)
 
 
-def connect() -> Cluster | None:
+def connect() -> ClusterReader | None:
     """Connect to the cluster of the caller's kubeconfig, as kubectl does; None if there is none."""
     try:
         client = config.new_client_from_config()
     except (ConfigException, OSError):
         return None
     client.configuration.retries = False
-    return Cluster(k8s.ApiClient(client.configuration))
+    return ClusterReader(k8s.ApiClient(client.configuration))

@@ -111,7 +111,7 @@ def stopped_like_ctrl_c() -> Iterator[None]:
 if TYPE_CHECKING:
     from trainwright.authoring.pipeline_spec import Pipeline
     from trainwright.authoring.submission.connection import Connection, Endpoint
-    from trainwright.authoring.submission.screen import Screen, SubmittedRun
+    from trainwright.authoring.submission.screen import ClusterScreen, SubmittedRun
 
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run, as submit and the UI name it.")]
 Wait = Annotated[
@@ -224,12 +224,12 @@ def retry(
     screen.begun(seen)
 
 
-def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "Screen":
+def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "ClusterScreen":
     from trainwright.authoring.submission import screen
 
     if as_json:
-        return screen.Lines(sys.stdout)
-    return screen.Screen(sys.stdout, sys.stderr, pipeline, reach(api.place))
+        return screen.ClusterLines(sys.stdout)
+    return screen.ClusterScreen(sys.stdout, sys.stderr, pipeline, reach(api.place))
 
 
 def _require_following(wait: bool, timeout: int | None) -> None:
@@ -243,7 +243,7 @@ def _followed(
     api: "Connection",
     begun: "SubmittedRun",
     pipeline: "Pipeline | None",
-    screen: "Screen",
+    screen: "ClusterScreen",
     timeout: int | None,
     ended_at: datetime | None = None,
 ) -> int:

@@ -190,7 +190,7 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(kw_only=True)
-class RetryPolicy:
+class CallRetries:
     """For how long, and how often, something is tried again: backing off, with jitter, within a budget.
 
     Full jitter: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
@@ -280,7 +280,7 @@ class Connection:
 
     place: Endpoint
     client: kfp_server_api.ApiClient
-    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    patience: CallRetries = field(default_factory=CallRetries)
 
     @property
     def pipelines(self) -> kfp_server_api.PipelineServiceApi:
@@ -431,7 +431,7 @@ class Connection:
         return bool(answer.multi_user)
 
 
-def connect(place: Endpoint, patience: RetryPolicy | None = None) -> Connection:
+def connect(place: Endpoint, patience: CallRetries | None = None) -> Connection:
     """Connect to an API; nothing is asked yet.
 
     Raises:
@@ -449,7 +449,7 @@ def connect(place: Endpoint, patience: RetryPolicy | None = None) -> Connection:
         settings.api_key_prefix["authorization"] = "Bearer"
         settings.api_key["authorization"] = _token(source)
         settings.refresh_api_key_hook = lambda changed: _renew(changed, source)
-    return Connection(place=place, client=Client(settings), patience=patience or RetryPolicy())
+    return Connection(place=place, client=Client(settings), patience=patience or CallRetries())
 
 
 def _address(host: str) -> tuple[str, str]:

@@ -13,8 +13,8 @@ from trainwright.authoring.submission import failures, progress, workflow
 from trainwright.authoring.submission.connection import (
     FAILURES,
     CallFailure,
+    CallRetries,
     Connection,
-    RetryPolicy,
     classify,
 )
 from trainwright.authoring.submission.progress import StepNow
@@ -28,7 +28,7 @@ SETTLING = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class RunResult:
     """The result of a run.
 
     Attributes:
@@ -56,7 +56,7 @@ class TimeUp(Exception):
     """The time limit for waiting has passed."""
 
 
-class Observer:
+class RunObserver:
     """Receives the events of a run; this base class ignores them."""
 
     def step(self, step: StepNow) -> None:
@@ -85,7 +85,7 @@ class Polling:
 
     every_s: float = 5.0
     rarest_s: float = 30.0
-    outage: RetryPolicy = field(default_factory=lambda: RetryPolicy(budget_s=OUTAGE_S, first_s=2.0))
+    outage: CallRetries = field(default_factory=lambda: CallRetries(budget_s=OUTAGE_S, first_s=2.0))
     sleep: Callable[[float], None] = time.sleep
 
     def wait(self, since: float, most: float = math.inf) -> None:
@@ -97,12 +97,12 @@ def follow(
     api: Connection,
     run_id: str,
     pipeline: Pipeline | None,
-    told: Observer,
+    told: RunObserver,
     pace: Polling | None = None,
     *,
     within_s: float | None = None,
     ended_at: datetime | None = None,
-) -> Ending:
+) -> RunResult:
     """Follow a run until it ends, and say what came of it.
 
     Args:
@@ -129,18 +129,18 @@ class _Follower:
         api: Connection,
         run_id: str,
         pipeline: Pipeline | None,
-        told: Observer,
+        told: RunObserver,
         pace: Polling,
         within_s: float | None,
     ) -> None:
         self._api, self._run_id, self._pipeline, self._told, self._pace = api, run_id, pipeline, told, pace
         self._start, self._within_s = pace.outage.now(), within_s
-        self._listing = workflow.Listing(api=api)
+        self._listing = workflow.TaskListing(api=api)
         self._steps: dict[str, str] = {}
         self._blocked: dict[str, str] = {}
         self._state, self._answered = "", False
 
-    def to_the_end(self, ended_at: datetime | None) -> Ending:
+    def to_the_end(self, ended_at: datetime | None) -> RunResult:
         late = SETTLING
         while True:
             run = self._listing.completed(self._look())
@@ -228,8 +228,8 @@ class _Follower:
         step = progress.names(self._pipeline).get(task) if self._pipeline else None
         return step.name if step else task
 
-    def _ending(self, run: Any, now: list[StepNow], outcome: str) -> Ending:
-        ending = Ending(
+    def _ending(self, run: Any, now: list[StepNow], outcome: str) -> RunResult:
+        ending = RunResult(
             run_id=self._run_id,
             state=progress.word(outcome),
             exit_code=progress.CODES[outcome],
@@ -264,7 +264,7 @@ class _Follower:
             return name, as_record(cause[1], name)
         return step, found or _unknown(run, step)
 
-    def _judged(self, run: Any, ending: Ending) -> Ending:
+    def _judged(self, run: Any, ending: RunResult) -> RunResult:
         """Look whether a gate stopped a run that for the API has succeeded. Not to know is no pass."""
         if self._pipeline is None:
             return self._unjudged(ending, "its pipeline cannot be read")
@@ -277,7 +277,7 @@ class _Follower:
             return ending
         return dataclasses.replace(ending, state="held", exit_code=held.code, held_by=held.step)
 
-    def _unjudged(self, ending: Ending, why: str) -> Ending:
+    def _unjudged(self, ending: RunResult, why: str) -> RunResult:
         unknown = DependencyError(
             f"the run has ended well, and {why}: whether a gate held it is not known",
             where=self._api.place.link(self._run_id),

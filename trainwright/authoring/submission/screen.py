@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import failures
-from trainwright.authoring.submission.follow import Ending, Observer
+from trainwright.authoring.submission.follow import RunObserver, RunResult
 from trainwright.authoring.submission.progress import RETRYABLE, RUNNING, WAITING, StepNow, word
 from trainwright.authoring.terminal import duration, message
 
@@ -41,7 +41,7 @@ class SubmittedRun:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Screen(Observer):
+class ClusterScreen(RunObserver):
     """Writes lines for a person: no banner, no colour, nothing that a log of CI cannot show.
 
     Args:
@@ -91,7 +91,7 @@ class Screen(Observer):
         """Write a warning between the lines."""
         self._line(f"  note: {text}")
 
-    def ended(self, ending: Ending, link: str) -> None:
+    def ended(self, ending: RunResult, link: str) -> None:
         """Write what came of the run, and what comes next."""
         if ending.error:
             lines = ["", message(ending.error), f"  page  {link}"]
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
     return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
 
 
-class Lines(Screen):
+class ClusterLines(ClusterScreen):
     """Writes one JSON line an event, for a program."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -152,7 +152,7 @@ class Lines(Screen):
         """Write a warning."""
         self.event("warning", text=text)
 
-    def ended(self, ending: Ending, link: str) -> None:
+    def ended(self, ending: RunResult, link: str) -> None:
         """Write what came of the run."""
         self.event("run_finished", link=link, **dataclasses.asdict(ending))
 

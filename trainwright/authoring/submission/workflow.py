@@ -44,7 +44,7 @@ def is_complete(run: Any) -> bool:
 
 
 @dataclass(kw_only=True)
-class Listing:
+class TaskListing:
     """Lists the tasks of one run, look after look.
 
     Attributes:

@@ -95,7 +95,7 @@ def delete_if_held(api: Api, name: str, uid: str, holder: str, version: str = ""
             return
 
 
-class Lease:
+class JobLease:
     """Renews the lease of a job in a thread, through outages of any length.
 
     Args:

@@ -198,7 +198,7 @@ class Observer:
         pods = Selection(kind="pods", labels=f"{api.kind.pods}={leased.name}")
         self._stack.enter_context(Watcher(api, job, notify))
         self._stack.enter_context(Watcher(api, pods, notify))
-        renewal = lease.Lease(api, leased.name, leased.uid, self._holder, notify, every_s=self._every_s)
+        renewal = lease.JobLease(api, leased.name, leased.uid, self._holder, notify, every_s=self._every_s)
         self._stack.enter_context(renewal)
         return self
 

@@ -7,7 +7,7 @@ from trainwright.errors import DependencyError
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnostic:
     """One result of ``trainwright doctor``.
 
     Attributes:
