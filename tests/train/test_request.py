@@ -31,7 +31,7 @@ def test_everything_wrong_with_the_parameters_is_said_at_once(training_set: Path
     assert "hiden: unknown key; did you mean hidden?" in message
     assert "epochs" in message
     assert "learning_rate" in message
-    assert "resources: not JSON" in message
+    assert "resources: expected a JSON object, found text that is not JSON" in message
 
 
 @pytest.mark.parametrize(

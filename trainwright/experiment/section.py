@@ -93,8 +93,9 @@ class Section(BaseModel):
         try:
             data = json.loads(value)
         except json.JSONDecodeError as error:
+            # The text may hold a credential, so the error does not repeat it.
             raise InputError(
-                f"expected a JSON object, found {value!r:.80}, which is not JSON: {error}",
+                f"expected a JSON object, found text that is not JSON: {error}",
                 where=where,
                 hint="Pass the section as a JSON object.",
             ) from None
