@@ -20,26 +20,31 @@ def make_pytorchjob(job: Job, owner: Owner | None) -> Body:
     without the job failing: the others continue with fewer, and the pod that replaces it joins them. With one
     Worker that exits 0 such a job has Succeeded, which no agent of ours does without the completion marker.
     """
+    from kubeflow.training import models  # type: ignore[import-untyped]
+    from kubernetes import client  # type: ignore[import-untyped]
+
     elastic = job.placement.min_nodes is not None and job.placement.min_nodes < job.nodes
-    spec: Body = {
-        "nprocPerNode": str(job.processes),
-        "runPolicy": {
-            # Pods that still run when the job has ended hold GPUs; the others keep their logs.
-            "cleanPodPolicy": "Running",
-            **({"backoffLimit": _backoff_limit(job)} if elastic else {}),
-            "activeDeadlineSeconds": job.timeout_s + pods.DEADLINE_MARGIN_S,
-            "ttlSecondsAfterFinished": _TTL_S,
+    policy = models.KubeflowOrgV1RunPolicy(
+        # Pods that still run when the job has ended hold GPUs; the others keep their logs.
+        clean_pod_policy="Running",
+        backoff_limit=_backoff_limit(job) if elastic else None,
+        active_deadline_seconds=job.timeout_s + pods.DEADLINE_MARGIN_S,
+        ttl_seconds_after_finished=_TTL_S,
+    )
+    replicas = _elastic_replicas(job) if elastic else _static_replicas(job)
+    spec = models.KubeflowOrgV1PyTorchJobSpec(
+        nproc_per_node=str(job.processes),
+        run_policy=policy,
+        pytorch_replica_specs={
+            role: models.KubeflowOrgV1ReplicaSpec(**replica) for role, replica in replicas.items()
         },
-        "pytorchReplicaSpecs": _elastic_replicas(job) if elastic else _static_replicas(job),
-    }
-    if elastic:
-        spec["elasticPolicy"] = _elastic_policy(job)
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": pods.metadata(job, owner),
-        "spec": spec,
-    }
+        elastic_policy=models.KubeflowOrgV1ElasticPolicy(**_elastic_policy(job)) if elastic else None,
+    )
+    made = models.KubeflowOrgV1PyTorchJob(
+        api_version="kubeflow.org/v1", kind="PyTorchJob", metadata=pods.metadata(job, owner), spec=spec
+    )
+    body: Body = client.ApiClient().sanitize_for_serialization(made)
+    return body
 
 
 def _backoff_limit(job: Job) -> int:
@@ -56,24 +61,24 @@ def _static_replicas(job: Job) -> Body:
     template = _template(job, (f"--rdzv-conf=timeout={pods.JOIN_TIMEOUT_S}",))
     roles = {"Master": 1} | ({"Worker": job.nodes - 1} if job.nodes > 1 else {})
     return {
-        role: {"replicas": count, "restartPolicy": "Never", "template": template}
+        role: {"replicas": count, "restart_policy": "Never", "template": template}
         for role, count in roles.items()
     }
 
 
 def _elastic_replicas(job: Job) -> Body:
-    return {"Worker": {"replicas": job.nodes, "restartPolicy": "OnFailure", "template": _template(job)}}
+    return {"Worker": {"replicas": job.nodes, "restart_policy": "OnFailure", "template": _template(job)}}
 
 
 def _elastic_policy(job: Job) -> Body:
     """Bounds of the world. More than there are pods would make every start wait for the last call."""
     conf = {"join_timeout": str(pods.JOIN_TIMEOUT_S), "last_call_timeout": str(_LAST_CALL_S)}
     return {
-        "minReplicas": job.placement.min_nodes,
-        "maxReplicas": job.nodes,
-        "rdzvBackend": "c10d",
-        "rdzvConf": [{"key": key, "value": value} for key, value in conf.items()],
-        "maxRestarts": job.restarts,
+        "min_replicas": job.placement.min_nodes,
+        "max_replicas": job.nodes,
+        "rdzv_backend": "c10d",
+        "rdzv_conf": [{"key": key, "value": value} for key, value in conf.items()],
+        "max_restarts": job.restarts,
     }
 
 
