@@ -30,7 +30,7 @@ _US = 1_000_000
 
 
 @dataclass(frozen=True)
-class Check:
+class StoreCheck:
     """Result of the check after a run.
 
     Attributes:
@@ -46,7 +46,7 @@ class Check:
     example: str
 
 
-def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) -> Check:
+def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) -> StoreCheck:
     """Compare the newest rows of some keys with what ``get_online_features`` returns for them.
 
     The expected values come from Feast's own converter: another path than the one that wrote them.
@@ -77,10 +77,10 @@ def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) 
             if problem := _difference(row, times[index] // _US, values, at):
                 key = ", ".join(f"{name}={piece[name][index].as_py()!r}" for name in view.keys)
                 wrong, example = wrong + 1, example or f"{key}: {problem}"
-    return Check(rows.num_rows, newer, wrong, example)
+    return StoreCheck(rows.num_rows, newer, wrong, example)
 
 
-def require_equal(result: Check, view: OnlineView, store: str) -> None:
+def require_equal(result: StoreCheck, view: OnlineView, store: str) -> None:
     """Reject a store that does not hold the rows that were written.
 
     Raises:

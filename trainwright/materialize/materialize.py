@@ -20,7 +20,7 @@ from trainwright.featurestore import (
     require_version,
     retry_outage,
 )
-from trainwright.materialize.check import Check, EarlierRows, check, look_up_earlier, require_equal
+from trainwright.materialize.check import EarlierRows, StoreCheck, check, look_up_earlier, require_equal
 from trainwright.materialize.encoding import encode_rows, is_fast
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
@@ -226,7 +226,7 @@ class _Written:
     written: int
     writer: str
     by_feast: tuple[str, ...]
-    check: Check
+    check: StoreCheck
 
 
 @dataclass

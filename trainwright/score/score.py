@@ -87,8 +87,8 @@ def score_rows(
 ) -> ScoreResult:
     """Score the split that is judged with a registered model, if there is one.
 
-    If these rows lack a column that the model reads, the step succeeds without predictions: there
-    are then no predictions of it, and the gate, which is told the version, holds the candidate.
+    If these rows lack a column that the model reads, the step succeeds without predictions, and the gate,
+    which gets the version, holds the candidate.
 
     Args:
         training_set: Folder of the snapshot that the candidate was made from.

@@ -164,7 +164,7 @@ def _require_names(names: list[str], where: str) -> None:
         raise InputError(
             f"columns have no name: {', '.join(map(str, unnamed))} of {len(names)}",
             where=where,
-            hint="Name them; pandas writes its index without a name unless it is told index=False.",
+            hint="Name them; pandas writes its index without a name unless index=False is set.",
         )
     if twice := sorted({name for name in names if names.count(name) > 1}):
         places = ", ".join(str(place) for place, name in enumerate(names, 1) if name in twice)

@@ -50,7 +50,7 @@ def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:
         raise InputError(
             f"columns have no name: {', '.join(map(str, unnamed))} of {len(schema.names)}",
             where=where,
-            hint="Name them; pandas writes its index without a name unless it is told index=False.",
+            hint="Name them; pandas writes its index without a name unless index=False is set.",
         )
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise InputError(f"columns {twice} appear twice", where=where)

@@ -40,7 +40,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class RowCheck:
     """Constraints on the values of one column.
 
     Attributes:
@@ -97,7 +97,7 @@ def _whole(flat: pa.Array) -> pa.Array:
     return flat.cast(pa.float64() if pa.types.is_uint64(flat.type) else pa.int64(), safe=False)
 
 
-def checks(schema: Any, columns: Iterable[str]) -> tuple[Check, ...]:
+def checks(schema: Any, columns: Iterable[str]) -> tuple[RowCheck, ...]:
     """Return what the schema asks of single values.
 
     A domain that the schema lets some rows leave (``min_domain_mass`` below 1) is asked of none.
@@ -105,16 +105,16 @@ def checks(schema: Any, columns: Iterable[str]) -> tuple[Check, ...]:
     domains = {domain.name: tuple(domain.value) for domain in schema.string_domain}
     features = expected(schema)
     found = (_check(features[name], domains) for name in columns if name in features)
-    return tuple(check for check in found if check != Check(check.column))
+    return tuple(check for check in found if check != RowCheck(check.column))
 
 
-def _check(feature: Any, domains: Mapping[str, tuple[str, ...]]) -> Check:
+def _check(feature: Any, domains: Mapping[str, tuple[str, ...]]) -> RowCheck:
     limits = next((x for x in (feature.int_domain, feature.float_domain) if x.ByteSize()), None)
     borne = feature.distribution_constraints
     lenient = feature.HasField("distribution_constraints") and borne.min_domain_mass < 1
     values = tuple(feature.string_domain.value) or domains.get(feature.domain)
     floats = feature.float_domain
-    return Check(
+    return RowCheck(
         column=feature.name,
         required=feature.presence.min_fraction >= 1,
         low=limits.min if limits is not None and limits.HasField("min") else None,
@@ -217,7 +217,7 @@ def take_out(
 
 
 def _violating(
-    batch: pa.RecordBatch, kept: Sequence[Check], split: str, reasons: Counter[tuple[str, str, str]]
+    batch: pa.RecordBatch, kept: Sequence[RowCheck], split: str, reasons: Counter[tuple[str, str, str]]
 ) -> pa.Table:
     """Return the rows of a batch that break any check, with their reasons, and count those."""
     table = pa.Table.from_batches([batch])
