@@ -24,7 +24,8 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 def pod(there: Cluster, script: str) -> str:
     """Run a pod of its own, and return its identity."""
     container = {"name": "pytorch", "image": "x", "command": ["python", "-c", script]}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    spec = {"containers": [container], "restartPolicy": "Never"}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
     return str(there.put({**body, "status": {"phase": "Pending"}})["metadata"]["uid"])
 
 

@@ -4,7 +4,6 @@ The result is committed and reproducible byte for byte; ``--check`` lists differ
 """
 
 import argparse
-import ast
 import importlib
 import inspect
 import sys
@@ -24,6 +23,7 @@ from trainwright.authoring import (
     experiment_reference,
     interfaces,
     pinning,
+    pipeline_spec,
 )
 from trainwright.errors import InputError, reported
 
@@ -166,7 +166,7 @@ def _without_prose(text: str) -> str:
     for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
         container = executor.get("container", {})
         if "--function_to_execute" in container.get("args", ()):
-            container["command"][-1] = _without_docstring(container["command"][-1])
+            container["command"][-1] = pipeline_spec.without_docstring(container["command"][-1])
     return comments + yaml.dump_all(documents)
 
 
@@ -176,15 +176,6 @@ def _drop_descriptions(component: dict[str, Any]) -> None:
         for definitions in component.get(side, {}).values():
             for definition in definitions.values():
                 definition.pop("description", None)
-
-
-def _without_docstring(source: str) -> str:
-    """Remove the docstring of the one function in a lightweight component."""
-    lines = source.splitlines(keepends=True)
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
-            del lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
-    return "".join(lines)
 
 
 def _constants(compiled: Any) -> Iterator[Any]:

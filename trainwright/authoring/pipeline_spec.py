@@ -4,6 +4,7 @@ Every task gets a component of its own, named as KFP displays the task, so that 
 pipeline and identifies its folder, policies and position in the graph.
 """
 
+import ast
 import copy
 import dataclasses
 import re
@@ -394,3 +395,12 @@ def conditioned(pipeline: Pipeline) -> Iterator[Origin]:
 def channels(condition: str) -> list[str]:
     """Return the names of the inputs that a condition reads."""
     return re.findall(r"inputs\.parameter_values\['([^']+)'\]", condition)
+
+
+def without_docstring(source: str) -> str:
+    """Remove the docstring of the one function in a lightweight component."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
+            del lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
+    return "".join(lines)

@@ -275,13 +275,19 @@ def _is_ours(step: Step, verb: str) -> bool:
     if step.container.get("args", [])[-1:] != [verb]:
         return False
     path = catalog.folder() / catalog.COMPONENTS / f"{verb}.yaml"
-    return path.is_file() and step.container == _container(path, path.stat().st_mtime_ns)
+    return path.is_file() and _without_prose(step.container) == _container(path, path.stat().st_mtime_ns)
 
 
 @functools.cache
 def _container(path: Path, _written_ns: int) -> Mapping[str, Any]:
     (step,) = pipeline_spec.read(path).steps
-    return step.container
+    return _without_prose(step.container)
+
+
+def _without_prose(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a container without the docstring of its function, which compiled pipelines leave out."""
+    *command, source = container.get("command", [""])
+    return {**container, "command": [*command, pipeline_spec.without_docstring(source)]}
 
 
 def _object(value: Any) -> dict[str, Any]:
