@@ -237,4 +237,4 @@ def test_a_number_of_the_history_that_is_taken_is_stepped_over(
     folder, place = judge(clean).folder / "verdict", tmp_path / "b.json"
     accept(folder, str(place), reason=WHY)
     place.unlink()
-    assert accept(folder, str(place), reason=WHY).kept.endswith("000002.json")
+    assert accept(folder, str(place), reason=WHY).history.endswith("000002.json")

@@ -266,7 +266,8 @@ def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
             section = _object(kept.get(parameter))
             if key in _object(section.get(part)):
                 rest = {name: value for name, value in section[part].items() if name != key}
-                kept[parameter] = section | {part: rest}
+                others = {name: value for name, value in section.items() if name != part}
+                kept[parameter] = others | ({part: rest} if rest else {})  # as if the default were left out
     return kept
 
 
