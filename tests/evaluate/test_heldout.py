@@ -62,7 +62,7 @@ def test_the_record_says_what_was_learned_from_and_what_ended_the_training(writt
 
 def test_the_section_refuses_to_judge_what_overfitting_calls_fitted() -> None:
     asked = {"split": "early", "overfitting": {"at_most": 0.1, "split": "early"}}
-    with pytest.raises(InputError, match="is what the model was fitted on"):
+    with pytest.raises(InputError, match="is the training split"):
         Evaluation.check(asked, "evaluation")
 
 

@@ -178,7 +178,7 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     for name, digest in {"feature_service": "5e" * 32, "view flights": "f1" * 32}.items():
         assert f"| made from {name} | {digest[:12]} |" in summary.replace("\\_", "_")
     steps = [line.split(" | ")[0] for line in summary.partition("back to its source")[2].splitlines()[4:]]
-    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| smoke_test"]
+    assert steps == ["| train", "| join", "| ingest", "| validate", "| evaluate", "| smoke\\_test"]
 
 
 def test_the_card_of_the_version_has_what_training_and_evaluation_say(run: Run, registry: Registry) -> None:

@@ -61,7 +61,8 @@ def tasks(root: Path, records: dict[str, Record], **states: object) -> None:
     for step, told in states.items():
         state, error = told if isinstance(told, tuple) else (told, {})
         headline = records[step].headline if step in records and state in {"done", "cached"} else ""
-        entries.append({"step": step, "state": state, "headline": headline, "error": error})
+        verb = records[step].step if step in records else step
+        entries.append({"step": step, "state": state, "verb": verb, "headline": headline, "error": error})
     (root / "tasks.json").write_text(json.dumps({"schema_version": 1, "run": "0192f3", "tasks": entries}))
 
 
@@ -267,6 +268,15 @@ def test_two_tasks_of_one_verb_are_two_steps(tmp_path: Path) -> None:
     tasks(tmp_path, {"resolve": first, "resolve-2": second}, **{"resolve-2": "done", "resolve": "done"})
     run = read_run(str(tmp_path), DONE)
     assert [(step.name, step.record) for step in run.steps] == [("resolve-2", second), ("resolve", first)]
+
+
+def test_task_with_a_hyphen_has_the_record_of_its_verb(tmp_path: Path) -> None:
+    entry = record("smoke_test", 0)
+    entry.write(tmp_path / "0" / "record.json")
+    tasks(tmp_path, {"smoke-test": entry}, **{"smoke-test": "done"})
+    assert [(step.name, step.record) for step in read_run(str(tmp_path), DONE).steps] == [
+        ("smoke-test", entry)
+    ]
 
 
 def test_the_line_back_is_as_long_as_what_is_known() -> None:

@@ -249,7 +249,7 @@ def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[
 
     A record names its verb, not its task: where several tasks have one verb, it may be of any of them.
     """
-    verbs = {task.name: _COUNTED.sub("", task.name) for task in tasks}
+    verbs = {task.name: _COUNTED.sub("", task.name).replace("-", "_") for task in tasks}
     count, carried = Counter(verbs.values()), ancestors(records)
     found = {
         name: next((record for record in carried if record.step == verb), None)
@@ -386,8 +386,7 @@ def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems:
 
 def _is_of(record: Record, task: dict[str, Any]) -> bool:
     """Tell whether a record is a task's: by its headline, which the runner took from it."""
-    verb = str(task["step"]).split(".")[0].split("-")[0]
-    return record.step == verb and record.headline == task.get("headline", "")
+    return record.step == task.get("verb") and record.headline == task.get("headline", "")
 
 
 def _line(error: Exception) -> str:
