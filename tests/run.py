@@ -1,9 +1,9 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
-``python tests/run.py [pytest's options] [paths]``; without paths, everything. Two pytests run at a time; the
-tests of a long environment are divided over several, so that neither core waits for the other at the end.
-What each pytest says is printed whole, one after the other. Up to three tests that failed beside others run
-once more alone; one that then passes is named as unstable (docs/decisions/0012).
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
+tests wait for processes, and two leave two cores idle for a third of the time. The tests of a long environment
+are divided over several. The output of each pytest is printed as a whole. Up to three tests that failed beside
+others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
 """
 
 import math
@@ -56,7 +56,7 @@ TESTS_OF_A_PART = 150
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
 
-AT_A_TIME = 2
+AT_A_TIME = 3
 MOST_AGAIN = 3
 """More failures than these are no chance: nothing runs again."""
 

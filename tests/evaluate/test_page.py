@@ -239,4 +239,4 @@ def test_a_rule_that_only_warns_says_that_it_is_open() -> None:
     low = replace(first.rules[0], limit=0.75, interval=(0.70, 0.78), unsure="PASS", decision="PASS")
     (table, *_) = section(page_of(replace(findings, rulings=(replace(first, rules=(low,)), *rest))), "Rules")
     assert isinstance(table, Table)
-    assert (table.rows[0][4], table.rows[0][-1]) == ("PASS", "open, and only told")
+    assert (table.rows[0][4], table.rows[0][-1]) == ("PASS", "open, and reported only")

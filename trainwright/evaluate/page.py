@@ -87,7 +87,7 @@ def _beside(rule: Rule) -> list[str]:
     parts = rule.detail.split("; ") if rule.detail else []
     told = [part for part in parts if part != rule.decision and " interval " not in part]
     openly = rule.outcome() == "PASS" and replace(rule, unsure="INCONCLUSIVE").outcome() != "PASS"
-    return [*(["open, and only told"] if openly else []), *told]
+    return [*(["open, and reported only"] if openly else []), *told]
 
 
 def _unjudged(ruling: Ruling) -> list[object]:
@@ -279,7 +279,7 @@ def _baseline_name(findings: Findings) -> str:
 
 def _unjudged_section(verdict: Verdict) -> ReportSection:
     entries = sorted(verdict.not_judged, key=lambda entry: not entry.decision)
-    rows = [[entry.name, entry.decision or "told only", entry.reason] for entry in entries[:_LISTED]]
+    rows = [[entry.name, entry.decision or "reported only", entry.reason] for entry in entries[:_LISTED]]
     more = len(entries) - len(rows)
     blocks: list[Block] = []
     if rows:
