@@ -2,7 +2,7 @@
 
 ``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
 tests wait for processes, and two leave two cores idle for a third of the time. The tests of a long environment
-are divided over several. The output of each pytest is printed as a whole. Up to three tests that failed beside
+are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
 others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
 """
 
