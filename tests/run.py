@@ -1,7 +1,7 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
 ``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
-tests wait for processes, and two leave two cores idle for a third of the time. The tests of a long environment
+tests wait for processes, and two leave the cores idle for a third of the time. Tests of a long environment
 are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
 others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
 """
