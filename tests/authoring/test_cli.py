@@ -265,10 +265,10 @@ def test_doctor_in_a_checkout_without_environments_and_engine_is_ready_to_submit
 
 
 def test_doctor_that_finds_no_use_ready_ends_with_21() -> None:
-    missing = [doctor.Finding(use, "note", "not ready: something") for use in doctor.USES]
+    missing = [doctor.Diagnostic(use, "note", "not ready: something") for use in doctor.USES]
     with pytest.raises(DependencyError, match="not ready for run, containers, submit"):
         doctor.require(missing)
-    doctor.require([*missing[:2], doctor.Finding("submit", "ok", "ready")])
+    doctor.require([*missing[:2], doctor.Diagnostic("submit", "ok", "ready")])
 
 
 def dated(date: str = "today") -> None:
