@@ -39,14 +39,14 @@ class Machine:
         return "the library"
 
 
-class Told(runner.Listener):
+class RecordedEvents(runner.Listener):
     def task_ended(self, task):
         print(task.step, task.state, file=sys.stderr, flush=True)
 
 
 outcome = runner.run(
     Path(sys.argv[1]), {"marks": sys.argv[3]}, runs_folder=Path(sys.argv[4]), run_id=sys.argv[5],
-    machine=Machine(), listener=Told(), grace_s=float(sys.argv[6]),
+    machine=Machine(), listener=RecordedEvents(), grace_s=float(sys.argv[6]),
 )
 sys.exit(outcome.exit_code)
 """
