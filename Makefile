@@ -67,7 +67,7 @@ lock-check: .venv/.made  ## every lock belongs to its requirements; needs no net
 	$(BIN)/python images/lock.py --check
 
 environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
-	@$(BIN)/python -m trainwright.authoring.environments
+	@$(BIN)/trainwright setup
 
 images: .venv/.made  ## build the images (NAME=tabular ENGINE=podman BASE= TORCH_BASE= GPU=yes PUSH=HOST/TEAM; docs/images.md)
 	@$(BIN)/python images/build.py $(filter-out *,$(NAME)) --engine $(ENGINE) $(if $(BASE),--base $(BASE)) \

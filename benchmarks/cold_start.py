@@ -23,9 +23,8 @@ from typing import Any
 from results import publish
 
 from trainwright.artifacts import Record
-from trainwright.authoring import catalog, images
+from trainwright.authoring import catalog, images, pipeline_spec
 from trainwright.authoring.environments import python
-from trainwright.authoring.pipeline_spec import toolchain_of
 from trainwright.local import container_engine, run_folder
 
 GOAL_S = 0.5
@@ -100,7 +99,7 @@ def steps() -> dict[str, tuple[str, list[str]]]:
         path = catalog.component(verb)
         text = re.sub(r"\\\n\s*\\?", "", path.read_text())  # YAML breaks long lines
         modules = sorted(set(re.findall(r"from (trainwright\.[\w.]+) import", text)))
-        found[verb] = (toolchain_of(catalog.describe(path).image), modules)
+        found[verb] = (pipeline_spec.read(path).steps[0].toolchain, modules)
     return found
 
 

@@ -1,10 +1,10 @@
-"""What statistics cost: 10 million rows of 20 columns on two processors, against TFDV's own roads.
+"""What statistics cost: 10 million rows of 20 columns on two processors, against TFDV's own methods.
 
 ``python benchmarks/column_statistics.py [--rows N] [--repeats N]`` runs, in turn and each in a process of its
-own, our statistics of a snapshot and the roads that TFDV offers: a pandas frame, Beam over Parquet and Arrow,
-TFRecords, CSV. The clock starts after the imports; every road reads its file, and ours checks the digest of
-every file, too. A road of TFDV that would take long is given fewer rows and counted by the row; the table
-says how many. The numbers of each road are compared with ours on the same rows: values, extremes, zeros,
+own, our statistics of a snapshot and the methods of TFDV: a pandas frame, Beam over Parquet and Arrow,
+TFRecords, CSV. The clock starts after the imports; every method reads its file, and ours checks the digest of
+every file, too. A method of TFDV that would take long is given fewer rows and counted by the row; the table
+says how many. The numbers of each method are compared with ours on the same rows: values, extremes, zeros,
 means, deviations, distinct values, and the commonest values with how often they are there.
 
 A file named ``statistics.py`` would hide Python's own module from every script beside it.
@@ -23,10 +23,10 @@ from results import publish
 ROOT = Path(__file__).resolve().parents[1]
 TFDV = ROOT / ".environments" / "tfdv" / "bin" / "python"
 GOAL, PEERS, CSV, MEMORY = 900_000, 1.5, 30.0, 600
-"""Rows a second; times the best of TFDV's roads; times its CSV road; MiB a worker."""
+"""Rows a second; times the best of TFDV's methods; times its CSV method; MiB a worker."""
 
 SHARES = {"frame": 0.1, "beam": 1.0, "tfrecord": 0.01, "csv": 0.02}
-"""What part of the rows each of TFDV's roads is given."""
+"""What part of the rows each of TFDV's methods is given."""
 
 DATA = """
 import sys
@@ -53,13 +53,13 @@ with SnapshotWriter(folder / "snapshot") as writer:
     writer.commit(parents={}, roles={})
 shares = dict(zip(sys.argv[3::2], map(float, sys.argv[4::2])))
 whole = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "snapshot").rglob("*.parquet")))
-for road, share in shares.items():
+for method, share in shares.items():
     part = whole.slice(0, int(rows * share))
-    if road in ("tfrecord", "csv"):  # these roads of TFDV hold floats of 32 bits, no others
+    if method in ("tfrecord", "csv"):  # these methods of TFDV hold floats of 32 bits, no others
         forms = [(f.name, pa.float32() if pa.types.is_floating(f.type) else f.type) for f in part.schema]
         part = part.cast(pa.schema(forms))
-    pq.write_table(part, folder / f"{road}.parquet", row_group_size=131_072)
-    if road == "csv":
+    pq.write_table(part, folder / f"{method}.parquet", row_group_size=131_072)
+    if method == "csv":
         pc.write_csv(part, folder / "rows.csv")
 """
 
@@ -113,7 +113,8 @@ from trainwright.validate.profile import Profiler
 from trainwright.validate.profile import own_cuts
 snapshot, forked = Snapshot.read(folder / "snapshot"), int(sys.argv[2]) > 1
 start = time.perf_counter()
-lookout = Profiler(folder / "snapshot", snapshot, schema_pb2.Schema(), Runner(workers=int(sys.argv[2])))
+schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=column.name) for column in snapshot.columns])
+lookout = Profiler(folder / "snapshot", snapshot, schema, Runner(workers=int(sys.argv[2])))
 found = lookout.statistics("train")
 if sys.argv[3] == "counts":
     numbers = [column.name for column in snapshot.columns if not column.name.startswith("word")]
@@ -130,7 +131,8 @@ from trainwright.tables import write_snapshot
 table = pq.read_table(folder / f"{sys.argv[2]}.parquet")
 snapshot = write_snapshot(folder / "same" / sys.argv[2], {"train": [table]}, parents={}, roles={})
 start = time.perf_counter()
-found = Profiler(folder / "same" / sys.argv[2], snapshot, schema_pb2.Schema(), Runner()).statistics("train")
+schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=column.name) for column in snapshot.columns])
+found = Profiler(folder / "same" / sys.argv[2], snapshot, schema, Runner()).statistics("train")
 """
 
 FRAME = """
@@ -171,7 +173,7 @@ start = time.perf_counter()
 found = tfdv.generate_statistics_from_csv(str(folder / "rows.csv"), stats_options=options)
 """
 
-ROADS = {"frame": FRAME, "beam": BEAM, "tfrecord": RECORD, "csv": TEXT}
+METHODS = {"frame": FRAME, "beam": BEAM, "tfrecord": RECORD, "csv": TEXT}
 NAMES = {
     "frame": "TFDV, generate_statistics_from_dataframe",
     "beam": "TFDV, Beam Direct over Parquet and Arrow, 2 threads",
@@ -190,7 +192,7 @@ def call(code: str, *arguments: object) -> str:
 
 
 def run(code: str, *arguments: object) -> tuple[float, tuple[float, float], int, dict[str, list[object]]]:
-    """Take statistics on a road.
+    """Take statistics on a method.
 
     Returns:
         Seconds; the highest memory in MiB of a worker and of the process that started it, which are one where
@@ -201,12 +203,12 @@ def run(code: str, *arguments: object) -> tuple[float, tuple[float, float], int,
 
 
 def differences(ours: dict[str, list[object]], theirs: dict[str, list[object]], exact: bool) -> list[str]:
-    """Name the columns in which two roads give other statistics.
+    """Name the columns in which two methods give other statistics.
 
     Args:
         ours: Our figures.
         theirs: The peer's.
-        exact: Whether its way of counting distinct values is ours; Beam's roads count them in another.
+        exact: Whether its way of counting distinct values is ours; Beam's methods count them in another.
     """
     return [
         name
@@ -235,7 +237,7 @@ def main() -> int:
 def measure(
     folder: Path, repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, tuple[float, float]], dict[str, list[str]]]:
-    """Run every road in turn; return rows a second, highest memory, and columns that differ from ours."""
+    """Run every method in turn; return rows a second, highest memory, and columns that differ from ours."""
     speeds: dict[str, list[float]] = {}
     peaks: dict[str, tuple[float, float]] = {}
     alike: dict[str, list[str]] = {}
@@ -244,13 +246,13 @@ def measure(
             seconds, peak, rows, _ = run(START + OURS + END, folder, workers, what)
             speeds.setdefault(way, []).append(rows / seconds)
             peaks[way] = max(peaks.get(way, (0.0, 0.0)), peak)
-        for road, code in ROADS.items():
+        for method, code in METHODS.items():
             seconds, peak, rows, figures = run(START + code + END, folder)
-            speeds.setdefault(road, []).append(rows / seconds)
-            peaks[road] = max(peaks.get(road, (0.0, 0.0)), peak)
+            speeds.setdefault(method, []).append(rows / seconds)
+            peaks[method] = max(peaks.get(method, (0.0, 0.0)), peak)
             if not turn:
-                ours = run(START + SHARE + END, folder, road)[3]
-                alike[road] = differences(ours, figures, exact=road == "frame")
+                ours = run(START + SHARE + END, folder, method)[3]
+                alike[method] = differences(ours, figures, exact=method == "frame")
     return speeds, peaks, alike
 
 
@@ -266,7 +268,7 @@ def told(
 ) -> int:
     """Print the table and publish it."""
     medians = {way: statistics.median(found) for way, found in speeds.items()}
-    best = max(ROADS, key=lambda road: medians[road])
+    best = max(METHODS, key=lambda method: medians[method])
     lines = []
     for way, found in speeds.items():
         share = f"{rows * SHARES[way]:,.0f}" if way in SHARES else f"{rows:,}"
@@ -290,12 +292,12 @@ def told(
     )
     met = fast >= GOAL and of_best >= PEERS and of_csv >= CSV and peaks[OURS_TWO][0] <= MEMORY
     line = (
-        f"column_statistics: {fast:,.0f} rows/s, {of_best:.1f} times TFDV's best road, "
-        f"{of_csv:.0f} times its CSV road, "
+        f"column_statistics: {fast:,.0f} rows/s, {of_best:.1f} times TFDV's best method, "
+        f"{of_csv:.0f} times its CSV method, "
         f"{peaks[OURS_TWO][0]:.0f} MiB a worker (goal {GOAL:,}, {PEERS}, {CSV:.0f}, {MEMORY})"
     )
     header = (
-        "road",
+        "method",
         "rows",
         "rows/s",
         "least",

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from results import publish
 
-from trainwright.authoring.environments import folder
 from trainwright.authoring.images import name
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.toolchains import TOOLCHAINS, default_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = {"google-cloud-pipeline-components": "2.22.0", "tfx": "1.16.0"}
@@ -57,12 +56,12 @@ def built() -> dict[str, float]:
 def main() -> int:
     """Measure, print, and say whether each of ours is smaller than its peer."""
     argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0]).parse_args()
-    ours = {toolchain: megabytes(folder() / toolchain) for toolchain in sorted(TOOLCHAINS)}
+    ours = {toolchain: megabytes(default_folder() / toolchain) for toolchain in sorted(TOOLCHAINS)}
     images = built()
     rows: list[list[object]] = [
         [
             toolchain,
-            packages(folder() / toolchain),
+            packages(default_folder() / toolchain),
             f"{size:,.0f}",
             f"{images[toolchain]:,.0f}" if images[toolchain] else "",
         ]

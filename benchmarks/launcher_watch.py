@@ -30,7 +30,7 @@ ADDED_S, MEMORY_MIB, CPU_SHARE, RECOVERY_S, STOP_S = 1.0, 150.0, 0.01, 15.0, 0.5
 
 def ask(what: str, *arguments: object) -> dict[str, float]:
     """Run one measurement in a process of its own under the launcher's environment."""
-    command = [str(PYTHON), "-m", "tests.launch.measured", what, *map(str, arguments)]
+    command = [str(PYTHON), "-m", "benchmarks.steps.launcher_watch", what, *map(str, arguments)]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.PIPE, text=True
     )

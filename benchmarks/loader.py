@@ -106,7 +106,7 @@ with process_group(0) as group:
     encoding = len(rows) / (time.perf_counter() - start)
     order = SampleOrder(len(rows), size, 8, 0)
     first = ours(rows, order)
-    architecture, rate = make(Mlp()), merge_labels(labels).positives / len(rows)
+    architecture, rate = make(Mlp()), merge_labels(labels).counts[1] / len(rows)
     module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
     stepper, batch = Stepper(module, architecture, training, group), rows.take(order.share(0, 0, 1))
     whole = rows.take(np.arange(len(rows)))

@@ -54,7 +54,13 @@ def peer(folder: Path, rank: int) -> float | None:
     }
     (folder / "notes").mkdir(parents=True)
     command = [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["--max-restarts=3", "-m", "tests.train.lives", str(folder / "notes"), json.dumps(options)]
+    command += [
+        "--max-restarts=3",
+        "-m",
+        "tests.train.checkpointed",
+        str(folder / "notes"),
+        json.dumps(options),
+    ]
     variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
     process = subprocess.Popen(
         command,

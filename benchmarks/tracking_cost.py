@@ -31,8 +31,9 @@ RUN = """
 import json, sys, time
 from pathlib import Path
 import torch
-from trainwright.experiment import Tracking
-from trainwright.tracking.history import TrackingDestination
+from trainwright.experiment import Training
+from trainwright.train.config import TrainConfig
+from trainwright.train.process_group import Ranks
 from trainwright.train.recorder import TrainingRecorder
 from trainwright.train.loop import StepReport
 steps, way, uri, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
@@ -47,8 +48,12 @@ if way == "peer":
     mlflow.start_run()
     curves = None
 else:
-    destination = TrackingDestination(uri) if uri else None
-    curves = TrainingRecorder(folder, folder, Tracking(every_steps=1), destination, leads=True)
+    config = TrainConfig(
+        attempt="0001", home=str(folder), training_set="", data_version="", network={}, processes=1,
+        training=Training(tracking={"every_steps": 1}).model_dump(mode="json"),
+        destination={"uri": uri, "experiment": "trainwright", "run": ""} if uri else {},
+    )
+    curves = TrainingRecorder(config, Ranks(0, 1, 0, 1, torch.device("cpu")), folder)
 def step(number):
     part = slice((number * 4096) % 65536, (number * 4096) % 65536 + 4096)
     optimizer.zero_grad()

@@ -8,7 +8,7 @@ cores. What the machine itself allows is measured beside it: two such trainings 
 exchange.
 
 ``--gpu`` trains a language model of a billion weights on one GPU instead (bf16, compiled, fused AdamW, SDPA)
-and prints its use of the device: operations by ``language_model.flops_per_token`` (6 N + 12 L W T, as PaLM
+and prints its use of the device: operations by ``steps.flops.flops_per_token`` (6 N + 12 L W T, as PaLM
 and TorchTitan count) a second, over what the device can do at most. ``--tiny`` runs the same code on a small
 model on the CPU, against a peak that means nothing, and publishes nothing.
 """
@@ -79,10 +79,10 @@ def billion(*, tiny: bool) -> dict[str, Any]:
     """Train the large language model on a GPU (or a tiny one on the CPU); return what it made of it."""
     import steps
     import torch
+    from steps.flops import flops_per_token, peak_flops
 
     from trainwright.experiment import LanguageModel
     from trainwright.train.architectures import Inputs, Target, make
-    from trainwright.train.architectures.language_model import flops_per_token, peak_flops
     from trainwright.train.process_group import process_group
 
     network = LanguageModel(**(TINY if tiny else BILLION))  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def billion(*, tiny: bool) -> dict[str, Any]:
         memory = 0 if tiny else torch.cuda.max_memory_allocated(group.device)
     tokens, peak = batch * network.context / seconds, 1e12 if tiny else peak_flops(device)
     if peak is None:
-        raise SystemExit(f"the peak of {device} is not known: add it to language_model._PEAK_FLOPS")
+        raise SystemExit(f"the peak of {device} is not known: add it to steps.flops._PEAK_FLOPS")
     return {
         "device": device,
         "weights": sum(entry.numel() for entry in module.parameters()),

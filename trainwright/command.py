@@ -20,16 +20,12 @@ class Parser(argparse.ArgumentParser):
     """Raises for a wrong argument, where ``argparse`` would write its own lines and exit with 2."""
 
     def error(self, message: str) -> Never:
-        """Report a wrong argument.
-
-        Raises:
-            InputError: Always.
-        """
+        """Report a wrong argument."""
         raise InputError(message, where="command line", hint=self.format_usage().strip())
 
 
 class _Pipe(io.FileIO):
-    """Writes for whoever reads; when nobody does any more, for nobody."""
+    """A stream that ignores a closed reader."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -39,25 +35,22 @@ class _Pipe(io.FileIO):
 
 
 def go_on_unheard() -> None:
-    """Let a command do its work to the end, and end as the work does, though nobody reads what it says.
+    """Let a command finish its work, with the exit code of the work, when its output is no longer read.
 
-    ``| head -1`` must neither leave a change half done nor turn a refusal into success.
+    ``| head -1`` must neither leave a change half done nor turn a rejection into success.
     """
-    sys.stdout, sys.stderr = _unheard(sys.stdout), _unheard(sys.stderr)
-
-
-def _unheard(stream: TextIO) -> TextIO:
-    """Return a stream that ignores a closed reader; one without a descriptor is returned unchanged."""
-    try:
-        pipe = _Pipe(stream.fileno(), "w", closefd=False)
-    except (OSError, ValueError, AttributeError):  # closed, or a test's
-        return stream
-    return io.TextIOWrapper(
-        io.BufferedWriter(pipe),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.isatty() or stream is sys.stderr,
-    )
+    for name in ("stdout", "stderr"):
+        stream: TextIO = getattr(sys, name)
+        try:
+            pipe = _Pipe(stream.fileno(), "w", closefd=False)
+        except (OSError, ValueError, AttributeError):  # closed, or a test's
+            continue
+        buffered = stream.isatty() or name == "stderr"
+        writer = io.BufferedWriter(pipe)
+        text = io.TextIOWrapper(
+            writer, encoding=stream.encoding, errors=stream.errors, line_buffering=buffered
+        )
+        setattr(sys, name, text)
 
 
 def main() -> None:

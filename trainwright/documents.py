@@ -24,19 +24,11 @@ _SHOWN = 5
 
 
 def read_json(
-    source: Path | str | bytes,
-    *,
-    where: str = "",
-    max_bytes: int = MAX_BYTES,
-    max_depth: int = MAX_DEPTH,
+    source: Path | str | bytes, *, where: str = "", max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
 ) -> Any:
-    """Read JSON that may come from outside, within limits.
+    """Read JSON that may come from outside, within limits: a file, or the JSON itself as text or as UTF-8.
 
-    Args:
-        source: A file, or the JSON itself as text or as UTF-8.
-        where: Name of the source for errors; default: the file.
-        max_bytes: Largest size: bytes, of a text characters.
-        max_depth: Deepest nesting of lists and objects.
+    ``where`` names the source in errors; by default it is the file. The size of a text counts in characters.
 
     Raises:
         InputError: The source is larger or deeper than allowed, is not JSON, has NaN or an infinite number, a
@@ -218,15 +210,10 @@ def _validator(kind: Any) -> "TypeAdapter[Any]":
 def _problems(error: "ValidationError") -> Iterator[str]:
     """Describe the errors, one line per field."""
     found = error.errors(include_url=False, include_context=False)
+    texts = {"unexpected_keyword_argument": "unknown field", "missing": "missing"}
     for problem in found[:_SHOWN]:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])
-        match problem["type"]:
-            case "unexpected_keyword_argument":
-                says = "unknown field"
-            case "missing":
-                says = "missing"
-            case _:
-                says = f"{problem['msg']}; got {problem['input']!r:.80}"
-        yield f"{path.removeprefix('.')}: {says}"
+        text = texts.get(problem["type"], f"{problem['msg']}; got {problem['input']!r:.80}")
+        yield f"{path.removeprefix('.')}: {text}"
     if len(found) > _SHOWN:
         yield f"and {len(found) - _SHOWN} more"

@@ -4,11 +4,11 @@
 
     TrainwrightError
      ├─ InputError           10  bad input or configuration
-     ├─ DataRefused          11  a data gate said no
-     ├─ ModelRefused         12  a model gate said no
+     ├─ DataRefused          11  a data gate rejected the data
+     ├─ ModelRefused         12  a model gate rejected the model
      ├─ TransientError       20  retries exhausted; the same call may succeed later
      ├─ DependencyError      21  a dependency of this step is missing or down
-     ├─ Diverged             30  the loss is not finite, or ran away
+     ├─ Diverged             30  the loss is not finite, or diverged
      ├─ Hang                 31  no progress within the limit
      ├─ Preempted            40  stopped from outside, state saved
      ├─ PreemptedUnsaved     41  stopped from outside, state lost
@@ -35,10 +35,8 @@ MARK = "trainwright-error "
 class TrainwrightError(Exception):
     """The root of every error that this library raises on purpose.
 
-    Args:
-        what: The problem, with the offending values.
-        where: The parameter, file, column or URI (without credentials); empty if ``what`` names it.
-        hint: What to do next; empty if there is nothing sensible to say.
+    ``what`` is the problem with the offending values; ``where`` the parameter, file, column or URI (without
+    credentials), unless ``what`` names it; ``hint`` the next step.
     """
 
     code: ClassVar[int] = 70
@@ -171,20 +169,17 @@ def as_record(error: BaseException, component: str) -> dict[str, object]:
 
 @contextmanager
 def reported(component: str) -> Iterator[None]:
-    """Turn an error of a step into a message, one JSON line and the documented exit code.
+    """Run the body of a step; end a failing one with the error's exit code, or 70 if it is not ours.
 
-    Every component runs its body inside this. What is printed goes to standard error: for an error of
-    ours the message, for any other the traceback, and then the line that starts with :data:`MARK`.
-
-    Raises:
-        SystemExit: With the error's code, or 70 for an error that is not ours.
+    It prints to standard error: the message of an error of ours, else the traceback, and then the JSON line
+    that starts with :data:`MARK`.
     """
     try:
         yield
     except Exception as error:
-        record, told = as_record(error, component), in_our_words(error)
-        if isinstance(told, TrainwrightError):
-            print(f"{type(told).__name__}: {told}", file=sys.stderr)  # noqa: T201
+        record, ours = as_record(error, component), in_our_words(error)
+        if isinstance(ours, TrainwrightError):
+            print(f"{type(ours).__name__}: {ours}", file=sys.stderr)  # noqa: T201
         else:
             traceback.print_exc()
         print(MARK + json.dumps(record, ensure_ascii=False), file=sys.stderr, flush=True)  # noqa: T201

@@ -1,5 +1,6 @@
 """From an experiment file to arguments: every path by where the file lies, every address as it is."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from trainwright.authoring import arguments
+from trainwright.authoring.submission.order import local_paths
 from trainwright.configure.configuration import SECTIONS, Overrides, configure
 from trainwright.errors import InputError
 
@@ -238,10 +240,33 @@ def test_a_wrong_key_of_an_overlay_is_an_error_that_names_both_files(write: Writ
     assert rejected.value.where.endswith("cluster.yaml, over experiment.yaml")
 
 
-def test_the_flights_on_a_cluster_name_no_path_of_this_machine(tmp_path: Path) -> None:
-    from trainwright.authoring.submission.order import here
-
+def test_the_flights_on_a_cluster_name_no_path_of_this_machine() -> None:
     given = arguments.read(FLIGHTS / "kubeflow.yaml")
     pipeline = FLIGHTS.parents[1] / "compiled" / "pipelines" / "train_and_register.yaml"
     taken = yaml.safe_load_all(pipeline.read_text()).__next__()["root"]["inputDefinitions"]["parameters"]
-    assert list(here({name: value for name, value in given.items() if name in taken})) == []
+    assert list(local_paths({name: value for name, value in given.items() if name in taken})) == []
+
+
+def test_registry_of_an_address_alone_is_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = json.loads(arguments.read_registry("m", None, "audit", "sqlite:///mlflow.db"))
+    assert found["model"] == "m"
+    assert found["tracking_uri"] == f"sqlite:///{os.path.realpath(tmp_path)}/mlflow.db"
+    assert found["audit"] == f"{os.path.realpath(tmp_path)}/audit"
+
+
+def test_registry_options_win_over_the_file_and_the_name_over_both() -> None:
+    found = json.loads(arguments.read_registry("another", FLIGHTS / "flights.yaml", "gs://acme/audit", ""))
+    assert (found["model"], found["audit"]) == ("another", "gs://acme/audit")
+    assert found["tracking_uri"].startswith("sqlite:////")
+    assert json.loads(arguments.read_promotion(FLIGHTS / "flights.yaml"))["path"] == ["staging", "production"]
+
+
+def test_registry_without_file_or_address_or_with_a_secret_is_rejected() -> None:
+    with pytest.raises(InputError, match="nothing says where"):
+        arguments.read_registry("m", None, "", "")
+    with pytest.raises(InputError) as caught:
+        arguments.read_registry("m", None, "", "https://me:hunter2@mlflow.example")
+    assert "hunter2" not in str(caught.value)

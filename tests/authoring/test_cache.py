@@ -51,7 +51,7 @@ DONE = {"bring": "done", "count": "done", "tell": "done"}
 REUSED = {"bring": "done", "count": "cached", "tell": "cached"}
 
 
-def test_an_unchanged_run_reuses_every_result_and_its_folder_is_whole(
+def test_unchanged_run_reuses_every_result_and_its_folder_is_whole(
     run: Run, states: States, arguments: dict[str, Any]
 ) -> None:
     first, second = run(pipeline, arguments), run(pipeline, arguments)
@@ -75,7 +75,7 @@ def test_other_bytes_at_the_same_place_are_another_input(
     assert states(run(pipeline, arguments)) == DONE
 
 
-def test_a_record_that_names_another_time_is_no_other_input(
+def test_record_that_names_another_time_is_no_other_input(
     run: Run, states: States, arguments: dict[str, Any]
 ) -> None:
     first, second = run(pipeline, arguments), run(pipeline, arguments)
@@ -143,7 +143,7 @@ def test_another_source_of_a_component_is_another_result(run: Run, states: State
     ]
 
 
-def test_a_step_that_is_given_the_folder_of_the_run_can_be_reused(run: Run, states: States) -> None:
+def test_step_that_is_given_the_folder_of_the_run_can_be_reused(run: Run, states: States) -> None:
     @red
     def where(root: str) -> str:
         return root
@@ -167,7 +167,7 @@ def test_outputs_that_were_written_to_files_are_given_back_too(run: Run, states:
     assert outcome.tasks[-1].parameters == {"Output": "a name 3"}
 
 
-def test_an_exit_handler_is_never_reused(run: Run, states: States) -> None:
+def test_exit_handler_is_never_reused(run: Run, states: States) -> None:
     def handled() -> None:
         with dsl.ExitHandler(close(root="", job="")):
             tell(number=1)
@@ -181,7 +181,7 @@ def entries(folder: Path, step: str) -> list[Path]:
     return [path.parent for path in found if json.loads(path.read_text())["entry"]["step"] == step]
 
 
-def test_a_damaged_result_is_reported_and_made_again(
+def test_damaged_result_is_reported_and_made_again(
     run: Run, states: States, told: Any, arguments: dict[str, Any]
 ) -> None:
     outcome = run(pipeline, arguments)
@@ -195,7 +195,7 @@ def test_a_damaged_result_is_reported_and_made_again(
     assert states(run(pipeline, arguments)) == REUSED
 
 
-def test_a_cache_that_was_deleted_costs_time_and_nothing_else(
+def test_cache_that_was_deleted_costs_time_and_nothing_else(
     run: Run, states: States, arguments: dict[str, Any], tmp_path: Path
 ) -> None:
     run(pipeline, arguments)
@@ -223,7 +223,7 @@ def test_without_the_cache_everything_is_done_again_and_kept(
     assert states(run(pipeline, arguments)) == REUSED
 
 
-def test_a_run_that_is_continued_repeats_no_finished_step_not_even_one_that_is_never_cached(
+def test_run_that_is_continued_repeats_no_finished_step_not_even_one_that_is_never_cached(
     run: Run, states: States, arguments: dict[str, Any]
 ) -> None:
     first = run(pipeline, arguments)
@@ -231,7 +231,7 @@ def test_a_run_that_is_continued_repeats_no_finished_step_not_even_one_that_is_n
     assert Path(arguments["marks"]).read_text() == "count "
 
 
-def test_a_step_that_may_not_be_reused_is_not_taken_from_its_twin_either(run: Run, states: States) -> None:
+def test_step_that_may_not_be_reused_is_not_taken_from_its_twin_either(run: Run, states: States) -> None:
     def twins() -> None:
         tell(number=1).set_caching_options(False)
         tell(number=1).set_caching_options(False)

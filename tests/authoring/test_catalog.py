@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.site import reference
 from trainwright import __version__
-from trainwright.authoring import catalog, component_pages
+from trainwright.authoring import catalog
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ def test_what_judges_is_known_to_the_runner_and_to_the_submission() -> None:
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_component_says_who_answers_for_it_and_what_it_needs(name: str) -> None:
-    metadata = component_pages.read(ROOT / "components" / name / "metadata.yaml")
+    metadata = reference.read_metadata(ROOT / "components" / name / "metadata.yaml")
     page = (ROOT / "components" / name / "README.md").read_text()
     assert all(owner in page for owner in metadata.owners)
     assert metadata.exit_codes.keys() >= {0}

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from kfp import components
 
-from trainwright.authoring import catalog, component_pages, images, scaffold
+from docs.site import reference
+from trainwright.authoring import catalog, images, scaffold
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +81,8 @@ def repository(tmp_path: Path) -> Path:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "docs" / "components").mkdir(parents=True)
     shutil.copy(ROOT / "docs" / "components" / "README.md", root / "docs" / "components")
+    (root / "docs" / "site").mkdir()
+    shutil.copy(ROOT / "docs" / "site" / "reference.py", root / "docs" / "site")
     for folder in ("components/greet", "pipelines"):
         (root / folder).mkdir(parents=True)
         (root / folder / "__init__.py").touch()
@@ -95,7 +98,7 @@ def repository(tmp_path: Path) -> Path:
 def make(repository: Path) -> Make:
     def compile_it(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "trainwright.authoring.compile", *arguments],
+            [sys.executable, "-c", "from trainwright.cli.app import main; main()", "compile", *arguments],
             cwd=repository,
             env=os.environ | {"PYTHONPATH": str(repository)} | variables,
             capture_output=True,
@@ -206,9 +209,9 @@ def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository
     ],
 )
 def test_wrong_metadata_is_named(tmp_path: Path, compiled: str, old: str, new: str, message: str) -> None:
-    assert component_pages.all_of(place(tmp_path / "right", METADATA), {"greet": compiled})
+    assert reference.component_pages(place(tmp_path / "right", METADATA), {"greet": compiled})
     with pytest.raises(InputError) as caught:
-        component_pages.all_of(place(tmp_path / "wrong", METADATA.replace(old, new)), {"greet": compiled})
+        reference.component_pages(place(tmp_path / "wrong", METADATA.replace(old, new)), {"greet": compiled})
     assert message in str(caught.value)
 
 
@@ -269,10 +272,10 @@ def test_an_unknown_component_is_refused_with_the_close_ones() -> None:
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_component_of_the_catalog_loads(name: str) -> None:
     loaded = catalog.load(name)
-    described = catalog.describe(catalog.component(name))
+    described = reference.described(catalog.component(name).read_text(), name)
     assert loaded.name == described.name == name.replace("_", "-"), "as KFP writes it"
     assert all(port.description for port in (*described.inputs, *described.outputs)), "all say what they mean"
-    assert component_pages.read(ROOT / "components" / name / "metadata.yaml").name == name
+    assert reference.read_metadata(ROOT / "components" / name / "metadata.yaml").name == name
 
 
 def test_a_new_component_passes_its_own_test_and_compiles(repository: Path, make: Make) -> None:

@@ -27,6 +27,7 @@ from trainwright.cli import app
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Data, Materialize, Registry, Validation
 from trainwright.local import container_engine, container_reaper, containers
+from trainwright.local.processes import Processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +46,7 @@ def test_paths_among_the_arguments_are_seen_where_they_stand_and_can_only_be_rea
 
 
 @pytest.mark.parametrize("name", sorted(containers.KEPT))
-def test_a_folder_that_steps_keep_things_in_can_be_written_to_and_is_made_by_its_owner(
+def test_folder_that_steps_keep_things_in_can_be_written_to_and_is_made_by_its_owner(
     name: str, tmp_path: Path
 ) -> None:
     seen = containers.mounts_of({"section": json.dumps({name: f"{tmp_path}/kept"})}, tmp_path / "run")
@@ -53,7 +54,7 @@ def test_a_folder_that_steps_keep_things_in_can_be_written_to_and_is_made_by_its
     assert (tmp_path / "kept").stat().st_uid == tmp_path.stat().st_uid
 
 
-def test_the_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) -> None:
+def test_folder_of_an_embedded_database_can_be_written_to(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/registry/mlflow.db"
     assert containers.mounts_of({"registry": json.dumps({"tracking_uri": uri})}, tmp_path / "run")[
         tmp_path / "registry"
@@ -72,7 +73,7 @@ def test_what_is_no_data_of_this_machine_is_not_mounted(text: str, tmp_path: Pat
     assert containers.mounts_of({"source": text}, tmp_path) == {tmp_path: True}
 
 
-def test_a_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
+def test_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -84,20 +85,20 @@ def test_a_home_folder_is_not_seen_by_itself_and_what_lies_in_it_is(
     assert containers.requested_mounts([str(tmp_path)], None) == {tmp_path: False}, "unless it is asked for"
 
 
-def test_a_socket_is_not_seen_for_it_may_be_the_engines(tmp_path: Path) -> None:
+def test_socket_is_not_seen_for_it_may_be_the_engines(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         assert containers.mounts_of({"source": f"{tmp_path}/s"}, tmp_path / "run") == {tmp_path / "run": True}
 
 
 @pytest.mark.parametrize("value", ["/var", "/usr/lib", "sqlite:////opt/mlflow.db"])
-def test_what_would_be_kept_where_an_image_has_its_own_is_refused(value: str, tmp_path: Path) -> None:
+def test_what_would_be_kept_where_an_image_has_its_own_is_rejected(value: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot keep anything here") as caught:
         containers.mounts_of({"data": json.dumps({"store": value})}, tmp_path)
     assert "store" in caught.value.where
 
 
-def test_a_path_with_a_colon_is_refused_for_an_engine_would_split_it(tmp_path: Path) -> None:
+def test_path_with_a_colon_is_rejected_for_an_engine_would_split_it(tmp_path: Path) -> None:
     (tmp_path / "at 12:00").mkdir()
     for read in (
         lambda: containers.mounts_of({"source": f"{tmp_path}/at 12:00"}, tmp_path / "run"),
@@ -107,7 +108,7 @@ def test_a_path_with_a_colon_is_refused_for_an_engine_would_split_it(tmp_path: P
             read()
 
 
-def test_a_variable_is_passed_by_its_name_and_its_value_is_shown_nowhere(
+def test_variable_is_passed_by_its_name_and_its_value_is_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOKEN", "hidden")
@@ -128,9 +129,7 @@ def test_a_variable_is_passed_by_its_name_and_its_value_is_shown_nowhere(
         (500, "no space left on device", False),
     ],
 )
-def test_a_container_that_is_gone_is_told_from_an_engine_in_trouble(
-    status: int, said: str, gone: bool
-) -> None:
+def test_container_that_is_gone_is_told_from_an_engine_in_trouble(status: int, said: str, gone: bool) -> None:
     kind = docker.errors.NotFound if status == 404 else docker.errors.APIError
     assert container_reaper.unknown(kind("refused", explanation=said)) is gone
 
@@ -144,7 +143,7 @@ def test_a_container_that_is_gone_is_told_from_an_engine_in_trouble(
         (docker.errors.APIError("500", explanation="exec /bin/sh: exec format error"), "another processor"),
     ],
 )
-def test_an_engine_that_fails_while_a_step_runs_is_no_bug_of_ours(error: Exception, said: str) -> None:
+def test_engine_that_fails_while_a_step_runs_is_no_bug_of_ours(error: Exception, said: str) -> None:
     with pytest.raises(DependencyError, match=said) as caught, container_engine.answering("train"):
         raise error
     assert caught.value.where == "train"
@@ -180,14 +179,14 @@ def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_
     assert fields.keys() >= containers.KEPT
 
 
-def test_the_flights_are_read_only_and_nothing_else_of_the_repository_is_seen(tmp_path: Path) -> None:
+def test_flights_are_read_only_and_nothing_else_of_the_repository_is_seen(tmp_path: Path) -> None:
     given = arguments.read(ROOT / "examples" / "flights" / "flights.yaml")
     seen = containers.mounts_of(given, tmp_path)
     assert all(path.is_relative_to(ROOT / "examples" / "flights") for path, kept in seen.items() if not kept)
     assert ROOT not in seen
 
 
-def test_a_step_that_submits_a_job_runs_in_the_image_of_the_job() -> None:
+def test_step_that_submits_a_job_runs_in_the_image_of_the_job() -> None:
     steps = {step.name: step for step in pipeline_spec.read(pipeline("train_and_register")).steps}
     assert image_of(steps["train"], steps["train"].constants).startswith("trainwright/torch:")
     assert image_of(steps["ingest"], {"source": "/data"}).startswith("trainwright/ingest:")
@@ -200,19 +199,19 @@ def test_every_container_is_started_as_strictly_as_a_restricted_namespace_would(
     assert options["security_opt"] == ["no-new-privileges"]
 
 
-def test_a_network_without_containers_is_refused() -> None:
+def test_network_without_containers_is_rejected() -> None:
     done = CliRunner().invoke(app.app, ["run", "train_and_register", "--network", "host"])
     assert done.exit_code == 10
     assert "--network, --mount and --env are for containers" in done.stderr
 
 
-def test_the_folder_of_the_experiment_is_read_only_and_what_is_asked_for_is_as_asked(tmp_path: Path) -> None:
+def test_folder_of_the_experiment_is_read_only_and_what_is_asked_for_is_as_asked(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     seen = containers.requested_mounts([f"{tmp_path}/store:rw", "/usr"], tmp_path / "flights.yaml")
     assert seen == {tmp_path: False, tmp_path / "store": True, Path("/usr"): False}
 
 
-def test_a_mount_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_mount_that_is_not_there_is_rejected_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not there") as caught:
         containers.requested_mounts([f"{tmp_path}/nothing:rw"], None)
     assert caught.value.where == f"--mount {tmp_path}/nothing:rw"
@@ -232,7 +231,7 @@ FRESH = {
         ({"trainwright.lock-sha256": "", "trainwright.library-sha256": ""}, "its lock and the library"),
     ],
 )
-def test_an_image_that_was_built_from_something_else_is_not_used(change: dict[str, str], reason: str) -> None:
+def test_image_that_was_built_from_something_else_is_not_used(change: dict[str, str], reason: str) -> None:
     container_engine.require_fresh(images.TABULAR, FRESH)
     with pytest.raises(DependencyError, match=f"not built from {reason} as it is now") as caught:
         container_engine.require_fresh(images.TABULAR, FRESH | change)
@@ -240,7 +239,7 @@ def test_an_image_that_was_built_from_something_else_is_not_used(change: dict[st
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # docker's own open socket
-def test_an_engine_that_does_not_answer_is_named_with_what_to_do(
+def test_engine_that_does_not_answer_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
@@ -320,3 +319,55 @@ def test_command_that_continues_a_run_mounts_the_folder_of_the_experiment_file(t
     assert containers.requested_mounts(mounted, None) == seen
     assert words[-2:] == ["--env", "TOKEN"]
     assert "hidden" not in again
+
+
+def test_container_gets_only_the_mounts_variables_and_restrictions_of_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: dict[str, Any] = {}
+
+    def create(image: str, command: list[str], **options: Any) -> Any:
+        created.update(options, image=image, command=command)
+        state = {"State": {"ExitCode": 0}}
+        return SimpleNamespace(
+            id="1",
+            attrs=state,
+            start=lambda: None,
+            logs=lambda **_: [b"its last words\n"],
+            wait=lambda: None,
+            reload=lambda: None,
+            remove=lambda **_: created.update(removed=True),
+        )
+
+    engine = SimpleNamespace(
+        containers=SimpleNamespace(create=create, list=lambda **_: []),
+        info=lambda: {"SecurityOptions": ["name=selinux"]},
+        close=lambda: None,
+    )
+    monkeypatch.setattr(container_engine, "client", lambda: engine)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "run").mkdir()
+    scratch = tmp_path / "scratch"
+    own = containers.Engine("host", {}, {"TOKEN": "hidden"}, {images.TABULAR: "sha256:1"})
+    call = SimpleNamespace(
+        step=SimpleNamespace(image=images.TABULAR, timeout_s=0.0),
+        name="score",
+        parameters={},
+        command=("sh", "-ec", "true"),
+        variables={"COLOUR": "red"},
+        log=tmp_path / "log.txt",
+    )
+    with own.started(tmp_path / "run", {"source": f"{tmp_path}/rows"}, Processes(1.0)) as started:
+        ended = started.run(call, str(scratch))  # type: ignore[arg-type]
+    assert (ended.code, call.log.read_bytes(), created["removed"]) == (0, b"its last words\n", True)
+    assert (created["image"], created["command"], created["network"]) == (
+        "sha256:1",
+        ["sh", "-ec", "true"],
+        "host",
+    )
+    modes = {bind: volume["mode"] for bind, volume in created["volumes"].items()}
+    assert modes == {str(scratch): "rw,z", f"{tmp_path}/run": "rw,z", f"{tmp_path}/rows": "ro,z"}
+    variables = {"TOKEN": "hidden", "COLOUR": "red", "TMPDIR": str(scratch), "HOME": str(scratch)}
+    assert created["environment"] == variables
+    assert created.items() >= containers.OPTIONS.items()
+    assert created["user"] == f"{os.getuid()}:{os.getgid()}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.authoring import engine as engines
-from trainwright.authoring import arguments, catalog, parameters
+from trainwright.authoring import arguments, catalog
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.local import containers, runner
 from trainwright.local.containers import Engine
@@ -52,7 +52,7 @@ def pipelines(folder: Path, **options: Any) -> Runs:
         compiled = catalog.pipeline(name)
         params = [f"{key}={value}" for key, value in {"registry": registry.to_json(), **values}.items()]
         return runner.run(
-            compiled, parameters.arguments(compiled, CONFIG, params), runs_folder=folder / "runs", **options
+            compiled, arguments.of_pipeline(compiled, CONFIG, params), runs_folder=folder / "runs", **options
         )
 
     def promoted(stage: str) -> Outcome:

@@ -258,7 +258,7 @@ def test_the_interpreter_of_one_that_is_not_there_names_the_command_that_makes_i
 
 
 def test_from_the_command_line_a_wrong_name_ends_with_the_code_for_bad_input() -> None:
-    command = [sys.executable, "-m", "trainwright.authoring.environments", "tabula"]
+    command = [sys.executable, "-c", "from trainwright.cli.app import main; main()", "setup", "tabula"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == InputError.code
     assert "Did you mean tabular?" in done.stderr

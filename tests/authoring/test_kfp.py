@@ -23,7 +23,7 @@ def test_this_is_a_version_of_kfp_that_these_tests_were_written_for() -> None:
     assert kfp.__version__.startswith(kfp_local.VERSIONS)
 
 
-def test_the_handler_is_looked_up_by_name_when_a_task_is_run(kfp_local: Local) -> None:
+def test_handler_is_looked_up_by_name_when_a_task_is_run(kfp_local: Local) -> None:
     def pipeline() -> None:
         say(text="a")
 
@@ -33,7 +33,7 @@ def test_the_handler_is_looked_up_by_name_when_a_task_is_run(kfp_local: Local) -
     assert first.names() == second.names() == ["say"]
 
 
-def test_a_command_arrives_with_every_placeholder_filled_in(kfp_local: Local) -> None:
+def test_command_arrives_with_every_placeholder_filled_in(kfp_local: Local) -> None:
     def pipeline() -> None:
         say(text=f"{say(text='a').output} in {dsl.PIPELINE_TASK_NAME_PLACEHOLDER}")
 
@@ -43,7 +43,7 @@ def test_a_command_arrives_with_every_placeholder_filled_in(kfp_local: Local) ->
     assert probe.given("say-2")["text"] == "b in say-2"
 
 
-def test_a_lightweight_component_is_started_through_sh_and_python3_of_the_path(kfp_local: Local) -> None:
+def test_lightweight_component_is_started_through_sh_and_python3_of_the_path(kfp_local: Local) -> None:
     def pipeline() -> None:
         say(text="a")
 
@@ -62,7 +62,7 @@ def test_outputs_are_read_from_the_file_that_the_executor_input_names(kfp_local:
     assert probe.given("say")["text"] == "from the file"
 
 
-def test_the_folder_of_a_task_is_named_after_its_component_and_its_turn(kfp_local: Local) -> None:
+def test_folder_of_a_task_is_named_after_its_component_and_its_turn(kfp_local: Local) -> None:
     def pipeline() -> None:
         with dsl.ParallelFor(["a", "b"]) as item:
             say(text=item)
@@ -72,7 +72,7 @@ def test_the_folder_of_a_task_is_named_after_its_component_and_its_turn(kfp_loca
     assert sorted(probe.names()) == ["for-loop-2-iteration-0/say", "for-loop-2-iteration-1/say"]
 
 
-def test_an_artifact_goes_on_with_the_uri_that_the_step_returned(kfp_local: Local, tmp_path: Path) -> None:
+def test_artifact_goes_on_with_the_uri_that_the_step_returned(kfp_local: Local, tmp_path: Path) -> None:
     def pipeline() -> None:
         read(data=make().outputs["data"])
 
@@ -93,7 +93,7 @@ def test_an_artifact_goes_on_with_the_uri_that_the_step_returned(kfp_local: Loca
 
 
 @pytest.mark.parametrize(("failing", "state"), [((), "SUCCEEDED"), (("say",), "FAILED")])
-def test_an_exit_handler_runs_last_and_is_given_the_state(
+def test_exit_handler_runs_last_and_is_given_the_state(
     kfp_local: Local, failing: tuple[str, ...], state: str
 ) -> None:
     def pipeline() -> None:
@@ -111,7 +111,7 @@ def test_an_exit_handler_runs_last_and_is_given_the_state(
 
 
 @pytest.mark.parametrize(("decision", "reached"), [("PASS", True), ("HOLD", False)])
-def test_a_condition_on_a_plain_word_takes_the_right_branch(
+def test_condition_on_a_plain_word_takes_the_right_branch(
     kfp_local: Local, decision: str, reached: bool
 ) -> None:
     def pipeline() -> None:
@@ -123,7 +123,7 @@ def test_a_condition_on_a_plain_word_takes_the_right_branch(
     assert ("judge" in probe.names()) == reached
 
 
-def test_a_lightweight_component_needs_no_pip_when_it_is_told_so(kfp_local: Local) -> None:
+def test_lightweight_component_needs_no_pip_when_it_is_told_so(kfp_local: Local) -> None:
     def pipeline() -> None:
         say(text="a")
 

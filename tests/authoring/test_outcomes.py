@@ -20,7 +20,7 @@ def parameters(outcome: Outcome, step: str) -> dict[str, object]:
     return next(task.parameters for task in outcome.tasks if task.step == step)
 
 
-def test_the_line_a_failing_step_prints_becomes_the_error_and_the_exit_code(
+def test_line_a_failing_step_prints_becomes_the_error_and_the_exit_code(
     run: Run, tmp_path: Path, states: States
 ) -> None:
     def pipeline(marks: str) -> None:
@@ -38,7 +38,7 @@ def test_the_line_a_failing_step_prints_becomes_the_error_and_the_exit_code(
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(20, 3), (21, 3), (41, 3), (10, 1), (11, 1), (1, 1)])
-def test_only_what_may_pass_is_tried_again_as_often_as_the_pipeline_says(
+def test_only_what_may_pass_is_retried_as_often_as_the_pipeline_says(
     run: Run, tmp_path: Path, told: object, code: int, attempts: int
 ) -> None:
     def pipeline(code: int, marks: str) -> None:
@@ -51,7 +51,7 @@ def test_only_what_may_pass_is_tried_again_as_often_as_the_pipeline_says(
     assert outcome.exit_code == (errors.InternalError.code if code == 1 else code)
 
 
-def test_a_traceback_ends_with_70_and_names_its_last_line(run: Run, tmp_path: Path) -> None:
+def test_traceback_ends_with_70_and_names_its_last_line(run: Run, tmp_path: Path) -> None:
     def pipeline(marks: str) -> None:
         fail(code=1, marks=marks)
 
@@ -60,7 +60,7 @@ def test_a_traceback_ends_with_70_and_names_its_last_line(run: Run, tmp_path: Pa
     assert "ValueError: boom" in outcome.error["what"]
 
 
-def test_a_step_that_is_killed_says_that_memory_may_be_the_reason(run: Run, tmp_path: Path) -> None:
+def test_step_that_is_killed_says_that_cache_may_be_the_reason(run: Run, tmp_path: Path) -> None:
     def pipeline(marks: str) -> None:
         fail(code=-9, marks=marks)
 
@@ -69,7 +69,7 @@ def test_a_step_that_is_killed_says_that_memory_may_be_the_reason(run: Run, tmp_
     assert "memory" in outcome.error["hint"]
 
 
-def test_a_step_is_stopped_after_its_compiled_limit(run: Run) -> None:
+def test_step_is_stopped_after_its_compiled_limit(run: Run) -> None:
     def pipeline() -> None:
         kubernetes.set_timeout(sleepy(), 1)
 
@@ -78,7 +78,7 @@ def test_a_step_is_stopped_after_its_compiled_limit(run: Run) -> None:
     assert "limit of 1 s" in outcome.error["what"]
 
 
-def test_an_exit_handler_runs_after_a_failure_and_does_not_change_the_exit_code(
+def test_exit_handler_runs_after_a_failure_and_does_not_change_the_exit_code(
     run: Run, tmp_path: Path, states: States
 ) -> None:
     def pipeline(marks: str) -> None:
@@ -94,7 +94,7 @@ def test_an_exit_handler_runs_after_a_failure_and_does_not_change_the_exit_code(
 
 
 @pytest.mark.parametrize(("verb", "code"), [("evaluate", 12), ("validate", 11)])
-def test_a_gate_that_holds_ends_the_run_with_its_own_code(
+def test_gate_that_holds_ends_the_run_with_its_own_code(
     run: Run, states: States, verb: str, code: int
 ) -> None:
     def pipeline(verb: str) -> None:
@@ -109,7 +109,7 @@ def test_a_gate_that_holds_ends_the_run_with_its_own_code(
     assert [page.name for page in outcome.tasks[0].pages()] == ["report.html"]
 
 
-def test_a_gate_that_nothing_follows_still_says_no(run: Run) -> None:
+def test_gate_that_nothing_follows_still_says_no(run: Run) -> None:
     def pipeline() -> None:
         with dsl.ExitHandler(close(root="", job="")):
             gate(decision="INCONCLUSIVE")
@@ -117,7 +117,7 @@ def test_a_gate_that_nothing_follows_still_says_no(run: Run) -> None:
     assert run(pipeline).exit_code == 12
 
 
-def test_a_hold_that_the_pipeline_goes_on_with_does_not_stop_the_run(run: Run) -> None:
+def test_hold_that_the_pipeline_goes_on_with_does_not_stop_the_run(run: Run) -> None:
     def pipeline() -> None:
         judged = gate(decision="HOLD", verb="validate")
         with dsl.If(judged.outputs["Output"] != "FAIL"):
@@ -128,7 +128,7 @@ def test_a_hold_that_the_pipeline_goes_on_with_does_not_stop_the_run(run: Run) -
 
 
 @pytest.mark.parametrize(("decision", "code", "after"), [("FAIL", 11, "hold"), ("HOLD", 0, "say")])
-def test_the_branch_that_says_why_a_gate_held_is_taken_only_where_it_held(
+def test_branch_that_says_why_a_gate_held_is_taken_only_where_it_held(
     run: Run, states: States, decision: str, code: int, after: str
 ) -> None:
     def pipeline(decision: str) -> None:
@@ -145,7 +145,7 @@ def test_the_branch_that_says_why_a_gate_held_is_taken_only_where_it_held(
     assert ("hold" in found) == (after == "hold"), "where nothing was held, nothing is missing"
 
 
-def test_a_text_that_could_turn_a_condition_is_refused(run: Run, states: States) -> None:
+def test_text_that_could_turn_a_condition_is_rejected(run: Run, states: States) -> None:
     def pipeline(text: str) -> None:
         with dsl.If(say(text=text).output == "PASS"):
             say(text="never")
@@ -156,7 +156,7 @@ def test_a_text_that_could_turn_a_condition_is_refused(run: Run, states: States)
     assert states(outcome) == {"say": "failed", "say-2": "skipped"}
 
 
-def test_a_text_that_kfp_would_expand_is_refused_when_a_step_returns_it(run: Run) -> None:
+def test_text_that_kfp_would_expand_is_rejected_when_a_step_returns_it(run: Run) -> None:
     @red
     def template() -> str:
         return "{" + "{$.inputs.parameters['x']}}"
@@ -180,7 +180,7 @@ def test_parameters_that_are_too_long_together_name_the_longest(run: Run) -> Non
 
 
 @pytest.mark.parametrize("number", ["nan", "inf"])
-def test_a_number_that_kubeflow_could_not_read_is_refused_here_too(run: Run, number: str) -> None:
+def test_number_that_kubeflow_could_not_read_is_rejected_here_too(run: Run, number: str) -> None:
     @red
     def measure(text: str, metrics: dsl.Output[dsl.Metrics]) -> str:
         metrics.log_metric("loss", float(text))
@@ -194,7 +194,7 @@ def test_a_number_that_kubeflow_could_not_read_is_refused_here_too(run: Run, num
     assert "an output or a metric is" in outcome.error["what"]
 
 
-def test_a_bug_of_ours_in_a_step_leaves_its_traceback_in_the_log(run: Run, machine: Any) -> None:
+def test_bug_of_ours_in_a_step_leaves_its_traceback_in_the_log(run: Run, machine: Any) -> None:
     class Wrong:
         names = ("red", "blue")
         python = staticmethod(machine.python)
@@ -228,7 +228,7 @@ def test_what_the_system_says_of_the_disk_is_no_bug_of_ours(run: Run, tmp_path: 
     assert "Not a directory" in outcome.error["what"]
 
 
-def test_an_environment_that_is_missing_is_named_before_anything_runs(
+def test_environment_that_is_missing_is_named_before_anything_runs(
     run: Run, tmp_path: Path, machine: object
 ) -> None:
     class Bare:
@@ -251,7 +251,7 @@ def test_an_environment_that_is_missing_is_named_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_of_another_pipeline_cannot_be_continued(run: Run) -> None:
+def test_run_of_another_pipeline_cannot_be_continued(run: Run) -> None:
     def one() -> None:
         say(text="a")
 

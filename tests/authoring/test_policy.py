@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trainwright.authoring import catalog, component_pages, credentials, images, pipeline_spec
+from docs.site.reference import read_metadata
+from trainwright.authoring import catalog, credentials, images, pipeline_spec
 from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.errors import InputError
 
@@ -260,7 +261,7 @@ def test_a_step_is_given_what_its_component_says_it_needs(path: Path) -> None:
     pipeline, _ = documents(path)
     for step in pipeline_spec.read(path).steps:
         verb = step.container["args"][-1]
-        metadata = component_pages.read(ROOT / "components" / verb / "metadata.yaml")
+        metadata = read_metadata(ROOT / "components" / verb / "metadata.yaml")
         label = next(
             label
             for label, entry in pipeline["deploymentSpec"]["executors"].items()
@@ -277,6 +278,6 @@ def test_only_train_and_the_exit_handler_need_the_kubernetes_api() -> None:
     needs = {
         name
         for name in catalog.names()
-        if component_pages.read(ROOT / "components" / name / "metadata.yaml").access.kubernetes
+        if read_metadata(ROOT / "components" / name / "metadata.yaml").access.kubernetes
     }
     assert needs == {"train", "summarize"}

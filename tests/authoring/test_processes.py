@@ -200,7 +200,7 @@ def started(tmp_path: Path, venvs: Path, compile_pipeline: Callable[..., Path]) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_lets_its_step_save_and_leaves_no_process(started: Any, number: int) -> None:
+def test_stopped_run_lets_its_step_save_and_leaves_no_process(started: Any, number: int) -> None:
     run = started(three)
     process = run.start()
     pids = run.wait_for_slow()
@@ -214,7 +214,7 @@ def test_a_stopped_run_lets_its_step_save_and_leaves_no_process(started: Any, nu
     assert state["tasks"][1]["error"]["what"] == "stopped, state saved"
 
 
-def test_a_stopped_loop_leaves_no_process_and_starts_no_other_turn(started: Any) -> None:
+def test_stopped_loop_leaves_no_process_and_starts_no_other_turn(started: Any) -> None:
     run = started(loop)
     process = run.start()
     pids = run.wait_for_slow(2)
@@ -224,7 +224,7 @@ def test_a_stopped_loop_leaves_no_process_and_starts_no_other_turn(started: Any)
     assert run.text().count("slow:") == 2
 
 
-def test_a_second_signal_kills_a_step_that_does_not_listen(started: Any) -> None:
+def test_second_signal_kills_a_step_that_does_not_listen(started: Any) -> None:
     run = started(hard)
     process = run.start()
     (pid, _) = run.wait_for_slow()
@@ -236,7 +236,7 @@ def test_a_second_signal_kills_a_step_that_does_not_listen(started: Any) -> None
     assert not alive(pid)
 
 
-def test_a_step_that_does_not_listen_is_killed_after_the_grace(started: Any) -> None:
+def test_step_that_does_not_listen_is_killed_after_the_grace(started: Any) -> None:
     run = started(hard)
     process = run.start(grace_s=0.3)
     (pid, _) = run.wait_for_slow()
@@ -245,7 +245,7 @@ def test_a_step_that_does_not_listen_is_killed_after_the_grace(started: Any) -> 
     assert not alive(pid)
 
 
-def test_a_killed_run_leaves_no_process_and_goes_on_where_it_stopped(started: Any) -> None:
+def test_killed_run_leaves_no_process_and_goes_on_where_it_stopped(started: Any) -> None:
     run = started(three)
     process = run.start(grace_s=1)
     pids = run.wait_for_slow()
@@ -261,7 +261,7 @@ def test_a_killed_run_leaves_no_process_and_goes_on_where_it_stopped(started: An
     assert run.text().count("first") == 1
 
 
-def test_a_run_that_is_running_cannot_be_run_twice(started: Any) -> None:
+def test_run_that_is_running_cannot_be_run_twice(started: Any) -> None:
     run = started(three)
     run.start()
     run.wait_for_slow()
@@ -271,7 +271,7 @@ def test_a_run_that_is_running_cannot_be_run_twice(started: Any) -> None:
     os.killpg(run.process.pid, signal.SIGTERM)
 
 
-def test_the_folder_of_a_killed_run_is_free_when_its_last_process_is_gone(started: Any) -> None:
+def test_folder_of_a_killed_run_is_free_when_its_last_process_is_gone(started: Any) -> None:
     run = started(hard)
     process = run.start(grace_s=1)
     (pid, _) = run.wait_for_slow()

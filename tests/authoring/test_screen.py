@@ -51,7 +51,7 @@ def shown(folder: Path, ended: Outcome) -> tuple[str, str]:
 INGEST = {"seconds": 4.1, "headline": "336,776 rows, 19 columns, data 3f9a1c"}
 
 
-def test_a_held_run_shows_the_fact_the_report_and_the_command_to_go_on(folder: Path) -> None:
+def test_held_run_shows_the_fact_the_report_and_the_command_to_go_on(folder: Path) -> None:
     page = Output(type="system.HTML", uri=str(folder / "evaluate" / "report.html"))
     tasks = [
         task("ingest", **INGEST),
@@ -81,14 +81,14 @@ def test_a_held_run_shows_the_fact_the_report_and_the_command_to_go_on(folder: P
     )
 
 
-def test_a_run_that_is_done_says_where_its_reports_are(folder: Path) -> None:
+def test_run_that_is_done_says_where_its_reports_are(folder: Path) -> None:
     page = Output(type="system.HTML", uri=str(folder / "validate" / "report.html"))
     out, err = shown(folder, outcome(folder, "done", [task("validate", outputs={"report": page})]))
     assert err == ""
     assert out.endswith("\nDone in 1 m 12 s.\n  validate  runs/0192f3/validate/report.html\n")
 
 
-def test_a_failed_step_says_what_where_and_what_next_on_standard_error(folder: Path) -> None:
+def test_failed_step_says_what_where_and_what_next_on_standard_error(folder: Path) -> None:
     error = {
         "error": "InputError",
         "code": 10,
@@ -112,7 +112,7 @@ def test_a_failed_step_says_what_where_and_what_next_on_standard_error(folder: P
     )
 
 
-def test_a_stopped_run_says_how_to_go_on(folder: Path) -> None:
+def test_stopped_run_says_how_to_go_on(folder: Path) -> None:
     tasks = [task("ingest", **INGEST), task("validate", "stopped", seconds=2), task("register", "skipped")]
     out, _ = shown(folder, outcome(folder, "cancelled", tasks, exit_code=40))
     assert "  validate  tfdv         2.0 s   stopped\n" in out

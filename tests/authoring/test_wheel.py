@@ -22,8 +22,7 @@ from pathlib import Path
 from kfp import compiler, dsl
 from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.compile import repository
-from trainwright.authoring.environments import folder
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, default_folder, lock_digest
 from trainwright.local import kfp_spec
 from trainwright.errors import InputError
 
@@ -47,7 +46,7 @@ print(json.dumps({
     "components": catalog.names(),
     "pipelines": catalog.pipelines(),
     "locks": {name: lock_digest(name) for name in TOOLCHAINS},
-    "environments": str(folder()),
+    "environments": str(default_folder()),
     "refused": refused,
 }))
 """
@@ -119,7 +118,7 @@ def test_an_installed_library_says_where_a_new_component_belongs_and_writes_noth
     start = "from trainwright.cli.app import main; sys.argv[1:] = {}; main()"
     done = python(installed, start.format(["new", "component", "impute"]), tmp_path)
     assert done.returncode == 10
-    assert "a component is written into the repository of this library" in done.stderr
+    assert "needs the repository of the library" in done.stderr
     assert "next  Check the repository out" in done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -10,13 +10,13 @@ from typing import Any
 from kubernetes import client as k8s
 from kubernetes import config
 
+from trainwright.experiment.resources import JobPlacement, RetryBudget
 from trainwright.launch.cluster.api import JOB_KINDS, Api, Selection
-from trainwright.launch.cluster.launcher import ClusterLauncher, ClusterSettings
-from trainwright.launch.cluster.monitor import PollingIntervals
-from trainwright.launch.job import Budget, Job
+from trainwright.launch.cluster.launcher import ClusterLauncher
+from trainwright.launch.cluster.monitor import ClusterSettings
+from trainwright.launch.job import Job
 from trainwright.launch.job_directory import create_attempt
-from trainwright.launch.manifests.annotations import RUN_ID
-from trainwright.launch.placement import Placement
+from trainwright.launch.manifests import RUN_ID
 from trainwright.retries import RetryPolicy
 
 PROGRAM = Path(__file__).with_name("training.py")
@@ -76,8 +76,10 @@ class Place:
 
     def launcher(self) -> ClusterLauncher:
         """Return a launcher for this place."""
-        pace = PollingIntervals(tick_s=self.tick_s, settle_s=min(30.0, 20 * self.tick_s), renew_s=10.0)
-        return ClusterLauncher(self.api, settings=ClusterSettings(pending_s=self.wait_s, pace=pace))
+        settings = ClusterSettings(
+            pending_s=self.wait_s, tick_s=self.tick_s, settle_s=min(30.0, 20 * self.tick_s), renew_s=10.0
+        )
+        return ClusterLauncher(self.api, settings=settings)
 
     def job(self, name: str, how: str, *, nodes: int = 2, steps: int = 6, **changes: Any) -> Job:
         """Describe a job; asked for again under the same name, it is the same job, at its next attempt."""
@@ -98,8 +100,8 @@ class Place:
             "grace_s": 5,
             "claim": self.claim,
             "mount": self.mount,
-            "budget": Budget(preemption=2, infrastructure=1),
-            "placement": Placement(
+            "budget": RetryBudget(preemption=2, infrastructure=1),
+            "placement": JobPlacement(
                 service_account=self.service_account, queue=self.queue, labels={"team": TEAM}
             ),
         }

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.places import Place
+from tests.launch.objects import count_interruptions
 from trainwright.errors import InputError, Preempted, PreemptedUnsaved, TrainwrightError
 from trainwright.launch.cluster.history import AttemptLosses
-from trainwright.launch.diagnosis.incidents import count_interruptions
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Job
 
@@ -88,7 +88,7 @@ def goes_on_after_a_pod_was_taken_away(place: Place) -> None:
 def goes_on_within_an_elastic_attempt(place: Place) -> None:
     """A pod of an elastic job is evicted; the one in its place joins the others, in the same attempt."""
     job = place.job("elastic", "returns")
-    job = dataclasses.replace(job, placement=dataclasses.replace(job.placement, min_nodes=1), restarts=3)
+    job = dataclasses.replace(job, placement=job.placement.model_copy(update={"min_nodes": 1}), restarts=3)
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(place.launcher().run, job)
         until(place, lambda: place.step("elastic") >= 3 or result.done(), "steps are taken")

@@ -11,8 +11,9 @@ from typing import Any
 
 import typer
 
+from docs.site import reference
 from trainwright import errors
-from trainwright.cli import app, reference
+from trainwright.cli import app
 from trainwright.experiment import Experiment, Steps
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("interfaces.json").read_text())

@@ -9,9 +9,10 @@ import pytest
 import typer
 import yaml
 
+from docs.site import reference
 from tests.docs.written import ROOT, Command, commands, inline
 from trainwright.authoring import catalog
-from trainwright.cli import app, reference
+from trainwright.cli import app
 
 UNCHECKED = {
     "docker": "an engine, whose command line is not ours",

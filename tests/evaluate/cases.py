@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tests.evaluate.simulated import Draw, labels, scores, together
+from tests.significance.references import bootstrap
 from trainwright.significance import (
     Estimate,
     Resampler,
-    bootstrap,
     delong,
     delong_difference,
     intervals,

@@ -11,7 +11,8 @@ import pytest
 
 from tests.report.browser import browser
 from trainwright.artifacts import Snapshot
-from trainwright.evaluate.evaluate import BaselinePredictions, EvaluationResult, evaluate_predictions
+from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
+from trainwright.evaluate.findings import Findings
 from trainwright.experiment import Evaluation
 from trainwright.report.page import MAX_BYTES
 from trainwright.tables import write_snapshot
@@ -54,7 +55,7 @@ class Step:
 
     def judge(
         self, baseline: BaselinePredictions | None = None, most_bytes: int = MAX_BYTES, **asked: object
-    ) -> EvaluationResult:
+    ) -> Findings:
         """Run the step with an evaluation section."""
         out = self.folder
         evaluation = Evaluation.check({"resamples": 400} | asked, "test")

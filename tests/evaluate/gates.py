@@ -8,7 +8,7 @@ import numpy as np
 from tests.evaluate.cases import ONE_SIDED, Case
 from tests.evaluate.simulated import Draw, labels, predictions, said, scores, together, unit
 from trainwright.evaluate.findings import Ruling
-from trainwright.evaluate.measurement import EvaluationContext, measure
+from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import Predictions, pair
 from trainwright.experiment import Evaluation
 
@@ -21,7 +21,7 @@ Both = tuple[Predictions, Predictions | None]
 
 def ruled(both: Both, section: Evaluation, fitted: Predictions | None = None) -> tuple[Ruling, ...]:
     """What the rules say of predictions."""
-    return measure(pair(*both), section, EvaluationContext(fitted)).rulings
+    return measure(pair(*both), section, fitted=fitted).rulings
 
 
 def asked(**section: Any) -> Evaluation:

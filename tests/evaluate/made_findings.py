@@ -12,8 +12,6 @@ from trainwright.evaluate.findings import (
     CurveLine,
     Disparity,
     Findings,
-    GroupComparison,
-    GroupRates,
     Histogram,
     PlotData,
     Ruling,
@@ -78,9 +76,7 @@ def line(points: int = 60, bend: float = 3.0) -> CurveLine:
 def bins(scale: float = 1.0) -> CalibrationBins:
     score = np.linspace(0.05, 0.9, 10) * scale
     observed = score * 0.9 + 0.02 * scale
-    return CalibrationBins(
-        score, observed, observed - 0.05 * scale, observed + 0.05 * scale, np.full(10, 500)
-    )
+    return CalibrationBins(score, observed, observed - 0.05 * scale, observed + 0.05 * scale)
 
 
 def made_curves(kind: str, classes: Sequence[str], bend: float) -> PlotData:
@@ -100,17 +96,19 @@ def made_curves(kind: str, classes: Sequence[str], bend: float) -> PlotData:
     return PlotData(calibration=calibration, histogram=Histogram(edges * 60 - 30, {name: counts}))
 
 
-def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: bool) -> GroupComparison:
-    found, disparities = {}, []
+Fairness = tuple[tuple[Slicing, ...], tuple[Disparity, ...]]
+
+
+def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: bool) -> Fairness:
+    found, disparities = [], []
     for names in columns:
         members = []
         for index in range(groups):
             name = ", ".join(f"{column} = {index}" for column in names)
             rate = wilson(300 + 100 * index / groups, 1_000)
-            members.append(
-                GroupRates(name, 1_000 + index, {"selection_rate": rate, "true_positive_rate": rate})
-            )
-        found[names] = tuple(members)
+            figures = {metric: ComparedMetric(metric, "", rate) for metric in ("selection_rate", "recall")}
+            members.append(Slice(name, 1_000 + index, (), figures))
+        found.append(Slicing(names, tuple(members)))
         disparities.append(
             Disparity(
                 "equal_opportunity", names, "groups", around(0.08), around(0.05) if baseline else None,
@@ -120,7 +118,7 @@ def made_fairness(columns: Sequence[tuple[str, ...]], groups: int, *, baseline: 
     disparities.append(
         Disparity("selection_rate_ratio", columns[0], "groups", None, reason="one group has no rows selected")
     )
-    return GroupComparison(found, tuple(disparities))
+    return tuple(found), tuple(disparities)
 
 
 def made_rulings(kind: str, decision: str, cuts: Sequence[Slicing], *, baseline: bool) -> tuple[Ruling, ...]:
@@ -169,7 +167,7 @@ def made(
     slices: Sequence[tuple[tuple[str, ...], Sequence[str]]] = (),
     small: int = 0,
     classes: Sequence[str] = ("0", "1", "2"),
-    fairness: GroupComparison | None = None,
+    fairness: Fairness = ((), ()),
     warnings: tuple[str, ...] = (),
     asked: dict[str, Any] | None = None,
 ) -> Findings:
@@ -191,14 +189,14 @@ def made(
         ),
         baseline=ComparedBaseline("7", "cd" * 32, "ef" * 32) if baseline else None,
         threshold=0.2 if two else None,
-        threshold_from="section" if two else "",
         overall={name: compared(name, value, baseline=baseline) for name, value in METRICS[kind].items()},
         confusion=confusion,
         baseline_confusion=confusion if baseline else (),
         curves=made_curves(kind, names, 3.0),
         baseline_curves=made_curves(kind, names, 2.5) if baseline else None,
         cuts=cuts,
-        fairness=fairness,
+        groups=fairness[0],
+        disparities=fairness[1],
         fitted={name: around(value) for name, value in METRICS[kind].items()},
         overfitting={next(iter(METRICS[kind])): around(0.012)},
         warnings=warnings,

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Environment, Record
-from trainwright.evaluate.findings import HIGHER, LOWER, MeasuredMetrics, MetricValue
+from trainwright.evaluate.findings import MeasuredMetrics, MetricValue
+from trainwright.experiment.evaluation import HIGHER, LOWER
 from trainwright.verdicts import Verdict
 
 HERE = Environment(

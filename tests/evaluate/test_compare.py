@@ -15,7 +15,6 @@ from trainwright.evaluate.comparison import RunComparison, compare_runs
 from trainwright.evaluate.comparison_report import comparison_json, comparison_lines, draw_comparison, remarks
 from trainwright.evaluate.findings import MeasuredMetrics
 from trainwright.report.page import write_page
-from trainwright.verdicts import Rule, Verdict
 
 LUCK = (0.001, -0.004, 0.003, 0.0, 0.006, -0.002, 0.002)
 NOISE = (0.0002, -0.0003, 0.0001, 0.0004, -0.0001, 0.0, 0.0003)
@@ -160,17 +159,6 @@ def test_runs_of_different_code_are_marked(tmp_path: Path) -> None:
 def test_the_folder_of_a_run_of_its_step_or_of_its_verdict_will_do(tmp_path: Path, inner: str) -> None:
     runs = [run / inner for run in two_sides(tmp_path, 2)]
     assert len(compare_runs(runs).contrasts) == 2
-
-
-def test_a_verdict_without_figures_is_compared_by_the_numbers_of_its_rules(tmp_path: Path) -> None:
-    runs = two_sides(tmp_path, 2)
-    for place in (run / "evaluate" / "verdict" for run in runs):
-        verdict = Verdict.read(place)
-        replace(verdict, rules=(Rule(name="AUC", value=0.7, limit=0.6, passed=True),)).write(place)
-        (place / MeasuredMetrics.FILE).unlink()
-    found = compare_runs(runs)
-    assert list(found.metrics) == ["AUC"]
-    assert found.data == f"{'e' * 64} split evaluate"
 
 
 def test_figures_of_other_predictions_than_the_verdicts_are_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_gap_is_held_with_the_numbers_a_reader_can_check(written: Write) -> No
     assert judged.metrics["precision"] == 590 / 645
     assert not [name for name in judged.metrics if "/" in name or name.endswith(("_low", "_high"))]
     assert judged.details["precision_low"] < 590 / 645 < judged.details["precision_high"]
-    assert judged.confusion == [[555, 55], [250, 590]]
+    assert judged.confusion == ((555, 55), (250, 590))
     rule = next(rule for rule in Verdict.read(step.folder / "verdict").rules if "origin" in rule.name)
     assert (rule.value, rule.limit, rule.passed) == (pytest.approx(0.4), 0.1, False)
 
@@ -93,10 +93,11 @@ def test_no_verdict_is_given_where_its_report_cannot_be_written(written: Write) 
 def test_every_figure_that_is_passed_on_is_finite_json(written: Write) -> None:
     groups = (*UNFAIR, Group("none", 0, 0, 20, 0), Group("all", 20, 20, 0, 0))
     judged = written(rows_of(groups)).judge(slices=["origin"], threshold=1.0)
-    figures = [*judged.metrics.values(), *(value for axis in judged.roc for value in axis)]
+    roc = [axis.tolist() for axis in (judged.roc.x, judged.roc.y, judged.roc.threshold)]
+    figures = [*judged.metrics.values(), *(value for axis in roc for value in axis)]
     assert all(math.isfinite(value) for value in figures)
     assert "precision" not in judged.metrics
-    json.dumps([judged.metrics, judged.confusion, judged.roc], allow_nan=False)
+    json.dumps([judged.metrics, judged.details, judged.confusion, roc], allow_nan=False)
 
 
 def test_the_most_slices_that_can_be_asked_for_stay_below_two_megabytes(written: Write) -> None:

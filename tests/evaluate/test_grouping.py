@@ -40,10 +40,11 @@ def test_a_crossing_has_a_slice_for_every_pair_that_occurs() -> None:
     ]
 
 
-def test_buckets_are_bounded_by_frozen_quantiles_and_recorded() -> None:
+def test_buckets_are_bounded_by_frozen_quantiles() -> None:
     frozen, values = np.arange(1000.0), np.arange(500.0, 1500.0)
     found = group_rows(pa.chunked_array([values]), "x", frozen=pa.chunked_array([frozen]))
-    assert found.edges == tuple(float(edge) for edge in range(100, 1000, 100))
+    assert found.buckets
+    assert list(found.names[5:9]) == ["500 to 600", "600 to 700", "700 to 800", "800 to 900"]
     assert np.bincount(found.place, minlength=10).tolist() == [0] * 5 + [100] * 4 + [600]
 
 
@@ -115,7 +116,6 @@ def test_of_very_many_names_the_rarest_share_one_slice() -> None:
     found = group_rows(pa.chunked_array([values]), "x")
     assert len(found.names) == 51
     assert found.names[-1] == found.pooled == "(70 rarer values)"
-    assert found.values == 120
     assert np.bincount(found.place).tolist()[:50] == [50] * 50
 
 

@@ -15,7 +15,7 @@ from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.metrics import average_precision
-from trainwright.evaluate.plot_data import POINTS, confusion, precision_recall, roc, thin
+from trainwright.evaluate.plot_data import POINTS, confusion, precision_recall, roc
 from trainwright.evaluate.predictions import PredictionPair, Predictions
 from trainwright.experiment import Evaluation
 
@@ -84,7 +84,7 @@ def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_thinned_curve_keeps_its_ends_and_its_area() -> None:
     label, score = drawn(20_000)
-    curve = thin(roc(label, score))
+    curve = roc(label, score).thin(POINTS)
     area = float(np.sum(np.diff(curve.x) * (curve.y[1:] + curve.y[:-1]) / 2))
     assert len(curve.x) <= POINTS
     assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)

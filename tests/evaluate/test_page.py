@@ -12,7 +12,7 @@ from tests.evaluate.made_findings import made, made_fairness, verdict_on
 from tests.report.browser import Browser
 from trainwright.evaluate.findings import Findings, MeasuredMetrics
 from trainwright.evaluate.page import draw_report
-from trainwright.evaluate.page_figures import shown_metrics, worst_first
+from trainwright.evaluate.page_slices import shown_metrics, worst_first
 from trainwright.evaluate.summary import next_steps, summarize
 from trainwright.report.page import MAX_BYTES, DenseTable, Figure, ReportPage, Table, draw_page, write_page
 from trainwright.verdicts import DECISIONS, Verdict
@@ -34,7 +34,7 @@ def section(page: ReportPage, heading: str) -> "list[object]":
 def test_every_kind_is_readable_and_whole_on_a_phone_and_at_a_desk(
     kind: str, width: int, browser: Browser, tmp_path: Path
 ) -> None:
-    fairness = made_fairness([("sex",), ("sex", "race")], 4, baseline=True) if kind == "binary" else None
+    fairness = made_fairness([("sex",), ("sex", "race")], 4, baseline=True) if kind == "binary" else ((), ())
     findings = made(
         kind, decision="HOLD", slices=[CARRIERS, (("origin",), ["EWR", HOSTILE])], small=1, fairness=fairness
     )

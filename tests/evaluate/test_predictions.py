@@ -107,7 +107,7 @@ def test_rows_without_a_label_are_left_out_and_counted(written: Write) -> None:
     rows = rows_of(FAIR)
     rows["late"][:100] = [None] * 100
     step = written(rows)
-    assert step.judge().confusion == [[680, 70], [92, 258]]
+    assert step.judge().confusion == ((680, 70), (92, 258))
     assert "100 of 1,200 rows of the split" in (step.folder / "verdict" / "verdict.json").read_text()
 
 

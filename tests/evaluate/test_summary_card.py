@@ -23,7 +23,7 @@ def test_every_figure_is_in_the_document_with_its_interval_and_its_better_side(t
     assert found["log_loss"].better == "lower"
     assert found["slice/carrier/C03/rows"].value == 1_003
     assert found["fairness/sex/equal_opportunity"].better == "lower"
-    overall, detailed = findings.overall_metrics(), findings.detailed_metrics()
+    overall, detailed = findings.metrics, findings.details
     assert {"auc", "log_loss"} <= overall.keys() - detailed.keys()
     assert {"auc_low", "auc_high", "slice/carrier/C03/rows", "fairness/sex/equal_opportunity"} <= (
         detailed.keys() - overall.keys()

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.examples.conftest import FLIGHTS, PACKAGE, Columns
-from tests.join.test_fetched import upload
+from tests.join.test_repositories import upload
 from tests.storage.stores import Bucket
 from trainwright import tables
 from trainwright.authoring.arguments import load

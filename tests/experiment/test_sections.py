@@ -157,10 +157,10 @@ def test_parameter_has_the_kind_and_no_defaults(kind: str) -> None:
 
 
 def test_parameter_of_a_switched_off_limit_has_no_null() -> None:
-    section = Training.check({"guards": {"spike": None, "slow": None}}, "training")
+    section = Training.check({"guards": {"spike": None, "norm_spike": None}}, "training")
     for as_written in (False, True):
         found = section.to_parameter(as_written=as_written)
-        assert found == {"guards": {"spike": "never", "slow": "never"}}
+        assert found == {"guards": {"spike": "never", "norm_spike": "never"}}
     assert Training.parse(section.to_parameter(), "parameter training") == section
 
 

@@ -15,13 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 STORAGE = ROOT / "trainwright" / "storage"
 
-READS = {"head", "page", "children", "pull", "protection"}
+READS = {"head", "page", "pull", "protection"}
 """Methods of a bucket that a source needs; a store needs all."""
 
 GOOGLE = {
     "head": {"storage.objects.get"},
     "page": {"storage.objects.list"},
-    "children": {"storage.objects.list"},
     "pull": {"storage.objects.get"},
     "protection": {"storage.buckets.get"},
     "push": {"storage.objects.create"},

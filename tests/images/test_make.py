@@ -21,13 +21,13 @@ def test_plain_make_puts_the_command_line_into_venv_and_makes_no_environment() -
     assert "-m venv --clear .venv" in plain
     assert "images/authoring/requirements.lock" in plain
     assert "chmod +x .venv/bin/trainwright" in plain
-    assert "authoring.environments" not in plain
+    assert "trainwright setup" not in plain
 
 
 def test_make_setup_prepares_the_command_line_and_every_environment() -> None:
     setup = commands("setup")
     assert "chmod +x .venv/bin/trainwright" in setup
-    assert "-m trainwright.authoring.environments" in setup
+    assert "bin/trainwright setup" in setup
 
 
 def test_readme_names_both_targets_as_they_are() -> None:

@@ -9,9 +9,7 @@ from tests.ingest.taking import data, flights, put, take, version_of, whole
 from trainwright.artifacts import Listing, Record, Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
-from trainwright.ingest.ingest import ingest
-from trainwright.ingest.request import IngestRequest
-from trainwright.storage import Access
+from trainwright.ingest.ingest import ingest, request_digest
 
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
 
@@ -72,7 +70,7 @@ def test_a_copied_source_hits_and_another_request_does_not(tmp_path: Path, sourc
 
 def test_the_digest_of_a_request_leaves_out_where_it_is_made_and_goes() -> None:
     def digest(place: str = "a", **changes: object) -> str:
-        return IngestRequest(source=place, version="v", data=data(**changes), access=Access()).digest
+        return request_digest(place, "v", data(**changes))
 
     same = [
         digest(),

@@ -77,7 +77,7 @@ def test_record_and_summary_lead_back_to_the_bytes_of_the_source(tmp_path: Path)
     assert record.outputs == {"data": snapshot.digest}
     summary = (tmp_path / "out" / "summary.md").read_text()
     assert "| train | 168 | 151 | 33.1% |" in summary
-    assert "| delay | double | 40 (10.0%) | 1 | 200 | 399 | 115.5 |  |" in summary
+    assert "| delay | double | 40 (10.0%) | 1 | 200 | 399 | 115.5 |" in summary
 
 
 @pytest.mark.parametrize("role", ["key", "time", "label"])

@@ -1,7 +1,8 @@
-"""A training set holds what was known at each row's time: against a join in plain Python."""
+"""A training set holds what was known at each row's time, for the rows that are not in quarantine."""
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +16,15 @@ from tests.featurestore.repository import PRICES, UTC_US, ViewSpec, at, make_rep
 from tests.join.conftest import features_of, write_sales
 from tests.join.sales import Join, Row, known_value, random_sales, random_views, sale
 from tests.storage.stores import Bucket
+from trainwright import tables
+from trainwright.artifacts import Record, Snapshot
+from trainwright.errors import InputError
 from trainwright.featurestore import open_service
 from trainwright.join import chunks
 from trainwright.join.audit import Audit
-from trainwright.join.quarantine import read_quarantine
+from trainwright.join.chunks import QuarantinedKeys
+from trainwright.join.join import make_training_set
+from trainwright.storage import take_listing
 
 
 def test_every_value_is_the_one_that_a_search_in_plain_python_finds(join: Join, tmp_path: Path) -> None:
@@ -53,7 +59,7 @@ def test_chunks_of_rows_change_nothing(tmp_path: Path) -> None:
     service = open_service(features.repository, features.service)
 
     def joined(chunk_rows: int | None) -> tuple[list[tuple[str, Row]], Audit, int]:
-        nothing = read_quarantine(None, "", snapshot.digest, "sale")
+        nothing = QuarantinedKeys.read(None, "", snapshot.digest, "sale")
         join = chunks.Join(snapshot, service, features, nothing, chunk_rows=chunk_rows)
         pieces = list(join.rows(tmp_path / "sales"))
         rows = [(split, row) for split, piece in pieces for row in piece.to_pylist()]
@@ -235,3 +241,141 @@ def test_offline_files_in_a_bucket_are_joined_as_those_of_a_disk(
     other, rows, _, _ = join(repository, sales, source=f"{bucket.uri}/offline/*.parquet")
     assert rows["price"].to_pylist() == [10.0, 10.0, None]
     assert other.parents["features.prices"] != made.parents["features.prices"]
+
+
+Make = Callable[..., Snapshot]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Join to three sales of train and one of test, but for some in quarantine."""
+
+    def run(keys: dict[str, list[str | None]], parent: str | None = None, **sales: Any) -> Snapshot:
+        rows = {"train": [sale("a", 1), sale("b", 2), sale("c", 3)], "test": [sale("d", 4)]} | sales
+        snapshot = write_sales(tmp_path / "sales", rows)
+        out = {split: [pa.table({"sale": pa.array(some, pa.string())})] for split, some in keys.items()}
+        parents = {"snapshot": parent or snapshot.digest}
+        quarantine = tables.write_snapshot(tmp_path / "out", out, parents=parents, roles={"key": "sale"})
+        features = features_of(make_repository(tmp_path / "repo", [PRICES]))
+        version = take_listing(features.source).content_digest
+        return make_training_set(
+            tmp_path / "sales", snapshot.digest, features, version, tmp_path / "set", tmp_path / "summary.md",
+            quarantine=tmp_path / "out", quarantine_version=quarantine.digest,
+        )  # fmt: skip
+
+    return run
+
+
+def kept(folder: Path, made: Snapshot) -> dict[str, list[str]]:
+    return {name: tables.read_split(folder, made, name)["sale"].to_pylist() for name in made.splits}
+
+
+def test_rows_in_quarantine_are_left_out_of_their_splits_and_named_as_a_parent(
+    make: Make, tmp_path: Path
+) -> None:
+    made = make({"train": ["b"], "test": []})
+    assert kept(tmp_path / "set", made) == {"train": ["a", "c"], "test": ["d"]}
+    quarantine = Snapshot.read(tmp_path / "out").digest
+    assert made.parents["quarantine"] == quarantine
+    assert made.quality["left_out.train"] == 1
+    record = Record.read(tmp_path / "set")
+    assert record.inputs["quarantine"] == quarantine
+    assert "1 rows of the quarantine left out" in record.headline
+    assert "1 rows are in quarantine and were left out: 1 of train" in (tmp_path / "summary.md").read_text()
+
+
+def test_an_empty_quarantine_changes_nothing_and_is_no_parent(make: Make, tmp_path: Path) -> None:
+    made = make({"train": []})
+    assert kept(tmp_path / "set", made) == {"train": ["a", "b", "c"], "test": ["d"]}
+    assert "quarantine" not in made.parents
+
+
+def test_a_row_without_a_key_can_be_in_quarantine(make: Make, tmp_path: Path) -> None:
+    made = make({"train": [None]}, train=[sale("a", 1), sale(None, 2)])
+    assert kept(tmp_path / "set", made)["train"] == ["a"]
+
+
+def test_the_quarantine_of_other_rows_is_refused(make: Make) -> None:
+    with pytest.raises(InputError, match="the quarantine was taken from data 000000000000"):
+        make({"train": ["b"]}, parent="0" * 64)
+
+
+def test_a_row_in_quarantine_that_is_not_among_the_entities_is_refused(make: Make) -> None:
+    with pytest.raises(InputError, match="2 rows are in quarantine, and 1 of the entities"):
+        make({"train": ["b", "x"]})
+
+
+def test_the_manifest_names_the_rows_and_the_service_and_the_same_inputs_give_the_same_bytes(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    first, _, _, _ = join(repository, {"train": [sale("a", 1)]})
+    again, _, _, _ = join(repository, {"train": [sale("a", 1)]})
+    record = Record.read(tmp_path / "set")
+    assert first.digest == again.digest == record.outputs["training_set"]
+    assert first.parents["entities"] == Snapshot.read(tmp_path / "sales").digest
+    assert first.parents["features"] == record.outputs["service"]
+
+
+def test_the_digests_of_the_service_and_of_every_view_are_on_the_training_set(
+    join: Join, tmp_path: Path
+) -> None:
+    visits = ViewSpec("visits", {"shop": pa.string()}, {"visitors": pa.float64()}, [])
+    first = join(make_repository(tmp_path / "repo", [visits, PRICES]), {"train": [sale("a", 1)]})[0].parents
+    assert set(first) == {"entities", "features", "features.visits", "features.prices"}
+    assert Record.read(tmp_path / "set").inputs["features.prices"] == first["features.prices"]
+    longer = replace(PRICES, ttl=timedelta(days=9))
+    second = join(make_repository(tmp_path / "repo", [visits, longer]), {"train": [sale("a", 1)]})[0].parents
+    assert second["features.visits"] == first["features.visits"]
+    assert second["features.prices"] != first["features.prices"]
+    assert second["features"] != first["features"]
+
+
+def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
+    version = take_listing(features_of(repository).source).content_digest
+    make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
+    with pytest.raises(InputError, match="they changed after `resolve`"):
+        make_training_set(
+            tmp_path / "sales",
+            sales.digest,
+            features_of(repository),
+            version,
+            tmp_path / "set",
+            tmp_path / "summary.md",
+        )
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("offline", "feature_store.yaml, the definitions of the views"),
+        ("offline/visits.parquet", "prices.parquet, feature_store.yaml"),
+        ("**/*.[py]*", "the definitions of the views"),
+    ],
+)
+def test_a_source_of_features_that_would_not_show_a_change_of_them_is_refused(
+    source: str, missing: str, join: Join, tmp_path: Path
+) -> None:
+    """A cached join knows nothing of what its source does not hold, such as a TTL in the registry."""
+    visits = ViewSpec("visits", {"shop": pa.string()}, {"visitors": pa.float64()}, [])
+    repository = make_repository(tmp_path / "repo", [visits, PRICES])
+    with pytest.raises(InputError, match="a change of the features would go unseen") as raised:
+        join(repository, {"train": [sale("a", 1)]}, source=str(repository / source))
+    assert missing in raised.value.what
+    assert raised.value.hint.endswith(f"{repository}/**/*[!c]")
+    assert not (tmp_path / "set").exists()
+
+
+def test_with_its_registry_elsewhere_the_definitions_show_a_change_of_the_features(
+    join: Join, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repo", [PRICES])
+    (repository / "registry.db").rename(tmp_path / "registry.db")
+    settings = repository / "feature_store.yaml"
+    settings.write_text(settings.read_text().replace("registry.db", "../registry.db"))
+    with pytest.raises(InputError, match="does not hold the definitions of the views"):
+        join(repository, {"train": [sale("a", 1)]})
+    (repository / "definitions.py").write_text("# as they were applied")
+    assert join(repository, {"train": [sale("a", 1)]})[0].rows == 1

@@ -12,11 +12,11 @@ from tests.launch.programs import job as program
 from tests.launch.standin import Cluster
 from tests.launch.standin.clusters import ADMIN
 from trainwright.launch.cluster.api import PYTORCHJOB, Api, JobKind, ServerClock
-from trainwright.launch.cluster.launcher import ClusterLauncher, ClusterSettings
-from trainwright.launch.cluster.monitor import PollingIntervals
+from trainwright.launch.cluster.launcher import ClusterLauncher
+from trainwright.launch.cluster.monitor import ClusterSettings
 from trainwright.launch.job import Completion, Job, Result
 from trainwright.launch.job_directory import create_attempt
-from trainwright.launch.manifests.annotations import FOLDER
+from trainwright.launch.manifests import FOLDER
 from trainwright.retries import RetryPolicy
 
 Object = dict[str, Any]
@@ -38,9 +38,8 @@ def api(
 def launcher(cluster: Cluster, **changes: Any) -> ClusterLauncher:
     """Return a launcher that looks often; what it is told otherwise are its settings, pace and access."""
     access = {name: changes.pop(name) for name in ("outage_s", "kind", "token", "clock") if name in changes}
-    pace = {name: changes.pop(name) for name in ("tick_s", "settle_s", "renew_s", "now") if name in changes}
     workflow = changes.pop("workflow", "")
-    settings = ClusterSettings(pace=PollingIntervals(**{"tick_s": 0.05, "settle_s": 60.0, **pace}), **changes)
+    settings = ClusterSettings(**{"tick_s": 0.05, "settle_s": 60.0, **changes})
     return ClusterLauncher(api(cluster, **access), workflow=workflow, settings=settings)
 
 

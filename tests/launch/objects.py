@@ -1,11 +1,19 @@
 """Objects as the Kubernetes API writes them, for what no recording shows."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
+from trainwright.launch.diagnosis.incidents import Loss, charged_losses
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 
 Object = dict[str, Any]
 JOB, UID = "tw", "job-1"
+
+
+def count_interruptions(lost: Iterable[Loss]) -> dict[str, int]:
+    """Count interruptions by budget."""
+    return dict(Counter(loss.budget for loss in charged_losses(lost)))
 
 
 def at(second: int) -> str:

@@ -65,7 +65,7 @@ def job(root: Path, body: str, **changes: Any) -> Job:
 def agent(asked: Job, *options: str, alone: bool = True) -> subprocess.Popen[bytes]:
     """Start the agent of a job, as a pod of a cluster does; it waits for other machines if not ``alone``."""
     command = [str(local.sibling_python("torch")), "-m", "trainwright.launch.agent", str(asked.folder)]
-    command += [*asked.watched, "--", f"--nproc-per-node={asked.processes}"]
+    command += [*asked.agent_options, "--", f"--nproc-per-node={asked.processes}"]
     command += ["--standalone"] * alone + [*options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} | asked.environment
     return subprocess.Popen([*command, *asked.arguments], env=environment)

@@ -13,12 +13,12 @@ from tests.launch.standin.answers import Refused
 from tests.launch.standin.resources import Resource
 from tests.launch.test_role import rules
 from trainwright.errors import DependencyError, Hang, InputError
+from trainwright.experiment.resources import JobPlacement
 from trainwright.launch import manifests
+from trainwright.launch import manifests as names
 from trainwright.launch.cluster.api import TRAINJOB
 from trainwright.launch.cluster.deletion import wait_until_gone, wait_until_name_is_free
 from trainwright.launch.failure import Failure
-from trainwright.launch.manifests import annotations as names
-from trainwright.launch.placement import Placement
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def there(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def queued(root: Path, **placement: Any) -> Any:
-    return cluster_job(root, placement=Placement(queue="training", **placement), grace_s=1)
+    return cluster_job(root, placement=JobPlacement(queue="training", **placement), grace_s=1)
 
 
 def pods(there: Cluster, attempt: str = "") -> list[Object]:
@@ -154,7 +154,7 @@ def test_a_runtime_that_does_not_exist_is_named_with_the_command_that_makes_it(
     there: Cluster, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match='"nope" not found') as caught:
-        launcher(there, kind=TRAINJOB).run(cluster_job(tmp_path, placement=Placement(runtime="nope")))
+        launcher(there, kind=TRAINJOB).run(cluster_job(tmp_path, placement=JobPlacement(runtime="nope")))
     assert caught.value.hint.startswith("kubectl apply -f deploy/trainer/runtime.yaml")
 
 

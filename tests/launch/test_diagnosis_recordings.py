@@ -1,18 +1,23 @@
-"""Every recording of a real operator, event by event: how the job ended, and why, as far as that is known."""
+"""Diagnosis of recordings of real operators and of a real Kueue."""
 
 import random
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.launch.objects import count_interruptions
 from tests.launch.recordings import DATA, Recording, Seen, load
+from tests.launch.streams import Change, bodies
+from tests.launch.streams import load as load_stream
+from trainwright.launch.diagnosis import workload
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose
-from trainwright.launch.diagnosis.incidents import count_interruptions, find_incidents, losses_of
+from trainwright.launch.diagnosis.incidents import find_incidents, losses_of
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.status import job_status, timeline_of
+from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion
 
@@ -185,7 +190,7 @@ def test_what_the_operator_says_is_kept_as_evidence_and_never_believed(
 ) -> None:
     observed = told(load(*key))
     assert observed.job is not None
-    assert observed.job.said == said
+    assert observed.job.final == said
     outcome = diagnose(observed)
     assert isinstance(outcome, Failure)
     assert any(line.startswith("job: ") for line in outcome.evidence)
@@ -231,8 +236,8 @@ def test_the_answer_does_not_depend_on_the_order_between_the_watches(key: tuple[
     plain = told(recording)
     assert diagnose(observed) == diagnose(plain)
     assert job_status(observed) == job_status(plain)
-    assert [entry.finding for entry in find_incidents(observed)] == [
-        entry.finding for entry in find_incidents(plain)
+    assert [entry.failure for entry in find_incidents(observed)] == [
+        entry.failure for entry in find_incidents(plain)
     ]
 
 
@@ -264,7 +269,6 @@ def test_a_field_that_is_missing_is_no_error(key: tuple[str, str], seed: int, sh
         observed.add_log(uid, text)
     outcome = diagnose(observed)
     assert str(job_status(observed))
-    assert timeline_of(observed).totals is not None
     assert isinstance(outcome, Failure) == (observed.job is not None and observed.job.ended)
 
 
@@ -318,19 +322,166 @@ def polled(recording: Recording, every: int) -> ObservedJob:
 
 def test_ten_pods_that_ran_out_of_memory_are_ten_incidents_on_the_users_budget() -> None:
     found = find_incidents(told(load("oom-killed-exitcode")))
-    assert [entry.finding.kind for entry in found] == ["HOST_OOM"] * 9
+    assert [entry.failure.kind for entry in found] == ["HOST_OOM"] * 9
     assert [entry.recovered for entry in found] == [True] * 8 + [False]
     assert count_interruptions(losses_of(found)) == {"user": 9}
 
 
 def test_an_eviction_that_is_recovered_from_counts_on_the_preemption_budget() -> None:
     found = find_incidents(told(load("evicted-api-onfailure")))
-    assert [(entry.finding.kind, entry.recovered) for entry in found] == [("PREEMPTED", True)]
+    assert [(entry.failure.kind, entry.recovered) for entry in found] == [("PREEMPTED", True)]
     assert count_interruptions(losses_of(found)) == {"preemption": 1}
 
 
 def test_the_processes_that_only_lost_the_others_are_not_charged() -> None:
     found = find_incidents(told(load("pod-deleted-elastic")))
-    assert found[0].finding.reason == "PodDeleted"
-    assert [entry.finding.weak for entry in found[1:]] == [True, True]
+    assert found[0].failure.reason == "PodDeleted"
+    assert [entry.weak for entry in found[1:]] == [True, True]
     assert count_interruptions(losses_of(found)) == {"preemption": 1}
+
+
+JOBS_STREAMS = ("trainjobs", "pytorchjobs")
+
+
+def observe_streams(name: str, *, until: int | None = None, preemptor: str = "") -> ObservedJob:
+    """Observe a stream as a launcher does: the job, its pods, its events and its workload."""
+    observed = ObservedJob(
+        next(change.body for change in load_stream(name) if change.kind in JOBS_STREAMS)["metadata"]["name"]
+    )
+    for change in load_stream(name)[:until]:
+        take(observed, change, preemptor)
+    return observed
+
+
+def take(observed: ObservedJob, change: Change, preemptor: str = "") -> None:
+    gone = change.type == "DELETED"
+    if change.kind in JOBS_STREAMS:
+        observed.update_job(change.body, gone=gone)
+    elif change.kind == "pods":
+        observed.update_pod(change.body, gone=gone)
+    elif change.kind == "events":
+        observed.add_event(change.body)
+    elif change.kind == "workloads" and not gone:
+        observed.update_workload(change.body, preemptor=preemptor)
+
+
+def waits(name: str) -> list[tuple[str, bool, str]]:
+    """Return what a launcher says of a job from its first to its last version, each once."""
+    said = []
+    observed = observe_streams(name, until=0)
+    for change in load_stream(name):
+        take(observed, change, "PyTorchJob other")
+        if observed.job and not observed.job.gone and (held := find_waiting(observed)):
+            said.append((held.kind, held.broken, held.words))
+    return list(dict.fromkeys(said))
+
+
+ENDS = {
+    "quota": ("QUOTA_WAIT", False, "the namespace's quota is used up"),
+    "limitrange": ("CONFIG", True, "its pods are not allowed to be created"),
+    "stuck": ("CONFIG", True, "Kubeflow Trainer cannot make its JobSet"),
+    "too-much-pytorchjob": (
+        "QUOTA_WAIT",
+        True,
+        "it is in queue training: it asks for more than the queue can ever give",
+    ),
+    "too-much-trainjob": (
+        "QUOTA_WAIT",
+        True,
+        "it is in queue training: it asks for more than the queue can ever give",
+    ),
+    "no-queue": ("CONFIG", True, "its queue does not exist: LocalQueue nope doesn't exist"),
+    "deactivated": (
+        "QUOTA_WAIT",
+        True,
+        "it is in queue training: the queue has given it up, somebody has to activate its workload",
+    ),
+    "deactivated-trainjob": (
+        "QUOTA_WAIT",
+        True,
+        "it is in queue training: the queue has given it up, somebody has to activate its workload",
+    ),
+    "overtime": ("DEADLINE", True, "its queue stopped it: it ran longer than the queue lets it"),
+    "preempted": (
+        "QUOTA_WAIT",
+        False,
+        "it is in queue training: it was preempted by PyTorchJob other (prioritization in the ClusterQueue) "
+        "and waits for quota",
+    ),
+    "preempted-trainjob": (
+        "QUOTA_WAIT",
+        False,
+        "it is in queue training: it was preempted by PyTorchJob other (prioritization in the ClusterQueue) "
+        "and waits for quota",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), ENDS.items(), ids=ENDS)
+def test_a_wait_is_given_its_reason(name: str, expected: tuple[str, bool, str]) -> None:
+    assert expected in waits(name)
+
+
+@pytest.mark.parametrize("name", ["success", "preemptor"])
+def test_a_job_that_runs_at_once_is_never_said_to_be_broken(name: str) -> None:
+    assert not [said for said in waits(name) if said[1]]
+
+
+@pytest.mark.parametrize("name", ["success", "preemptor", "preempted", "preempted-trainjob"])
+def test_a_success_is_never_said_to_restart(name: str) -> None:
+    observed, phases = observe_streams(name, until=0), []
+    for change in load_stream(name):
+        take(observed, change)
+        phases.append(job_status(observed).phase)
+        if observed.job and observed.job.final == "Succeeded":
+            break
+    assert phases[-1] == "ended"
+    last = phases[len(phases) - phases[::-1].index("running") :]
+    assert "ending" in last
+    assert set(last) <= {"ending", "ended"}
+
+
+def test_a_workload_that_no_priority_class_lets_kueue_make_is_missed_after_a_minute() -> None:
+    observed = observe_streams("no-priority", until=4)
+    begun = datetime.fromisoformat(bodies("no-priority", "pytorchjobs")[0]["metadata"]["creationTimestamp"])
+    for second in (0, 30, 59):
+        observed.mark_workload_missing(begun.timestamp() + second)
+        held = find_waiting(observed)
+        assert held is not None
+        assert (held.kind, held.broken) == ("QUOTA_WAIT", False)
+    observed.mark_workload_missing(begun.timestamp() + 61)
+    held = find_waiting(observed)
+    assert held is not None
+    assert (held.kind, held.broken) == ("CONFIG", True)
+    assert held.words == (
+        "it names queue training, and Kueue makes no workload of it: is there a WorkloadPriorityClass nope?"
+    )
+
+
+def test_the_queue_and_the_flavor_of_an_admission_are_said_until_the_pods_run() -> None:
+    name, lines = "preempted-trainjob", []
+    observed = observe_streams(name, until=0)
+    for change in load_stream(name):
+        take(observed, change)
+        lines.append(str(job_status(observed)))
+    assert any(
+        line.startswith("pending, 0 of 2 pods; admitted by cluster queue training, flavor on-demand-gpu")
+        for line in lines
+    )
+
+
+def test_the_one_who_preempted_is_read_from_the_workload() -> None:
+    found = [workload.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
+    (job,) = {body["metadata"]["uid"] for body in bodies("preemptor", "pytorchjobs")}
+    assert set(found) == {"", job}
+
+
+def test_a_flavor_that_is_only_in_use_now_is_waited_for() -> None:
+    said = (
+        "couldn't assign flavors to pod set node: insufficient quota for cpu in flavor small, previously "
+        "considered podsets requests (0) + current podset request (20) > maximum capacity (16), "
+        "insufficient unused quota for cpu in flavor large, 4 more needed"
+    )
+    assert not workload.can_never_be_admitted("Pending", said)
+    other = "couldn't assign flavors to pod set b: resource x/y unavailable in ClusterQueue"
+    assert workload.can_never_be_admitted("Pending", f"{said}; {other}")

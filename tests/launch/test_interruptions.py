@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from tests.launch.objects import at, ended, job, pod, seen
+from tests.launch.objects import at, count_interruptions, ended, job, pod, seen
 from tests.launch.recordings import SUSPENDED, load, load_suspended
 from tests.launch.test_diagnosis_recordings import told
 from trainwright.errors import InternalError, PreemptedUnsaved
 from trainwright.launch.agent.rank_errors import RankError, begin_round
 from trainwright.launch.cluster.history import AttemptLosses
-from trainwright.launch.diagnosis.diagnosis import diagnose
+from trainwright.launch.diagnosis.diagnosis import diagnose, read_report
 from trainwright.launch.diagnosis.incidents import (
     Loss,
     count_attempt_interruptions,
-    count_interruptions,
     find_incidents,
     group_interruptions,
     losses_of,
 )
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.reports import read_report
 from trainwright.launch.failure import Failure
 
 Object = dict[str, Any]
@@ -156,7 +154,7 @@ def test_suspension_by_a_real_queue_costs_nothing_and_hides_no_error(tmp_path: P
         if event.kind == "Pod" and body["metadata"]["uid"] not in first:
             body = json.loads(json.dumps(body).replace('"exitCode": 41', '"exitCode": 70'))
         observed.update(event.kind, event.change, body)
-    taken = [entry for entry in find_incidents(observed) if entry.finding.reason == "Suspended"]
+    taken = [entry for entry in find_incidents(observed) if entry.failure.reason == "Suspended"]
     assert len(taken) == 2
     assert all(entry.recovered for entry in taken)
 

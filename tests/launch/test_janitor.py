@@ -2,22 +2,27 @@
 
 import argparse
 import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.launch.launching import api, cluster_job
 from tests.launch.standin import Cluster, cluster
+from tests.launch.standin.clusters import ADMIN
 from tests.launch.test_manifests import OWNER, asked
 from trainwright.errors import PermissionRefused, TransientError
 from trainwright.launch import janitor, manifests
 from trainwright.launch import janitor as sweeping
-from trainwright.launch.cluster.adoption import create_or_adopt
 from trainwright.launch.cluster.api import PYTORCHJOB, TRAINJOB
-from trainwright.launch.manifests import annotations as names
+from trainwright.launch.cluster.lease import LEASE_UNTIL, OUTAGE_S, create_or_adopt
 
 Object = dict[str, Any]
 NOW = datetime.now(UTC)
@@ -43,7 +48,7 @@ def job(
 ) -> str:
     """Store a job whose lease ends now, or as said, and return its name."""
     body = manifests.make_manifest(asked(run=run), kind)
-    notes = {names.LEASE_UNTIL: NOW.strftime("%Y-%m-%dT%H:%M:%SZ") if lease is None else lease}
+    notes = {LEASE_UNTIL: NOW.strftime("%Y-%m-%dT%H:%M:%SZ") if lease is None else lease}
     body["metadata"]["annotations"] |= {name: value for name, value in notes.items() if value}
     body["metadata"] |= metadata
     there.put(body)
@@ -52,9 +57,9 @@ def job(
 
 def workflow(there: Cluster, phase: str, name: str = "run-1") -> list[Object]:
     """Store a workflow, and return the references to it."""
-    body = {"apiVersion": OWNER.api_version, "kind": "Workflow", "metadata": {"name": name}}
+    body = {"apiVersion": OWNER["apiVersion"], "kind": "Workflow", "metadata": {"name": name}}
     made = there.put({**body, "status": {"phase": phase}})
-    reference = {"apiVersion": OWNER.api_version, "kind": "Workflow", "name": name}
+    reference = {"apiVersion": OWNER["apiVersion"], "kind": "Workflow", "name": name}
     return [{**reference, "uid": made["metadata"]["uid"]}]
 
 
@@ -163,7 +168,7 @@ def test_a_job_that_was_taken_over_meanwhile_is_kept(there: Cluster) -> None:
     assert judged.left
 
     def renew(body: Object) -> None:
-        body["metadata"]["annotations"][names.LEASE_UNTIL] = (LATER + timedelta(minutes=3)).isoformat()
+        body["metadata"]["annotations"][LEASE_UNTIL] = (LATER + timedelta(minutes=3)).isoformat()
 
     there.edit("PyTorchJob", name, renew)
     assert "kept after all, lease until" in sweeping.remove_job(access, judged, rules)
@@ -243,7 +248,7 @@ def test_a_job_without_a_workflow_is_kept_as_long_as_its_launcher_may_be_cut_off
     held = create_or_adopt(
         api(there, outage_s=900), asked_for, manifests.make_manifest(asked_for, "pytorchjob"), "somebody", 1
     )
-    until = datetime.fromisoformat(held.body["metadata"]["annotations"][names.LEASE_UNTIL])
+    until = datetime.fromisoformat(held.body["metadata"]["annotations"][LEASE_UNTIL])
     swept(there, capsys, now=until + timedelta(seconds=890))
     assert left(there) == [held.name]
     swept(there, capsys, now=until + timedelta(seconds=910))
@@ -254,8 +259,55 @@ def test_of_a_job_with_a_workflow_that_one_tells_how_long_it_is_kept(
     there: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = job(there, "1", ownerReferences=workflow(there, "Failed"))
-    there.edit(
-        "PyTorchJob", name, lambda body: body["metadata"]["annotations"].update({names.OUTAGE_S: "900"})
-    )
+    there.edit("PyTorchJob", name, lambda body: body["metadata"]["annotations"].update({OUTAGE_S: "900"}))
     swept(there, capsys, now=NOW + timedelta(seconds=610))
     assert left(there) == []
+
+
+ROOT = Path(__file__).resolve().parents[2]
+LINE = re.compile(r"python (-m trainwright\.launch\.janitor [^`\n|]*)")
+WRITTEN = sorted(
+    {found[1].strip() for path in (ROOT / "docs").glob("*.md") for found in LINE.finditer(path.read_text())}
+)
+
+
+def settings(folder: Path, url: str) -> Path:
+    """Write what kubectl would use."""
+    named = [
+        ("cluster", {"server": url}),
+        ("user", {"token": ADMIN}),
+        ("context", {"cluster": "c", "user": "u"}),
+    ]
+    content = {f"{kind}s": [{"name": kind[0], kind: body}] for kind, body in named}
+    content["contexts"][0]["name"] = "here"
+    path = folder / "config"
+    path.write_text(
+        yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "here"} | content)
+    )
+    return path
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+def test_the_janitor_of_the_pages_looks_and_ends_well(line: str, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    words = shlex.split(line.replace("/shared", str(tmp_path / "shared")))
+    with cluster(tmp_path / "cluster", operator=False, namespaces=("team", "team-a")) as there:
+        body = manifests.make_manifest(asked(), "pytorchjob")
+        body["metadata"]["namespace"] = "team-a"
+        there.put(body)
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=os.environ | {"KUBECONFIG": str(settings(tmp_path, there.url))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert body["metadata"]["name"] in done.stdout
+        assert there.objects("PyTorchJob")
+
+
+def test_the_pages_start_it() -> None:
+    assert any("--dry-run" in line for line in WRITTEN)
+    assert any("--remove-homes" in line for line in WRITTEN)

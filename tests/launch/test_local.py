@@ -50,13 +50,14 @@ def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code(tmp_path: P
 def test_a_job_that_takes_too_long_is_a_hang_and_leaves_no_process(tmp_path: Path) -> None:
     progress = """
     if rank == 0:
-        state = {"step": 400, "total": 2000, "loss": 0.25}
+        state = {"step": 400, "total": 2000, "loss": 0.25, "epoch": 1, "samples_per_s": 9.5, "eta_s": 8.5}
+        state |= {"schema_version": 1, "time": "2026-11-20T08:00:00Z", "checkpoint_step": 0, "metrics": {}}
         (folder / "progress.json").write_text(json.dumps(state))
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     """
     asked = job(tmp_path, progress + SLEEP, timeout_s=20, grace_s=1)
-    with pytest.raises(Hang, match=r"did not end within 20 s: step 400 of 2,000, loss 0\.2500"):
+    with pytest.raises(Hang, match=r"did not end within 20 s: step 400 of 2,000 .*, loss 0\.2500"):
         LocalLauncher().run(asked)
     assert gone(pids(tmp_path))
 

@@ -1,6 +1,7 @@
 """A small shop whose features are served: repositories with an online store, rows, and one way to run."""
 
 import os
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -146,3 +147,32 @@ def forget(folder: Path) -> None:
     """Make all leases old, as after a while in which nothing was heard of who holds them."""
     for path in folder.rglob("lease.*"):
         os.utime(path, (0, 0))
+
+
+def many(count: int, hours: float, stock: int) -> pa.Table:
+    rows = pa.Table.from_pylist([row(0, hours, stock)], schema=STOCK)
+    table = pa.concat_tables([rows] * count).combine_chunks()
+    return table.set_column(0, "product", pa.array(range(count), pa.int64()))
+
+
+def contents(shop: Shop) -> dict[Any, Any]:
+    """Everything that the store holds of a shop, and nothing of how it got there."""
+    if shop.online["type"] == "sqlite":
+        with sqlite3.connect(shop.online["path"]) as database:
+            found = database.execute(f"SELECT * FROM {shop.project}_stock").fetchall()  # noqa: S608
+        return {(entry[0], entry[1]): entry[2:] for entry in found}
+    if shop.online["type"] == "postgres":
+        import psycopg
+
+        port = shop.online["port"]
+        with psycopg.connect(host="127.0.0.1", port=port, dbname="postgres", user="feast") as database:
+            found = database.execute(f'SELECT * FROM "{shop.project}_stock"').fetchall()  # noqa: S608
+        return {(entry[0], entry[1]): entry[2:] for entry in found}
+    import redis
+
+    client = redis.Redis(port=int(shop.online["connection_string"].split(":")[1].split(",")[0]))
+    keys = list(client.scan_iter(f"*{shop.project}", count=10_000))
+    together = client.pipeline(transaction=False)
+    for key in keys:
+        together.hgetall(key)
+    return dict(zip(keys, together.execute(), strict=True))

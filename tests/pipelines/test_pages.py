@@ -18,11 +18,11 @@ LEFT = {
     r"make (test|check|demo)": "it is what runs this test, or minutes of the same pipeline on a year of rows",
     r"make images\b.*": "an engine and minutes: tests/images builds with one where there is one",
     r"(docker|podman|debootstrap) .*": "an engine, or a package of Debian as root: not ours",
-    r"kubectl apply .*": "a cluster: tests/launch/test_deployed_rules.py makes what would be applied",
+    r"kubectl apply .*": "a cluster: tests/launch/test_role.py makes what would be applied",
     r"kubectl .*": "a cluster",
     r"trainwright doctor --host .*": "a cluster: tests/authoring/installation/test_doctor_host.py",
     r"trainwright submit .* --config examples/flights/kubeflow.yaml .*": "tests/kubeflow/test_acceptance.py",
-    r"python -m trainwright.launch.janitor .*": "another environment: tests/launch/test_janitor_started.py",
+    r"python -m trainwright.launch.janitor .*": "another environment: tests/launch/test_janitor.py",
     r"trainwright run train_and_register .* --containers": (
         "an engine: tests/authoring/test_containers_flights.py"
     ),
@@ -30,7 +30,7 @@ LEFT = {
         "a training of minutes: tests/train trains such a module"
     ),
     r"trainwright run materialize_features .*": "tests/pipelines/test_materialize_features.py runs it, twice",
-    r"trainwright schema (diff|accept) .*": "seconds of TFDV each: tests/validate/test_proposal.py",
+    r"trainwright schema (diff|accept) .*": "seconds of TFDV each: tests/validate/test_schema.py",
     r"trainwright baseline accept \S+ --to gs://.*": "a bucket: the same on a disk is run here",
     r"trainwright curves .*": "seconds of MLflow: tests/tracking/test_shipping.py",
     r"trainwright features .*": "seconds of Feast each: tests/materialize/test_definitions.py",

@@ -18,9 +18,9 @@ def test_a_name_that_mlflow_or_a_path_cannot_hold_is_refused(name: str) -> None:
         require_name(name)
 
 
-@pytest.mark.parametrize("name", ["a/b", "a:b", ".hidden", "_own", "a'b\"c"])
+@pytest.mark.parametrize("name", ["a/b", "a:b", ".hidden", "_own", ""])
 def test_the_section_refuses_it_before_anything_runs(name: str) -> None:
-    with pytest.raises(InputError, match=r"model: must (be a name|not have two kinds of quotes)"):
+    with pytest.raises(InputError, match="model: must match pattern"):
         Registry.check({"model": name, "tracking_uri": "sqlite:///x"}, "registry")
 
 

@@ -93,7 +93,9 @@ def test_a_limit_of_zero_can_be_kept_and_broken() -> None:
 
 
 def test_a_curve_goes_from_corner_to_corner() -> None:
-    svg = charts.lines({"ROC": ([0, 0.5, 1], [0, 0.8, 1])}, x_label="x", y_label="y", diagonal=True)
+    svg = charts.lines(
+        {"ROC": ([0, 0.5, 1], [0, 0.8, 1])}, x_label="x", y_label="y", square=True, diagonal=True
+    )
     points = marks(svg, "curve")[0].get("points", "").split()
     reference = marks(svg, "reference")[0]
     assert points[0] == f"{float(reference.get('x1', '')):.1f},{float(reference.get('y1', '')):.1f}"
@@ -103,7 +105,7 @@ def test_a_curve_goes_from_corner_to_corner() -> None:
 def test_several_lines_have_a_legend_and_differ_in_dashes_not_in_colour_alone() -> None:
     series = {"recall": ([0, 1], [1, 0]), "precision": ([0, 1], [0, 1])}
     svg = charts.lines(series, x_label="threshold", y_label="share")
-    assert [node.get("class") for node in marks(svg, "curve")] == ["curve stroke-0", "curve stroke-1"]
+    assert {node.get("class") for node in marks(svg, "curve")} == {"curve stroke-0", "curve stroke-1"}
     assert ">recall</text>" in svg
 
 
@@ -119,3 +121,86 @@ def test_several_lines_have_a_legend_and_differ_in_dashes_not_in_colour_alone() 
 def test_shapes_that_do_not_fit_are_our_bug(draw: object) -> None:
     with pytest.raises(InternalError):
         draw()  # type: ignore[operator]
+
+
+def row(name: str, now: float, before: float | None = None, *, faint: bool = False) -> charts.Interval:
+    baseline = None if before is None else charts.Interval(name, before, before - 0.1, before + 0.1)
+    return charts.Interval(name, now, now - 0.1, now + 0.1, "n", faint=faint, before=baseline)
+
+
+def centre(svg: str, kind: str) -> list[float]:
+    return [float(node.get("cx", "")) for node in marks(svg, kind) if node.tag.endswith("circle")]
+
+
+def test_candidate_and_baseline_lie_on_one_scale_the_baseline_below_as_a_ring() -> None:
+    svg = charts.intervals([row("a", 0.6, 0.2), row("b", 0.2, 0.6)], axis="recall")
+    now, before = centre(svg, "current"), centre(svg, "previous")
+    assert now[0] == pytest.approx(before[1], abs=0.1)
+    assert now[1] == pytest.approx(before[0], abs=0.1)
+    assert all("hollow" in (node.get("class") or "") for node in marks(svg, "previous") if node.get("cx"))
+
+
+def test_a_row_that_decided_nothing_is_hollow_on_a_dotted_line() -> None:
+    svg = charts.intervals([row("a", 0.6), row("tiny", 0.2, faint=True)], axis="recall")
+    assert len(marks(svg, "hollow")) == 1
+    assert len(marks(svg, "faint-line")) == 1
+    assert len(centre(svg, "current")) == 1
+
+
+def test_a_single_model_needs_no_legend() -> None:
+    both = charts.intervals([row("a", 0.6, 0.2)], axis="recall", names=("mine", "theirs"))
+    alone = charts.intervals([row("a", 0.6)], axis="recall", names=("mine", "theirs"))
+    assert "theirs" in both
+    assert "theirs" not in alone
+
+
+def test_an_estimate_that_is_not_defined_says_so() -> None:
+    assert "not defined" in charts.intervals([charts.Interval("a", None, 0, 1)], axis="recall")
+
+
+def test_bins_have_whiskers_where_the_intervals_end() -> None:
+    series, bounds = ([0.2, 0.8], [0.25, 0.7]), ([0.2, 0.6], [0.3, 0.8])
+    svg = charts.lines(
+        {"candidate": series, "production": series},
+        x_label="said",
+        y_label="seen",
+        square=True,
+        bounds={"candidate": bounds, "production": bounds},
+    )
+    whiskers = marks(svg, "bar")
+    tall = [abs(float(node.get("y1", "")) - float(node.get("y2", ""))) for node in whiskers]
+    assert tall[1] / tall[0] == pytest.approx(2, rel=0.01)
+    assert len(whiskers) == 4
+
+
+def test_a_diagonal_outside_the_unit_square_has_one_range_on_both_axes() -> None:
+    bounds = {"a": ([9, 19], [11, 21])}
+    svg = charts.lines({"a": ([10, 20], [10, 20])}, x_label="x", y_label="y", diagonal=True, bounds=bounds)
+    (line,) = marks(svg, "reference")
+    for node in marks(svg, "line-0"):
+        x, y = float(node.get("cx", "")), float(node.get("cy", ""))
+        x1, y1, x2, y2 = (float(line.get(name, "")) for name in ("x1", "y1", "x2", "y2"))
+        assert (y - y1) / (y2 - y1) == pytest.approx((x - x1) / (x2 - x1), abs=0.01)
+
+
+def test_a_histogram_without_a_previous_one_draws_one() -> None:
+    svg = charts.paired_histogram([0, 1, 2], [1, 3], None, names=("errors", ""))
+    assert "previous-line" not in svg
+    assert "errors" in svg
+
+
+def test_a_unit_square_has_no_diagonal_unless_asked() -> None:
+    plain, diagonal = (
+        charts.lines(
+            {"a": ([0, 1], [1, 0.2])}, x_label="recall", y_label="precision", square=True, diagonal=asked
+        )
+        for asked in (False, True)
+    )
+    assert "reference" not in plain
+    assert "reference" in diagonal
+
+
+def test_notes_that_fit_beside_their_rows_are_not_cut() -> None:
+    rows = [charts.Interval("EWR", 0.6, 0.5, 0.7, note) for note in ("157 small", "400", "1,203")]
+    svg = charts.intervals(rows, axis="recall")
+    assert "…" not in svg

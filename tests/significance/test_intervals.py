@@ -10,14 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
+from tests.significance.references import bootstrap, newcombe
 from trainwright.errors import InternalError
 from trainwright.significance import (
-    bootstrap,
     delong,
     delong_difference,
     holm,
     largest_gap,
-    newcombe,
     normal_quantile,
     wilson,
 )
@@ -69,8 +68,7 @@ def test_newcombe_gives_the_examples_of_his_paper(
 def test_the_gap_of_two_groups_is_newcombes_difference() -> None:
     gap = largest_gap([48, 56], [80, 70])
     difference = newcombe((56, 48), (70, 80))
-    assert (gap.highest, gap.lowest) == (1, 0)
-    assert gap.size == difference
+    assert gap == difference
 
 
 def test_the_gap_of_many_groups_is_found_among_all_their_pairs() -> None:
@@ -81,22 +79,21 @@ def test_the_gap_of_many_groups_is_found_among_all_their_pairs() -> None:
         for a, b in itertools.permutations(range(4), 2)
     ]
     gap = largest_gap(successes, trials)
-    assert (gap.highest, gap.lowest) == (3, 0)
-    assert gap.size.value == pytest.approx(40 / 55 - 10 / 50)
-    assert gap.size.low == pytest.approx(max(pair.low for pair in pairs))
-    assert gap.size.high == pytest.approx(max(pair.high for pair in pairs))
+    assert gap.value == pytest.approx(40 / 55 - 10 / 50)
+    assert gap.low == pytest.approx(max(pair.low for pair in pairs))
+    assert gap.high == pytest.approx(max(pair.high for pair in pairs))
 
 
 def test_equal_groups_have_no_gap_and_an_interval_that_begins_at_zero() -> None:
     gap = largest_gap([30, 30, 30], [60, 60, 60])
-    assert (gap.size.value, gap.size.low) == (0, 0)
-    assert gap.size.high > 0.1
+    assert (gap.value, gap.low) == (0, 0)
+    assert gap.high > 0.1
 
 
 def test_sixteen_groups_that_differ_by_nothing_seem_to_differ_but_their_interval_says_so() -> None:
     draw = np.random.default_rng(0)
     trials = [40] * 16
-    seen = [largest_gap(draw.binomial(40, 0.5, 16).tolist(), trials).size for _ in range(500)]
+    seen = [largest_gap(draw.binomial(40, 0.5, 16).tolist(), trials) for _ in range(500)]
     assert np.mean([size.value for size in seen]) > 0.2
     assert np.mean([size.low > 0 for size in seen]) <= 0.05
 
@@ -104,7 +101,7 @@ def test_sixteen_groups_that_differ_by_nothing_seem_to_differ_but_their_interval
 def test_the_gaps_interval_holds_the_true_gap_at_least_95_times_of_100() -> None:
     draw = np.random.default_rng(1)
     truth, trials = np.array([0.4, 0.5, 0.5, 0.62]), [120, 300, 80, 200]
-    seen = [largest_gap(draw.binomial(trials, truth).tolist(), trials).size for _ in range(1000)]
+    seen = [largest_gap(draw.binomial(trials, truth).tolist(), trials) for _ in range(1000)]
     assert np.mean([size.low <= 0.22 <= size.high for size in seen]) >= 0.95
 
 
@@ -205,29 +202,6 @@ def test_the_same_scores_do_not_differ() -> None:
     label, score = scores(6, 200)
     difference = delong_difference(label, score, score)
     assert (difference.value, difference.low, difference.high) == pytest.approx((0, 0, 0), abs=1e-7)
-
-
-def test_the_bootstrap_of_a_mean_has_the_width_of_its_standard_error() -> None:
-    values = np.random.default_rng(7).normal(5, 2, 400)
-    estimate = bootstrap(np.mean, [values])
-    half = Z * values.std() / 20
-    assert (estimate.low, estimate.high) == pytest.approx(
-        (values.mean() - half, values.mean() + half), abs=0.02
-    )
-
-
-def test_the_bootstrap_is_seeded_and_keeps_its_strata() -> None:
-    label, score = scores(8, 120)
-    positives = int(label.sum())
-    seen: set[int] = set()
-
-    def count(y: NDArray[np.int64], s: NDArray[np.float64]) -> float:
-        seen.add(int(y.sum()))
-        return float(s.mean())
-
-    first, second = (bootstrap(count, [label, score], strata=label, resamples=50, seed=3) for _ in range(2))
-    assert first == second
-    assert seen == {positives}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from tests.significance.references import newcombe, rest_of
 from trainwright.significance import (
     Estimate,
     Resampler,
@@ -15,7 +16,6 @@ from trainwright.significance import (
     gap_to_whole,
     intervals,
     mcnemar,
-    newcombe,
     paired_difference,
     placements,
     ratio_to_whole,
@@ -133,18 +133,16 @@ def test_bca_covers_the_mean_of_a_skewed_sample_more_often_than_percentiles() ->
 
 
 def test_the_gap_to_the_whole_is_the_largest_distance_and_its_interval_holds() -> None:
-    found = gap_to_whole([30, 50, 80], [100, 100, 100])
-    assert found.size.value == pytest.approx(0.8 - 160 / 300)
-    assert (found.lowest, found.highest) == (0, 2)
+    hits, trials = [30, 50, 80], [100, 100, 100]
+    assert gap_to_whole(hits, trials, rest_of(hits, trials)).value == pytest.approx(0.8 - 160 / 300)
     random = np.random.default_rng(0)
     truth, rows = np.array([0.3, 0.4, 0.35]), np.array([200, 400, 300])
     gap = np.abs(truth - (truth * rows).sum() / rows.sum()).max()
-    held = [
-        (size := gap_to_whole(random.binomial(rows, truth).tolist(), rows.tolist()).size).low
-        <= gap
-        <= size.high
-        for _ in range(300)
-    ]
+    held = []
+    for _ in range(300):
+        hits = random.binomial(rows, truth).tolist()
+        found = gap_to_whole(hits, rows.tolist(), rest_of(hits, rows.tolist()))
+        held.append(found.low <= gap <= found.high)
     assert np.mean(held) >= 0.95
 
 
@@ -160,7 +158,7 @@ def test_the_smallest_ratio_lies_in_its_interval_as_often_as_it_says() -> None:
 
 
 def test_a_group_that_is_half_as_likely_as_the_whole_has_that_ratio() -> None:
-    found = ratio_to_whole([10, 30], [100, 100])
+    found = ratio_to_whole([10, 30], [100, 100], rest_of([10, 30], [100, 100]))
     assert found is not None
     assert found.value == pytest.approx(0.5)
     assert found.low < 0.5 < found.high < 1
@@ -217,11 +215,8 @@ def test_a_perfect_ranking_beats_another_by_no_more_than_it_is_known_to_be_perfe
 
 def test_the_rest_of_a_group_may_be_more_than_the_other_groups() -> None:
     hits, trials = [60, 30], [100, 100]
-    others = Rest([30, 60], [100, 100], [0.5, 0.5])
-    assert gap_to_whole(hits, trials, rest=others) == gap_to_whole(hits, trials)
-    assert ratio_to_whole(hits, trials, rest=others) == ratio_to_whole(hits, trials)
-    more = Rest([30 + 10, 60 + 10], [1100, 1100], [100 / 1200] * 2)
-    found, share = gap_to_whole(hits, trials, rest=more).size, ratio_to_whole(hits, trials, rest=more)
+    more = Rest(np.array([30 + 10.0, 60 + 10]), np.full(2, 1100.0), np.full(2, 100 / 1200))
+    found, share = gap_to_whole(hits, trials, more), ratio_to_whole(hits, trials, more)
     assert found.value == pytest.approx(0.6 - 100 / 1200)
     assert found.low < found.value < found.high
     assert share is not None

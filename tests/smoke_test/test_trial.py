@@ -14,7 +14,7 @@ from trainwright import serving
 from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import InputError, ModelRefused
-from trainwright.smoke_test.__main__ import _require_sound
+from trainwright.smoke_test.__main__ import _check_scores
 from trainwright.smoke_test.trial import try_model
 
 
@@ -96,4 +96,4 @@ def test_another_model_or_one_without_an_example_is_not_tried(model: Path, tmp_p
 
 def test_a_model_that_gives_no_scores_at_all_has_not_answered() -> None:
     with pytest.raises(InputError, match="gave no scores"):
-        _require_sound(np.empty(0), np.empty(0))
+        _check_scores(np.empty(0), np.empty(0))

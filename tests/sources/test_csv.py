@@ -35,7 +35,7 @@ def test_types_are_found_and_missing_values_are_null(tmp_path: Path) -> None:
     assert table["yes"].to_pylist() == [True, False]
 
 
-def test_a_text_means_missing_only_if_it_is_said_to(tmp_path: Path) -> None:
+def test_text_means_missing_only_if_it_is_said_to(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", "country,n\nNA,1\nDE,\n")
     assert read(path, missing=("",))["country"].to_pylist() == ["NA", "DE"]
 
@@ -63,7 +63,7 @@ def test_a_text_means_missing_only_if_it_is_said_to(tmp_path: Path) -> None:
         (["+5"], "string"),
     ],
 )
-def test_a_value_that_would_not_come_back_as_it_was_written_stays_text(
+def test_value_that_would_not_come_back_as_it_was_written_stays_text(
     tmp_path: Path, values: list[str], kind: str
 ) -> None:
     """In any order of the rows."""
@@ -84,7 +84,7 @@ def test_a_value_that_would_not_come_back_as_it_was_written_stays_text(
         ("1", "007", "string"),
     ],
 )
-def test_a_late_value_widens_the_type_of_its_column(tmp_path: Path, first: str, last: str, kind: str) -> None:
+def test_late_value_widens_the_type_of_its_column(tmp_path: Path, first: str, last: str, kind: str) -> None:
     table = read(long(tmp_path / "a.csv", last, first))
     assert str(table.schema.field("a").type) == kind
     assert table.num_rows == 600_001
@@ -92,7 +92,7 @@ def test_a_late_value_widens_the_type_of_its_column(tmp_path: Path, first: str, 
     assert table["a"][0].as_py() == {"double": 1.0, "string": "1"}.get(kind)
 
 
-def test_a_late_value_that_arrow_would_call_null_is_text(tmp_path: Path) -> None:
+def test_late_value_that_arrow_would_call_null_is_text(tmp_path: Path) -> None:
     assert read(long(tmp_path / "a.csv", "#N/A", ""))["a"][-1].as_py() == "#N/A"
 
 
@@ -120,7 +120,7 @@ def test_what_is_finer_than_a_microsecond_is_cut_off_and_far_years_stay(tmp_path
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".CSV.GZ"])
-def test_a_compressed_file_of_several_members_is_read(tmp_path: Path, suffix: str) -> None:
+def test_compressed_file_of_several_members_is_read(tmp_path: Path, suffix: str) -> None:
     path = text(tmp_path / f"a{suffix}", gzip.compress(b"a,b\n1,x\n") + gzip.compress(b"2,y\n"))
     assert read(path)["a"].to_pylist() == [1, 2]
 
@@ -142,7 +142,7 @@ def test_codes_that_are_numbers_in_one_file_and_not_in_another_are_text_in_both(
         assert read(*files)["zip"].to_pylist() == ["10115", "01067", "3"]
 
 
-def test_files_of_numbers_and_of_words_are_refused_with_what_can_be_said(tmp_path: Path) -> None:
+def test_files_of_numbers_and_of_words_are_rejected_with_what_can_be_said(tmp_path: Path) -> None:
     files = text(tmp_path / "a.csv", "n,m\n1,1\n"), text(tmp_path / "b.csv", "n,m\nx y,1\n")
     with pytest.raises(InputError, match="'n' is string, was int64") as caught:
         read(*files)
@@ -150,7 +150,7 @@ def test_files_of_numbers_and_of_words_are_refused_with_what_can_be_said(tmp_pat
     assert read(*files, types={"n": "string"})["n"].to_pylist() == ["1", "x y"]
 
 
-def test_types_that_are_said_are_taken(tmp_path: Path) -> None:
+def test_declared_types_are_taken(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", "zip,price,small,day\n12,1.10,7,2013-01-01\n")
     types = {"zip": "string", "price": "decimal128(6, 2)", "small": "int16", "day": "timestamp[us, tz=UTC]"}
     with pytest.raises(
@@ -170,7 +170,7 @@ def test_types_that_are_said_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value"), [("int16", "70000"), ("decimal128(4, 2)", "1.005"), ("int64", "1.5"), ("bool", "yes")]
 )
-def test_a_value_that_a_said_type_does_not_take_is_named_by_its_row(
+def test_value_that_a_declared_type_does_not_take_is_named_by_its_row(
     tmp_path: Path, kind: str, value: str
 ) -> None:
     path = text(tmp_path / "a.csv", "n,m\n" + ",x\n" * 999 + f"{value},x\n" + ",x\n" * 99)
@@ -187,7 +187,7 @@ def test_types_that_are_not_known_or_of_no_column_are_all_named(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("row", "got"), [("1,2,3", 3), ("1", 1), ('"1,x",2,3', 3)])
-def test_a_row_of_another_width_is_named_by_its_line(tmp_path: Path, row: str, got: int) -> None:
+def test_row_of_another_width_is_named_by_its_line(tmp_path: Path, row: str, got: int) -> None:
     path = text(tmp_path / "a.csv", "a,b\n" + "1,2\n" * 300_000 + f"\n{row}\n1,2\n")
     with pytest.raises(InputError, match=f"line 300,003: expected 2 fields, got {got}: ") as caught:
         read(path)
@@ -206,7 +206,7 @@ def test_bytes_that_are_not_utf8_are_named_with_their_place_and_a_likely_encodin
         assert "iconv" in caught.value.hint
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+def test_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     table = read(text(tmp_path / "a.csv", b"\xef\xbb\xbfid,n\n1,2\n"))
     assert table.column_names == ["id", "n"]
     assert table["id"].to_pylist() == [1]
@@ -230,20 +230,20 @@ def test_utf16_and_a_nul_byte_are_named(tmp_path: Path) -> None:
         ("\n\n", "no header: it holds nothing but empty lines"),
     ],
 )
-def test_a_header_that_is_none_is_refused(tmp_path: Path, header: str, said: str) -> None:
+def test_header_that_is_none_is_rejected(tmp_path: Path, header: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read(text(tmp_path / "a.csv", f"{header}\n"))
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r"])
-def test_a_header_alone_is_a_table_without_rows(tmp_path: Path, end: str) -> None:
+def test_header_alone_is_a_table_without_rows(tmp_path: Path, end: str) -> None:
     source = opened(text(tmp_path / "a.csv", f"a,b{end}"))
     assert source.schema.names == ["a", "b"]
     assert [rows.num_rows for _, _, rows in source.batches(source.parts()[0])] == [0]
 
 
 @pytest.mark.parametrize("closed", ["", '"'])
-def test_a_quote_that_is_not_closed_is_an_error_and_hides_no_rows(tmp_path: Path, closed: str) -> None:
+def test_quote_that_is_not_closed_is_an_error_and_hides_no_rows(tmp_path: Path, closed: str) -> None:
     """Arrow reads 2 rows of 4 where a later quote closes it, and 2 where none does."""
     path = text(tmp_path / "a.csv", f'n,word\n1,a\n2,"b\n3,"c{closed}\n4,d\n')
     with pytest.raises(
@@ -253,19 +253,19 @@ def test_a_quote_that_is_not_closed_is_an_error_and_hides_no_rows(tmp_path: Path
     assert caught.value.where == str(path)
 
 
-def test_a_return_within_a_value_is_a_line_break_too(tmp_path: Path) -> None:
+def test_return_within_a_value_is_a_line_break_too(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a value goes over several lines"):
         read(text(tmp_path / "a.csv", b'n,word\r1,"b\r2,c"\r3,d\r'))
 
 
-def test_a_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> None:
+def test_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", "n,word\n" + '1,"a long line\nand another, longer one"\n' * 400_000)
     with pytest.raises(InputError, match="a value goes over several lines"):
         read(path)
 
 
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
-def test_a_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
+def test_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
     with pytest.raises(InputError, match=f"separated by {name}, not commas"):
         read(text(tmp_path / "a.csv", f"a{separator}b\n1{separator}2\n"))
 
@@ -284,7 +284,7 @@ def test_what_is_no_csv_is_told_by_its_first_bytes(tmp_path: Path, content: byte
         read(text(tmp_path / "a.csv", content))
 
 
-def test_a_truncated_compressed_file_is_named(tmp_path: Path) -> None:
+def test_truncated_compressed_file_is_named(tmp_path: Path) -> None:
     whole = gzip.compress(b"a,b\n" + b"".join(b"%d,x\n" % (n * 7919 % 100_003) for n in range(50_000)))
     path = text(tmp_path / "a.csv.gz", whole[: len(whole) // 2])
     with pytest.raises(InputError, match="the CSV file cannot be read: ") as caught:
@@ -292,7 +292,7 @@ def test_a_truncated_compressed_file_is_named(tmp_path: Path) -> None:
     assert caught.value.where == str(path)
 
 
-def test_a_line_without_end_is_refused_and_not_kept_in_memory(tmp_path: Path) -> None:
+def test_line_without_end_is_rejected_and_not_kept_in_cache(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", b"a,b\n1," + b"x" * (40 << 20))
     with pytest.raises(InputError, match="line 2: longer than 8,388,608 bytes"):
         read(path)
@@ -305,7 +305,7 @@ def test_a_line_without_end_is_refused_and_not_kept_in_memory(tmp_path: Path) ->
         st.text("ab01.,-:TZ\"'\n\r\t;é ", min_size=1, max_size=200).map(str.encode),
     )
 )
-def test_any_bytes_are_a_table_or_an_error_of_ours(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_a_table_or_a_typed_error(tmp_path: Path, content: bytes) -> None:
     path = text(tmp_path / "a.csv", content)
     with contextlib.suppress(TrainwrightError):
         assert read(path).num_columns >= 1

@@ -2,6 +2,8 @@ import datetime as dt
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.sources.reading import opened, read, section
 from tests.storage.stores import Bucket
 from trainwright.artifacts import Listing
-from trainwright.errors import DependencyError, InputError, PermissionRefused
-from trainwright.sources import list_source, open_source
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.sources import list_source
 from trainwright.storage import Access
 
 DELTA = {"format": "delta"}
@@ -38,7 +40,7 @@ def table(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_table_that_moves_on_is_read_as_it_was_resolved(table: Path) -> None:
+def test_table_that_moves_on_is_read_as_it_was_resolved(table: Path) -> None:
     before = listed(table)
     assert before.source == f"{table}#version=1"
     assert len(before.files) == 2
@@ -50,7 +52,7 @@ def test_a_table_that_moves_on_is_read_as_it_was_resolved(table: Path) -> None:
     assert listed(table).content_digest != before.content_digest
 
 
-def test_a_version_is_chosen_and_one_that_is_not_there_is_named(table: Path) -> None:
+def test_version_is_chosen_and_one_that_is_not_there_is_named(table: Path) -> None:
     assert ids(table, version="0") == list(range(10))
     with pytest.raises(InputError, match="this Delta table has no version 7: its versions go up to 1"):
         listed(table, version="7")
@@ -66,7 +68,7 @@ def test_files_that_were_removed_are_no_part_of_the_version_and_deleted_rows_are
     assert ids(table) == [0, 1, 2, 12, 13, 14]
 
 
-def test_a_checkpoint_stands_for_the_commits_before_it(table: Path) -> None:
+def test_checkpoint_stands_for_the_commits_before_it(table: Path) -> None:
     DeltaTable(table).create_checkpoint()
     write_deltalake(table, rows(20, 22), mode="append")
     for commit in (0, 1):
@@ -74,7 +76,7 @@ def test_a_checkpoint_stands_for_the_commits_before_it(table: Path) -> None:
     assert ids(table) == [*range(15), 20, 21]
 
 
-def test_a_copied_table_has_the_same_digest(table: Path, tmp_path: Path) -> None:
+def test_copied_table_has_the_same_digest(table: Path, tmp_path: Path) -> None:
     shutil.copytree(table, tmp_path / "copy" / "deeper")
     assert listed(tmp_path / "copy" / "deeper").content_digest == listed(table).content_digest
 
@@ -89,7 +91,7 @@ def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
     assert found["name"].to_pylist() == ["a b", "ü/x", "c"]
 
 
-def test_a_column_that_was_added_later_has_no_value_before(table: Path) -> None:
+def test_column_that_was_added_later_has_no_value_before(table: Path) -> None:
     write_deltalake(table, rows(20, 22, more=[1.5, 2.5]), mode="append", schema_mode="merge")
     found = read(table, **DELTA).sort_by("id")
     assert found["more"].to_pylist() == [None] * 15 + [1.5, 2.5]
@@ -103,7 +105,7 @@ def test_parts_are_cut_and_can_be_sent_elsewhere(table: Path) -> None:
         assert sum(table.num_rows for _, _, table in source.batches(part)) == part.rows
 
 
-def test_a_file_that_was_vacuumed_is_named(table: Path) -> None:
+def test_file_that_was_vacuumed_is_named(table: Path) -> None:
     next(table.glob("*.parquet")).unlink()
     with pytest.raises(InputError, match="1 of 2 files of this version of the table are gone") as caught:
         listed(table)
@@ -123,13 +125,13 @@ def added(path: str, **more: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     "path", ["../other/x.parquet", "/etc/passwd", "file:///etc/hostname", "gs://b/x.parquet"]
 )
-def test_a_log_that_names_files_elsewhere_is_refused(table: Path, path: str) -> None:
+def test_log_that_names_files_elsewhere_is_rejected(table: Path, path: str) -> None:
     commit(table, 2, added(path))
     with pytest.raises(PermissionRefused):
         listed(table)
 
 
-def test_what_would_give_other_rows_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_would_give_other_rows_is_rejected_by_name(tmp_path: Path) -> None:
     place = tmp_path / "table"
     write_deltalake(place, rows(0, 5), configuration={"delta.enableDeletionVectors": "true"})
     assert ids(place) == list(range(5))
@@ -147,22 +149,47 @@ def test_what_would_give_other_rows_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]\n", '{"add": 5}\n', "\x00\x01"])
-def test_a_broken_log_is_an_error_of_ours(table: Path, content: str) -> None:
+def test_broken_log_is_a_typed_error(table: Path, content: str) -> None:
     (table / "_delta_log" / f"{0:020}.json").write_text(content)
     with pytest.raises(InputError) as caught:
         listed(table)
     assert str(table) in caught.value.where
 
 
-def test_the_package_is_named_where_it_is_missing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(DependencyError, match="deltalake") as caught:
-        open_source(Listing(source=f"{table}#version=0", files=()), section(**DELTA), Access())
-    assert "trainwright[delta]" in caught.value.hint
+@pytest.mark.parametrize(
+    ("package", "source", "settings"),
+    [
+        ("deltalake", "/table#version=0", DELTA),
+        ("pyiceberg", "/table#snapshot=1", {"format": "iceberg"}),
+        ("sqlalchemy", "postgresql://db/flights", {"format": "sql", "sql": {"select": "S", "tables": ["t"]}}),
+    ],
+)
+def test_missing_package_is_named_with_its_extra(
+    package: str, source: str, settings: dict[str, object]
+) -> None:
+    program = f"""
+import sys
+sys.modules[{package!r}] = None
+from tests.sources.reading import section
+from trainwright.artifacts import Listing
+from trainwright.sources import open_source
+from trainwright.storage import Access
+open_source(Listing(source={source!r}, files=()), section(**{settings!r}), Access())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = done.stderr.splitlines()[-4:]
+    assert any("DependencyError" in line and package in line for line in error), done.stderr
+    assert f"trainwright[{settings['format']}]" in "".join(error)
 
 
 @pytest.mark.filterwarnings("ignore:Please install grpcio-status")
-def test_a_table_in_an_object_store_is_read_through_our_own_storage(table: Path, bucket: Bucket) -> None:
+def test_table_in_an_object_store_is_read_through_our_own_storage(table: Path, bucket: Bucket) -> None:
     """A copy of the same bytes: it has the same digest, and nothing but the log is read to say so."""
 
     there: set[Path] = set()

@@ -15,7 +15,7 @@ SHARED, *EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["source"])
-def test_an_example_is_a_section_that_is_taken(example: dict[str, object]) -> None:
+def test_example_is_a_section_that_is_taken(example: dict[str, object]) -> None:
     data = Data.check(SHARED | example, "docs/sources.md")
     assert set(declared_types(data.types)) == set(data.types)
     if data.sql:

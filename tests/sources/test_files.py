@@ -61,7 +61,7 @@ def test_files_that_differ_name_the_column_and_both_files(tmp_path: Path) -> Non
         read(first, types={"n": "int32"})
 
 
-def test_a_parquet_file_that_is_still_written_is_named(tmp_path: Path) -> None:
+def test_parquet_file_that_is_still_written_is_named(tmp_path: Path) -> None:
     path = put(tmp_path / "a.parquet", n=list(range(1000)))
     os.truncate(path, path.stat().st_size - 10)
     with pytest.raises(
@@ -71,7 +71,7 @@ def test_a_parquet_file_that_is_still_written_is_named(tmp_path: Path) -> None:
     assert caught.value.where == str(path)
 
 
-def test_an_empty_file_is_named_whatever_it_should_be(tmp_path: Path) -> None:
+def test_empty_file_is_named_whatever_it_should_be(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", n=[1])
     for name in ("b.parquet", "c.csv", "d.jsonl", "e.csv.gz"):
         path = text(tmp_path / name, b"")
@@ -89,14 +89,14 @@ def test_what_is_named_parquet_and_is_not_says_its_first_bytes(tmp_path: Path) -
         read(text(tmp_path / "b.parquet", b"PK\x03\x04" + bytes(100)))
 
 
-def test_a_file_of_another_kind_is_refused_by_its_name_unless_its_format_is_said(tmp_path: Path) -> None:
+def test_file_of_another_kind_is_rejected_by_its_name_unless_its_format_is_said(tmp_path: Path) -> None:
     path = text(tmp_path / "a.dat", "n,m\n1,2\n")
     with pytest.raises(InputError, match="neither a Parquet nor a CSV nor a JSONL file"):
         read(path)
     assert read(path, format="csv")["n"].to_pylist() == [1]
 
 
-def test_a_flipped_bit_in_a_page_with_a_checksum_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_page_with_a_checksum_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"n": list(range(1000))}), path, write_page_checksum=True, use_dictionary=False)
     content = bytearray(path.read_bytes())
@@ -107,7 +107,7 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_an_error_that_names_the_file
     assert caught.value.where == str(path)
 
 
-def test_a_time_that_microseconds_do_not_reach_is_refused_and_not_another_one(tmp_path: Path) -> None:
+def test_time_that_microseconds_do_not_reach_is_rejected_and_not_another_one(tmp_path: Path) -> None:
     path = put(tmp_path / "a.parquet", never=pa.array([2**60], pa.timestamp("ms")))
     with pytest.raises(
         InputError, match=r"column 'never' is timestamp\[ms\], and cannot be stored"
@@ -143,7 +143,7 @@ def test_folders_are_columns_of_the_type_that_takes_all_their_values(
         assert table["p"].to_pylist() == [value for value in values for _ in range(2)]
 
 
-def test_a_single_partition_that_is_the_source_has_no_column_of_its_own(tmp_path: Path) -> None:
+def test_single_partition_that_is_the_source_has_no_column_of_its_own(tmp_path: Path) -> None:
     put(tmp_path / "day=2013-01-01" / "carrier=UA" / "a.parquet", n=[1])
     assert read(tmp_path / "day=2013-01-01").column_names == ["n", "carrier"]
     assert read(tmp_path / "day=2013-01-01" / "carrier=UA" / "a.parquet").column_names == ["n"]
@@ -154,13 +154,13 @@ def test_folders_of_csv_files_are_columns_too(tmp_path: Path) -> None:
     assert read(tmp_path).to_pylist() == [{"n": 1, "m": 2, "day": dt.date(2013, 1, 1)}]
 
 
-def test_a_column_that_is_in_the_file_and_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_column_that_is_in_the_file_and_in_the_folder_is_rejected(tmp_path: Path) -> None:
     put(tmp_path / "day=1" / "a.parquet", n=[1], day=[2])
     with pytest.raises(InputError, match=r"columns \['day'\] are named by the folders, and are in the files"):
         read(tmp_path)
 
 
-def test_files_that_are_partitioned_differently_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_partitioned_differently_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "day=1" / "a.parquet", n=[1]), put(tmp_path / "b.parquet", n=[1])
     with pytest.raises(InputError, match=r"name different columns: \['day'\], not \[\]"):
         read(tmp_path)
@@ -169,7 +169,7 @@ def test_files_that_are_partitioned_differently_are_refused(tmp_path: Path) -> N
         read(tmp_path / "x")
 
 
-def test_memory_stays_that_of_a_row_group(tmp_path: Path) -> None:
+def test_cache_stays_that_of_a_row_group(tmp_path: Path) -> None:
     """80 MB of rows in groups of 2 MB; Arrow's own count of its memory."""
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, pa.schema([("n", pa.float64())])) as writer:
@@ -187,7 +187,7 @@ def test_memory_stays_that_of_a_row_group(tmp_path: Path) -> None:
 
 @settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.integers(0, 10_000))
-def test_a_damaged_parquet_file_is_rows_or_an_error_of_ours(
+def test_damaged_parquet_file_is_rows_or_a_typed_error(
     tmp_path: Path, place: int, value: int, cut: int
 ) -> None:
     path = put(tmp_path / "a.parquet", 50, n=list(range(200)), word=[str(n) for n in range(200)])

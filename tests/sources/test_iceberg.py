@@ -62,7 +62,7 @@ def made(tmp_path: Path) -> Any:
     found.close()
 
 
-def test_a_table_that_moves_on_is_read_as_it_was_resolved(made: Made) -> None:
+def test_table_that_moves_on_is_read_as_it_was_resolved(made: Made) -> None:
     before = listed(made.place)
     assert before.source.endswith(f".metadata.json#snapshot={made.snapshot}")
     assert len(before.files) == 2
@@ -74,7 +74,7 @@ def test_a_table_that_moves_on_is_read_as_it_was_resolved(made: Made) -> None:
     assert listed(made.place).content_digest != before.content_digest
 
 
-def test_a_snapshot_is_chosen_and_one_that_is_not_there_is_named(made: Made) -> None:
+def test_snapshot_is_chosen_and_one_that_is_not_there_is_named(made: Made) -> None:
     first = made.table.snapshots()[0].snapshot_id
     assert ids(made.place, version=str(first)) == list(range(10))
     assert ids(made.table.metadata_location.removeprefix("file://")) == list(range(15))
@@ -87,7 +87,7 @@ def test_a_snapshot_is_chosen_and_one_that_is_not_there_is_named(made: Made) -> 
         listed(made.place.parent)
 
 
-def test_a_column_that_was_renamed_is_the_same_and_a_new_one_has_no_value_before(made: Made) -> None:
+def test_column_that_was_renamed_is_the_same_and_a_new_one_has_no_value_before(made: Made) -> None:
     from pyiceberg.types import DoubleType
 
     with made.table.update_schema() as update:
@@ -119,7 +119,7 @@ def test_rows_that_were_deleted_by_their_place_are_left_out(made: Made) -> None:
     assert ids(f"{made.place}", version=str(made.snapshot)) == list(range(15))
 
 
-def test_deletes_that_cannot_be_applied_are_refused(made: Made) -> None:
+def test_deletes_that_cannot_be_applied_are_rejected(made: Made) -> None:
     first = next((made.place / "data").glob("*.parquet"))
     with pytest.raises(InputError, match=r"cannot be read: .*equality deletes"):
         listed(deletes.commit(made.table, {first: [1]}, equality=True))
@@ -151,7 +151,7 @@ def test_two_newest_metadata_files_are_not_guessed_between(made: Made) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format-version": 9}', "\x00"])
-def test_broken_metadata_is_an_error_of_ours(made: Made, content: str) -> None:
+def test_broken_metadata_is_a_typed_error(made: Made, content: str) -> None:
     newest = max((made.place / "metadata").glob("*.metadata.json"))
     newest.write_text(content)
     with pytest.raises(InputError) as caught:
@@ -159,7 +159,7 @@ def test_broken_metadata_is_an_error_of_ours(made: Made, content: str) -> None:
     assert str(made.place) in caught.value.where
 
 
-def test_a_file_that_is_gone_and_a_manifest_that_is_broken_are_named(made: Made) -> None:
+def test_file_that_is_gone_and_a_manifest_that_is_broken_are_named(made: Made) -> None:
     next((made.place / "data").glob("*.parquet")).unlink()
     with pytest.raises(InputError, match="1 of 2 files of this version of the table are gone"):
         listed(made.place)
@@ -169,7 +169,7 @@ def test_a_file_that_is_gone_and_a_manifest_that_is_broken_are_named(made: Made)
         listed(made.place)
 
 
-def test_a_table_in_an_object_store_is_read_through_our_own_storage(s3: Bucket, tmp_path: Path) -> None:
+def test_table_in_an_object_store_is_read_through_our_own_storage(s3: Bucket, tmp_path: Path) -> None:
     """Written by pyiceberg's own driver; moved on after it was resolved."""
     endpoint = {"s3.endpoint": f"http://{s3.proxy.upstream}", "s3.region": "us-east-1"}
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=s3.uri, **endpoint)

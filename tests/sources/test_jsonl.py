@@ -80,9 +80,7 @@ def test_text_is_a_time_if_every_value_is(tmp_path: Path, values: list[str], kin
     ],
 )
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_line_that_is_not_as_it_should_be_is_named(
-    tmp_path: Path, line: str, said: str, before: int
-) -> None:
+def test_line_that_is_not_as_it_should_be_is_named(tmp_path: Path, line: str, said: str, before: int) -> None:
     rows = [{"id": 1, "x": [[0.5]], "pad": "x" * 60}] * before
     path = lines(tmp_path / "a.jsonl", *rows, line, {"id": 2, "x": [[0.5]]})
     if before == 0 and "column 'id' is text" in said:
@@ -94,7 +92,7 @@ def test_a_line_that_is_not_as_it_should_be_is_named(
     assert caught.value.where == str(path)
 
 
-def test_a_line_of_a_later_block_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+def test_line_of_a_later_block_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     rows = [json.dumps({"id": 1, "pad": "x" * 200})] * 45_000
     for name, line, said in (
         ("a", "null", "is null"),
@@ -115,7 +113,7 @@ def test_lists_and_objects_of_nothing_get_their_type_from_other_files(tmp_path: 
     ]
 
 
-def test_a_value_that_a_said_type_does_not_take_is_named(tmp_path: Path) -> None:
+def test_value_that_a_declared_type_does_not_take_is_named(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.jsonl", {"n": 1, "price": "1.10", "at": "2013-01-01"}, {"n": 2, "price": "x"})
     table = read(path, types={"n": "int8"})
     assert str(table.schema.field("n").type) == "int8"
@@ -135,14 +133,14 @@ def test_files_get_one_schema(tmp_path: Path) -> None:
         read(files[0], lines(tmp_path / "c.jsonl", {"n": 1}))
 
 
-def test_a_line_without_end_and_other_content_are_refused(tmp_path: Path) -> None:
+def test_line_without_end_and_other_content_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1 is longer than 67,108,864 bytes"):
         read(text(tmp_path / "a.jsonl", b'{"a": "' + b"x" * (70 << 20)))
     with pytest.raises(InputError, match=r"it is no JSONL file: its first bytes .* say Parquet"):
         read(text(tmp_path / "b.jsonl", b"PAR1...."))
 
 
-def test_a_file_of_empty_lines_has_no_rows(tmp_path: Path) -> None:
+def test_file_of_empty_lines_has_no_rows(tmp_path: Path) -> None:
     source = opened(text(tmp_path / "a.jsonl", "\n\n"))
     assert source.schema.names == []
     assert sum(rows.num_rows for _, _, rows in source.batches(source.parts()[0])) == 0
@@ -157,7 +155,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES) | VALUES, min_size=1, max_size=6))
-def test_any_json_is_a_table_or_an_error_of_ours(tmp_path: Path, rows: list[object]) -> None:
+def test_any_json_is_a_table_or_a_typed_error(tmp_path: Path, rows: list[object]) -> None:
     with contextlib.suppress(TrainwrightError):
         table = read(text(tmp_path / "a.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows)))
         assert table.num_rows == len(rows) or not table.num_columns
@@ -165,6 +163,6 @@ def test_any_json_is_a_table_or_an_error_of_ours(tmp_path: Path, rows: list[obje
 
 @settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(min_size=1, max_size=100) | st.text('{}[]":,1e\n ab\\', min_size=1).map(str.encode))
-def test_any_bytes_are_a_table_or_an_error_of_ours(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_a_table_or_a_typed_error(tmp_path: Path, content: bytes) -> None:
     with contextlib.suppress(TrainwrightError):
         assert isinstance(read(text(tmp_path / "a.jsonl", content)), pa.Table)

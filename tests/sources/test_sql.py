@@ -71,7 +71,7 @@ def test_rows_are_given_with_those_before_them_and_in_batches(database: Postgres
     assert seen == [(database.url, 0, 10_000), (database.url, 10_000, 10_000), (database.url, 20_000, 5_000)]
 
 
-def test_the_same_rows_have_one_digest_and_any_other_row_another(database: Postgres) -> None:
+def test_same_rows_have_one_digest_and_any_other_row_another(database: Postgres) -> None:
     database.execute("create table moving as select id, late from flights limit 100")
     data = asked(database, select="SELECT id, late FROM moving", tables=["moving"])
     first = list_source(database.url, data, HERE)
@@ -84,7 +84,7 @@ def test_the_same_rows_have_one_digest_and_any_other_row_another(database: Postg
         list(source.batches(source.parts()[0]))
 
 
-def test_a_version_query_stands_for_the_rows_and_is_asked_in_the_same_transaction(database: Postgres) -> None:
+def test_version_query_stands_for_the_rows_and_is_asked_in_the_same_transaction(database: Postgres) -> None:
     database.execute(
         "create table versioned as select id, 1 as n from flights limit 10",
         "create table log as select 1 as v",
@@ -117,7 +117,7 @@ def test_what_is_written_while_it_is_read_is_not_seen(database: Postgres) -> Non
     assert rows + sum(table.num_rows for _, _, table in batches) == 25_000
 
 
-def test_the_transaction_only_reads_one_state_and_ends_in_time(database: Postgres) -> None:
+def test_transaction_only_reads_one_state_and_ends_in_time(database: Postgres) -> None:
     query = asked(database, timeout_s=7).sql
     assert query
     server = Connector(parse_database(database.url), query, HERE)
@@ -142,7 +142,7 @@ def test_values_are_bound_and_never_a_part_of_the_statement(database: Postgres) 
     assert none.column_names == ["id", "delay", "share"]
 
 
-def test_a_lost_connection_is_made_again_and_no_row_is_missing_or_there_twice(database: Postgres) -> None:
+def test_lost_connection_is_made_again_and_no_row_is_missing_or_there_twice(database: Postgres) -> None:
     data = asked(database, select="SELECT id, delay, doc FROM flights")
     listing, whole = take(database.url, data)
     proxy = Proxy(database.port, [None, 400_000, 900_000, 200, None])
@@ -155,7 +155,7 @@ def test_a_lost_connection_is_made_again_and_no_row_is_missing_or_there_twice(da
     assert proxy.connections >= 5
 
 
-def test_a_connection_that_is_lost_again_and_again_is_given_up(database: Postgres) -> None:
+def test_connection_that_is_lost_again_and_again_fails_after_the_deadline(database: Postgres) -> None:
     data = asked(database, version="SELECT count(*) FROM flights")
     proxy = Proxy(database.port, [None, None, *[600_000, None] * 20])
     url = database.url.replace(str(database.port), str(proxy.port))
@@ -166,7 +166,7 @@ def test_a_connection_that_is_lost_again_and_again_is_given_up(database: Postgre
     assert caught.value.retryable
 
 
-def test_rows_that_changed_before_the_second_try_are_refused_and_not_mixed(database: Postgres) -> None:
+def test_rows_that_changed_before_the_second_try_are_rejected_and_not_mixed(database: Postgres) -> None:
     database.execute("create table mixed as select id, delay from flights")
     data = asked(database, select="SELECT id, delay FROM mixed", tables=["mixed"])
     listing = list_source(database.url, data, HERE)
@@ -186,13 +186,13 @@ def test_nothing_that_answers_is_told_from_a_server_that_fails(tmp_path: Path) -
         list_source("postgresql://127.0.0.1:9/flights", asked(), Access(local_addresses=True, retry_s=0.5))
 
 
-def test_a_statement_that_takes_too_long_is_stopped(database: Postgres) -> None:
+def test_statement_that_takes_too_long_is_stopped(database: Postgres) -> None:
     select = "SELECT a.id FROM flights a, flights b, flights c WHERE a.delay + b.delay + c.delay < 0"
     with pytest.raises(TransientError, match="the statement did not end within 1 s"):
         list_source(database.url, asked(database, select=select, timeout_s=1), HERE)
 
 
-def test_a_wrong_password_user_or_database_is_told_without_the_password(
+def test_wrong_password_user_or_database_is_told_without_the_password(
     database: Postgres, tmp_path: Path
 ) -> None:
     wrong = tmp_path / "password"
@@ -216,9 +216,7 @@ def test_a_wrong_password_user_or_database_is_told_without_the_password(
         )
 
 
-def test_the_password_is_in_nothing_that_is_kept(
-    database: Postgres, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_password_is_in_nothing_that_is_kept(database: Postgres, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     data = asked(database, select="SELECT id FROM flights WHERE delay < 1")
     listing, _ = take(database.url, data)
@@ -280,7 +278,7 @@ def test_what_is_not_taken_is_named(database: Postgres, select: str, said: str) 
         ("sqlite://", InputError, "names no SQLite file"),
     ],
 )
-def test_a_url_is_taken_or_refused_before_anything_is_sent(
+def test_url_is_taken_or_refused_before_anything_is_sent(
     url: str, error: type[TrainwrightError], said: str
 ) -> None:
     with pytest.raises(error, match=said) as caught:
@@ -295,18 +293,9 @@ def test_only_hosts_on_the_list_are_reached_if_there_is_one(database: Postgres) 
     assert list_source(database.url, data, Access(("127.0.0.1",))).files
 
 
-def test_a_pin_of_another_kind_is_refused(database: Postgres) -> None:
+def test_pin_of_another_kind_is_rejected(database: Postgres) -> None:
     with pytest.raises(InputError, match="pinned by version, and not by sha256"):
         list_source(f"{database.url}#version=5", asked(database), HERE)
-
-
-def test_a_package_that_is_not_there_is_named_with_the_extra(
-    database: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sqlalchemy", None)
-    with pytest.raises(DependencyError, match="sqlalchemy") as caught:
-        list_source(database.url, asked(database), HERE)
-    assert "trainwright[sql]" in caught.value.hint
 
 
 @pytest.fixture
@@ -341,13 +330,13 @@ def test_sqlite_is_read_too_and_says_its_types_by_its_values(file: Path) -> None
     assert some.to_pylist() == [{"id": 5, "word": "w5"}]
 
 
-def test_a_bound_value_that_a_database_reads_as_the_present_is_refused(file: Path) -> None:
+def test_bound_value_that_a_database_reads_as_the_present_is_rejected(file: Path) -> None:
     data = asked(select="SELECT id FROM flights WHERE at < :until", parameters={"until": "yesterday"})
     with pytest.raises(InputError, match=r"values \['until'\] are another time at every call"):
         take(f"sqlite:///{file}", data)
 
 
-def test_sqlite_columns_of_two_kinds_and_endless_statements_are_refused(file: Path) -> None:
+def test_sqlite_columns_of_two_kinds_and_endless_statements_are_rejected(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("update flights set word = 5 where id = 7")
         connection.execute("update flights set raw = 5 where id = 7")

@@ -153,20 +153,20 @@ HONEST = [
 
 
 @pytest.mark.parametrize("text", SEVERAL)
-def test_anything_but_one_statement_is_refused(text: str) -> None:
+def test_anything_but_one_statement_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match=r"statements, but only one SELECT|not understood"):
         check(text)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 @pytest.mark.parametrize("dialect", [POSTGRES, SQLITE])
-def test_anything_but_a_select_is_refused(text: str, dialect: Dialect) -> None:
+def test_anything_but_a_select_is_rejected(text: str, dialect: Dialect) -> None:
     with pytest.raises(InputError, match=r"only one SELECT is allowed|not understood|without Values"):
         check(text, dialect=dialect)
 
 
 @pytest.mark.parametrize("text", WITHIN)
-def test_what_writes_locks_or_hides_within_a_select_is_refused(text: str) -> None:
+def test_what_writes_locks_or_hides_within_a_select_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match=r"only a plain SELECT|not understood|without a name"):
         check(text)
 
@@ -175,7 +175,7 @@ def test_what_writes_locks_or_hides_within_a_select_is_refused(text: str) -> Non
 @pytest.mark.parametrize(
     "form", ["SELECT {} FROM flights", "SELECT * FROM {} AS x", "SELECT * FROM flights WHERE id = ({})::text"]
 )
-def test_a_function_that_is_not_known_to_be_harmless_is_refused_wherever_it_stands(
+def test_function_that_is_not_known_to_be_harmless_is_rejected_wherever_it_stands(
     call: str, form: str
 ) -> None:
     with pytest.raises(TrainwrightError) as caught:
@@ -184,7 +184,7 @@ def test_a_function_that_is_not_known_to_be_harmless_is_refused_wherever_it_stan
 
 
 @pytest.mark.parametrize("call", ANEW)
-def test_what_is_another_at_every_call_is_refused(call: str) -> None:
+def test_what_is_another_at_every_call_is_rejected(call: str) -> None:
     with pytest.raises(InputError, match="is another at every call") as caught:
         check(" ".join(["SELECT * FROM flights WHERE at <", call]))
     assert "data.sql.parameters" in caught.value.hint
@@ -203,31 +203,31 @@ def test_what_is_another_at_every_call_is_refused(call: str) -> None:
         ("SELECT unixepoch(), id FROM flights", SQLITE),
     ],
 )
-def test_the_present_in_disguise_is_refused_too(text: str, dialect: Dialect) -> None:
+def test_present_in_disguise_is_rejected_too(text: str, dialect: Dialect) -> None:
     with pytest.raises(InputError, match="is another at every call"):
         check(text, dialect=dialect)
 
 
-def test_a_text_that_only_begins_like_the_present_is_a_text() -> None:
+def test_text_that_only_begins_like_the_present_is_a_text() -> None:
     check("SELECT * FROM flights WHERE id IN ('Now playing', 'nowhere', 'news of today', '')")
     check("SELECT date(at) FROM flights", dialect=SQLITE)
 
 
 @pytest.mark.parametrize("text", ["SELECT '\0' FROM flights", "SELECT '\ud800' FROM flights"])
-def test_a_sign_that_no_driver_takes_is_bad_input(text: str) -> None:
+def test_sign_that_no_driver_takes_is_bad_input(text: str) -> None:
     with pytest.raises(InputError, match="invalid character"):
         check(text)
 
 
 @pytest.mark.parametrize("text", ELSEWHERE)
-def test_a_table_that_is_not_on_the_list_is_refused(text: str) -> None:
+def test_table_that_is_not_on_the_list_is_rejected(text: str) -> None:
     with pytest.raises(PermissionRefused, match="which it is not allowed to") as caught:
         check(text)
     assert caught.value.code == 50
 
 
 @pytest.mark.parametrize("text", HONEST)
-def test_an_honest_select_is_taken_and_stays_the_same(text: str) -> None:
+def test_honest_select_is_taken_and_stays_the_same(text: str) -> None:
     """Parsed again, what is sent is the same tree as what was written."""
     sent = check(text, "low", "high").replace("%%", "%")
     for name in ("low", "high"):
@@ -259,13 +259,13 @@ def test_values_come_by_name_alone() -> None:
         check("SELECT 'trainwright_value_0_' FROM flights WHERE a = :x", "x")
 
 
-def test_what_is_written_in_another_way_than_it_was_read_is_refused() -> None:
+def test_what_is_written_in_another_way_than_it_was_read_is_rejected() -> None:
     """Of this sqlglot writes that it reads a table named flightsLATERAL."""
     with pytest.raises(TrainwrightError):
         check("SELECT * FROM flights LATERAL A")
 
 
-def test_a_bomb_of_brackets_is_refused_and_ends_nothing() -> None:
+def test_bomb_of_brackets_is_rejected_and_ends_nothing() -> None:
     with pytest.raises(InputError):
         check("SELECT " + "(" * 20_000 + "1" + ")" * 20_000 + " FROM flights")
     with pytest.raises(InputError, match="more than 100,000"):
@@ -279,7 +279,7 @@ PIECES = st.sampled_from([*WORDS.split(), "\n", "FOR UPDATE"])
 
 @settings(max_examples=400, deadline=2000)
 @given(pieces=st.lists(PIECES | st.text(max_size=3), max_size=25))
-def test_any_text_is_a_select_of_allowed_tables_or_an_error_of_ours(pieces: list[str]) -> None:
+def test_any_text_is_a_select_of_allowed_tables_or_a_typed_error(pieces: list[str]) -> None:
     for start in ([], ["SELECT * FROM flights"]):
         text = " ".join([*start, *pieces])
         with contextlib.suppress(TrainwrightError):

@@ -31,7 +31,7 @@ def fill(bucket: Bucket) -> None:
         bucket.put(name, content)
 
 
-def test_a_bucket_is_listed_without_being_read_and_is_the_same_as_a_folder_of_those_bytes(
+def test_bucket_is_listed_without_being_read_and_is_the_same_as_a_folder_of_those_bytes(
     bucket: Bucket, tmp_path: Path
 ) -> None:
     fill(bucket)
@@ -80,9 +80,7 @@ def test_globs_folders_and_partitions_find_what_they_find_on_a_disk(
     ]
 
 
-def test_a_listing_of_many_pages_has_every_object_once(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_of_many_pages_has_every_object_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"trainwright.storage.{bucket.scheme}._PAGE", 7)
     for number in range(25):
         bucket.put(f"p/{number:04}.csv", b"%d" % number)
@@ -122,7 +120,7 @@ def test_of_many_writers_of_one_name_exactly_one_succeeds_and_nothing_is_replace
     assert storage.read_bytes(uri) == winner
 
 
-def test_a_missing_bucket_is_named(bucket: Bucket) -> None:
+def test_missing_bucket_is_named(bucket: Bucket) -> None:
     for look in (storage.list_files, storage.take_listing):
         with pytest.raises(InputError, match="there is no bucket 'no-such-bucket'") as caught:
             look(f"{bucket.scheme}://no-such-bucket/a")
@@ -147,7 +145,7 @@ def test_nothing_found_names_what_lies_nearest(bucket: Bucket, source: str, near
     assert caught.value.hint == f"The nearest that exists is {bucket.uri}{nearest}"
 
 
-def test_a_folder_without_tables_says_what_it_holds(bucket: Bucket) -> None:
+def test_folder_without_tables_says_what_it_holds(bucket: Bucket) -> None:
     bucket.put("data/notes.txt", ONE)
     with pytest.raises(InputError, match=r"no file ending in \.csv below this folder") as caught:
         storage.list_files(f"{bucket.uri}/data", (".csv",))
@@ -162,7 +160,7 @@ def test_find_gives_every_file_of_a_name_and_nothing_where_nothing_is(bucket: Bu
     assert list(storage.find(f"{bucket.uri}/no/such", "a.parquet")) == []
 
 
-def test_an_object_whose_name_is_a_glob_is_taken_as_it_is(bucket: Bucket) -> None:
+def test_object_whose_name_is_a_glob_is_taken_as_it_is(bucket: Bucket) -> None:
     bucket.put("a[1].csv", ONE)
     bucket.put("a1.csv", TWO)
     assert [file.size for file in storage.list_files(f"{bucket.uri}/a[1].csv")] == [len(ONE)]
@@ -195,7 +193,7 @@ def keep_versions(bucket: Bucket) -> None:
         )
 
 
-def test_a_bucket_that_keeps_nothing_is_pinned_but_not_protected(gs: Bucket) -> None:
+def test_bucket_that_keeps_nothing_is_pinned_but_not_protected(gs: Bucket) -> None:
     found = google_client().get_bucket(gs.name)
     found.soft_delete_policy.retention_duration_seconds = 0
     found.patch()
@@ -206,7 +204,7 @@ def test_a_bucket_that_keeps_nothing_is_pinned_but_not_protected(gs: Bucket) -> 
     assert storage.take_listing(gs.uri).protection == "retention"
 
 
-def test_a_composed_object_is_known_by_its_crc32c(gs: Bucket) -> None:
+def test_composed_object_is_known_by_its_crc32c(gs: Bucket) -> None:
     import google_crc32c
 
     gs.put("a.csv", ONE + TWO)
@@ -217,7 +215,7 @@ def test_a_composed_object_is_known_by_its_crc32c(gs: Bucket) -> None:
     assert entry.checksum == f"crc32c:{google_crc32c.Checksum(ONE + TWO).digest().hex()}"
 
 
-def test_an_object_of_several_parts_is_known_by_its_etag_and_its_shards_by_their_sha256(
+def test_object_of_several_parts_is_known_by_its_etag_and_its_shards_by_their_sha256(
     s3: Bucket, tmp_path: Path
 ) -> None:
     (tmp_path / "large.parquet").write_bytes(b"x" * (33 << 20))
@@ -228,7 +226,7 @@ def test_an_object_of_several_parts_is_known_by_its_etag_and_its_shards_by_their
     assert made.checksum == f"sha256:{hashlib.sha256(b'x' * (33 << 20)).hexdigest()}"
 
 
-def test_an_etag_that_is_no_md5_is_not_taken_for_one(s3: Bucket) -> None:
+def test_etag_that_is_no_md5_is_not_taken_for_one(s3: Bucket) -> None:
     amazon_client().put_object(Bucket=s3.name, Key="a.csv", Body=ONE, ServerSideEncryption="aws:kms")
     (entry,) = storage.take_listing(s3.uri).files
     assert entry.checksum.startswith("etag:")

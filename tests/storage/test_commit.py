@@ -23,7 +23,7 @@ storage.publish(Path(sys.argv[1]), sys.argv[2])
 """
 
 
-def test_a_file_is_published_with_its_sha256_and_never_over_another(tmp_path: Path) -> None:
+def test_file_is_published_with_its_sha256_and_never_over_another(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"one")
     made = storage.publish(tmp_path / "a", str(tmp_path / "deep" / "b"))
     assert (made.size, made.checksum) == (3, f"sha256:{hashlib.sha256(b'one').hexdigest()}")
@@ -66,7 +66,7 @@ def test_without_links_the_name_is_still_claimed_once(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_writer_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+def test_writer_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     content = os.urandom(48 << 20)
     (tmp_path / "large").write_bytes(content)
     whole = 0
@@ -92,12 +92,12 @@ def test_a_writer_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) -
     ]
 
 
-def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+def test_folder_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a file lies there already"):
         storage.create(str(tmp_path), b"x")
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is_asked() -> None:
+def test_what_cannot_be_written_is_rejected_before_anything_is_asked() -> None:
     for uri in ("https://host/x", "gs://bucket", "s3://bucket/folder/"):
         with pytest.raises(InputError, match="nothing can be written there"):
             storage.create(uri, b"x")

@@ -111,7 +111,7 @@ def test_minio_has_endpoint_and_keys_of_its_own_beside_those_of_another_store(s3
     assert "http://seaweedfs.kubeflow:9000/" in str(error["what"]), "its keys never go to another store"
 
 
-def test_the_keys_of_kubeflow_pipelines_are_never_used_for_s3(s3: Bucket) -> None:
+def test_keys_of_kubeflow_pipelines_are_never_used_for_s3(s3: Bucket) -> None:
     """A namespace that reads s3:// by a role has that Secret, too."""
     code, _, error = look(f"s3://{s3.name}/x", AWS_ENDPOINT_URL_S3=os.environ["AWS_ENDPOINT_URL_S3"], **own())
     assert code == 50
@@ -134,7 +134,7 @@ def test_without_keys_the_error_says_which_variables_give_them(s3: Bucket, value
 @pytest.mark.parametrize(
     "variables", [{"AWS_ENDPOINT_URL_S3": "seaweedfs.kubeflow:9000"}, {"AWS_DEFAULT_REGION": ""}]
 )
-def test_an_endpoint_without_a_scheme_or_an_empty_region_is_bad_input(variables: dict[str, str]) -> None:
+def test_endpoint_without_a_scheme_or_an_empty_region_is_bad_input(variables: dict[str, str]) -> None:
     code, _, error = look("s3://bucket/x", **variables, **dict.fromkeys(KEYS, "x" * 16))
     assert code == 10
     assert "Invalid endpoint: " in str(error["what"])

@@ -15,7 +15,7 @@ from trainwright.storage.access import addresses
 CONTENT = b"".join(b"%06d\n" % number for number in range(100_000))
 
 
-def test_a_file_is_listed_with_the_md5_that_it_has_on_a_disk(site: Site, tmp_path: Path) -> None:
+def test_file_is_listed_with_the_md5_that_it_has_on_a_disk(site: Site, tmp_path: Path) -> None:
     site.web.put("/data/x.csv", CONTENT, '"1"')
     (tmp_path / "x.csv").write_bytes(CONTENT)
     there, here = (
@@ -39,7 +39,7 @@ def test_any_byte_is_read_by_range_and_a_break_is_resumed(site: Site) -> None:
 
 
 @pytest.mark.parametrize("etag", ['"1"', ""])
-def test_a_server_without_ranges_is_read_from_its_start(site: Site, etag: str) -> None:
+def test_server_without_ranges_is_read_from_its_start(site: Site, etag: str) -> None:
     site.web.ranges = False
     site.web.put("/x.csv", CONTENT, etag)
     with storage.open_file(f"{site.uri}/x.csv", access=site.access) as stream:
@@ -49,13 +49,13 @@ def test_a_server_without_ranges_is_read_from_its_start(site: Site, etag: str) -
         assert stream.read() == CONTENT
 
 
-def test_an_empty_file_is_a_file(site: Site) -> None:
+def test_empty_file_is_a_file(site: Site) -> None:
     site.web.put("/x.csv", b"", '"1"')
     (entry,) = storage.take_listing(f"{site.uri}/x.csv", site.access).files
     assert (entry.size, entry.checksum) == (0, "md5:d41d8cd98f00b204e9800998ecf8427e")
 
 
-def test_a_file_that_changed_is_never_read_under_its_old_version(site: Site) -> None:
+def test_file_that_changed_is_never_read_under_its_old_version(site: Site) -> None:
     site.web.put("/x.csv", CONTENT, '"1"')
     (entry,) = storage.list_files(f"{site.uri}/x.csv", access=site.access)
     site.web.put("/x.csv", CONTENT[::-1], '"2"')
@@ -72,9 +72,7 @@ def test_a_file_that_changed_is_never_read_under_its_old_version(site: Site) -> 
     ("status", "error"),
     [(404, InputError), (403, PermissionRefused), (401, PermissionRefused), (503, TransientError)],
 )
-def test_what_the_server_says_becomes_an_error_of_ours(
-    site: Site, status: int, error: type[Exception]
-) -> None:
+def test_what_the_server_says_becomes_a_typed_error(site: Site, status: int, error: type[Exception]) -> None:
     site.proxy.plan(Answer(status), times=99)
     with pytest.raises(error):
         storage.read_bytes(f"{site.uri}/x.csv", access=Access(site.access.hosts, True, retry_s=0.3))
@@ -99,7 +97,7 @@ def test_redirects_lead_only_to_hosts_that_are_allowed_and_never_away_from_https
         storage.read_bytes(f"{site.uri}/x.csv", access=site.access)
 
 
-def test_a_redirect_to_this_machine_is_refused_by_its_address(
+def test_redirect_to_this_machine_is_rejected_by_its_address(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is on the list, and leads elsewhere than it should."""
@@ -122,21 +120,21 @@ def test_every_connection_asks_for_its_address_once(site: Site, monkeypatch: pyt
         storage.head(uri, access=access)
 
 
-def test_a_certificate_of_another_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_of_another_is_rejected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, {"elsewhere.example": ["127.0.0.1"]})
     host = f"elsewhere.example:{site.proxy.port}"
     with pytest.raises(PermissionRefused, match="certificate"):
         storage.read_bytes(f"https://{host}/x.csv", access=Access((host,), local_addresses=True, retry_s=5))
 
 
-def test_a_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "")
     site.web.put("/x.csv", CONTENT, '"1"')
     assert storage.read_bytes(f"{site.uri}/x.csv", access=site.access) == CONTENT
 
 
-def test_a_name_without_an_address_is_a_dependency_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_without_an_address_is_a_dependency_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, {})
     with pytest.raises(DependencyError, match="nothing answers there"):
         storage.read_bytes("https://data.example/x", access=Access(("data.example",), retry_s=0.3))
@@ -145,7 +143,7 @@ def test_a_name_without_an_address_is_a_dependency_that_is_down(monkeypatch: pyt
 @pytest.mark.parametrize(
     "uri", ["https://host/x.csv", "https://host:8443/x.csv", "https://sub.example.org/x"]
 )
-def test_a_host_that_is_not_on_the_list_is_refused_before_anything_is_asked(uri: str) -> None:
+def test_host_that_is_not_on_the_list_is_rejected_before_anything_is_asked(uri: str) -> None:
     with pytest.raises(PermissionRefused, match="is not one that may be read") as caught:
         storage.list_files(
             uri, access=Access(hosts=("example.org", "host:443")[: 1 if "8443" not in uri else 2])
@@ -168,7 +166,7 @@ def test_a_host_that_is_not_on_the_list_is_refused_before_anything_is_asked(uri:
         "https://0.0.0.0/x",
     ],
 )
-def test_addresses_of_machines_and_clouds_are_refused_even_when_listed(uri: str) -> None:
+def test_addresses_of_machines_and_clouds_are_rejected_even_when_listed(uri: str) -> None:
     host = uri.split("/")[2].strip("[]")
     with pytest.raises(PermissionRefused, match="leads to") as caught:
         storage.list_files(uri, access=Access(hosts=(host, f"[{host}]")))
@@ -200,7 +198,7 @@ def test_every_address_of_a_name_is_checked(
         addresses("data.example", 443, Access(("data.example", *hosts)))
 
 
-def test_a_private_address_is_reached_where_it_is_listed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_address_is_reached_where_it_is_listed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, {"data.example": ["10.1.2.3"]})
     assert addresses("data.example", 443, Access(("data.example", "10.1.2.3"))) == [("10.1.2.3", 443)]
 

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.train.lives import Note, Options, job, live, notes
+from tests.train.checkpointed import Note, Options, job, live, notes
 
 EVERY = 10
 FARTHEST = 25

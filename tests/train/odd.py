@@ -11,13 +11,13 @@ import pyarrow as pa
 import torch
 
 from tests.train.problems import TRAINING, flights, source
-from trainwright import serving, tables
+from trainwright import tables
 from trainwright.artifacts import Model, ModelFile
 from trainwright.documents import digest_file
 from trainwright.experiment import Mlp, Training
 from trainwright.serving.columns import to_values
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.program import Program
+from trainwright.serving.program import Program, read_program
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.model_folder import FittedNetwork
 from trainwright.transforms import Fit, Transforms
@@ -76,7 +76,7 @@ class Made:
 
     @property
     def program(self) -> Program:
-        found = serving.load_program(self.folder / "program.pt2")
+        found = read_program(self.folder / "program.pt2")
         assert isinstance(found, Program)
         return found
 

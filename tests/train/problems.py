@@ -15,12 +15,13 @@ from trainwright.artifacts import Snapshot
 from trainwright.experiment import Mlp, Training
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.config import input_kinds
+from trainwright.train.config import TrainConfig, input_kinds
 from trainwright.train.feeding.loader import Loader
 from trainwright.train.feeding.order import SampleOrder, default_streams
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.loop import FitResult, StepObserver, StepReport, TrainingLoop
 from trainwright.train.process_group import Ranks
+from trainwright.train.recorder import TrainingRecorder
 from trainwright.train.step import Stepper
 from trainwright.train.submit import Submitted, TrainRequest, submit
 
@@ -118,6 +119,30 @@ class Silent:
         self.losses.append(step.loss)
 
 
+def recorder(
+    folder: Path,
+    job_directory: Path,
+    *,
+    gpus: int = 0,
+    world: int = 1,
+    failed_report: str = "",
+    **tracking: Any,
+) -> TrainingRecorder:
+    """Return the recorder of rank 0 of a training."""
+    config = TrainConfig(
+        attempt=folder.name,
+        home=str(job_directory),
+        training_set="",
+        data_version="",
+        network={},
+        training=Training(tracking=tracking).model_dump(mode="json"),
+        processes=world,
+        gpus=gpus,
+        failed_report=failed_report,
+    )
+    return TrainingRecorder(config, Ranks(0, world, 0, world, torch.device("cpu")), folder)
+
+
 def source(training_set: Path, split: str = "train") -> RowSource:
     """Read a split as training does."""
     snapshot = Snapshot.read(training_set)
@@ -133,7 +158,7 @@ def ready_alone(
     transforms, labels = fit(source(training_set), network, group)
     rows = encode(source(training_set), transforms, labels, scratch / "encoded", group)
     torch.manual_seed(training.seed)
-    rate = sum(part.positives for part in labels) / len(rows)
+    rate = sum(part.counts.get(1, 0) for part in labels) / len(rows)
     architecture = make(network)
     module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
     order = SampleOrder(len(rows), training.batch_size, default_streams(1), training.seed)

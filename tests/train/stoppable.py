@@ -25,7 +25,7 @@ from trainwright.train.checkpoint.state import TrainState, tensors_of
 from trainwright.train.feeding.loader import Batch, Loader
 from trainwright.train.feeding.order import SampleOrder
 from trainwright.train.fit import _with_fitting_micro_batch, out_of_memory_advice
-from trainwright.train.guards import SplitEvaluator, bad_batch_writer
+from trainwright.train.guards import SplitEvaluator
 from trainwright.train.loop import StepReport, TrainingLoop
 from trainwright.train.process_group import Ranks, process_group
 from trainwright.train.step import Gradients, Stepper
@@ -76,9 +76,6 @@ class Points:
 
     def __len__(self) -> int:
         return SAMPLES
-
-    def expect(self, ranges: object) -> None:
-        """They lie in memory already."""
 
     def take(self, index: NDArray[np.int64]) -> Batch:
         x, y = torch.from_numpy(self._x[index]), torch.from_numpy(self._y[index])
@@ -207,9 +204,8 @@ def ready(
     if training.guards.early_stopping:
         evaluate = SplitEvaluator(stepper, Line(), Points(), training, group, stop.requested)
     watchers = [Trouble(options, folder, home, group.rank)]
-    witness = bad_batch_writer(folder, group.rank)
     return TrainingLoop(
-        stepper, feeder, training, group, keeper, watchers, stop.requested, evaluate, witness, pulse
+        stepper, feeder, training, group, keeper, watchers, stop.requested, evaluate, folder, pulse
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from trainwright.errors import InputError
 from trainwright.experiment import FeatureTokenizer, Mlp, Network, read_network
 from trainwright.train.architectures import Architecture, InBlocks, Inputs, Target, make
-from trainwright.train.architectures.contract import OutputHead
+from trainwright.train.architectures.contract import TabularArchitecture
 from trainwright.train.architectures.feature_tokenizer import Block, TokenNetwork
 from trainwright.transforms import Category, Number, Transforms
 
@@ -28,6 +28,13 @@ NETWORKS: list[Network] = [Mlp(hidden=(16,), dropout=0.0, embedding=4), TOKENIZE
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+def head(target: Target) -> TabularArchitecture:
+    """The loss and the scores of a target."""
+    architecture = TabularArchitecture()
+    architecture._target = target
+    return architecture
 
 
 def columns(numbers: int, sizes: tuple[int, ...]) -> Transforms:
@@ -110,7 +117,7 @@ def test_the_order_of_the_numeric_columns_does_not_matter_when_their_weights_mov
     assert not torch.allclose(module(numeric, categories), before)
 
 
-def test_the_blocks_are_what_is_wrapped_one_by_one() -> None:
+def test_blocks_are_the_transformer_blocks() -> None:
     architecture, module = built(TOKENIZER, BINARY, columns(2, ()))
     assert isinstance(architecture, InBlocks)
     assert [type(block) for block in architecture.blocks(module)] == [Block, Block]
@@ -118,7 +125,7 @@ def test_the_blocks_are_what_is_wrapped_one_by_one() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
-def test_an_untrained_network_says_about_the_base_rate(network: Network, target: Target) -> None:
+def test_untrained_network_predicts_about_the_base_rate(network: Network, target: Target) -> None:
     transforms = columns(3, (4,))
     architecture, module = built(network, target, transforms)
     scores = architecture.predict(module.eval()(*rows(200, transforms)))
@@ -134,7 +141,7 @@ def test_an_untrained_network_says_about_the_base_rate(network: Network, target:
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
-def test_unknown_and_missing_values_say_nothing_at_first(network: Network) -> None:
+def test_unknown_and_missing_values_start_neutral(network: Network) -> None:
     transforms = columns(1, (4, 3))
     _, module = built(network, BINARY, transforms)
     embedding = module.tokenizer.embedding if isinstance(module, TokenNetwork) else module.embedding
@@ -144,7 +151,7 @@ def test_unknown_and_missing_values_say_nothing_at_first(network: Network) -> No
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
-def test_no_rows_and_int32_codes_are_taken(network: Network) -> None:
+def test_forward_accepts_no_rows_and_int32_codes(network: Network) -> None:
     transforms = columns(2, (3,))
     _, module = built(network, MANY, transforms)
     numeric, categories = rows(4, transforms)
@@ -158,16 +165,16 @@ def test_losses_are_those_of_the_definitions() -> None:
     draw = np.random.default_rng(0)
     logit, label = draw.normal(size=20), draw.integers(0, 2, 20)
     p = 1 / (1 + np.exp(-logit))
-    found = OutputHead(BINARY).loss(torch.tensor(logit).float(), torch.tensor(label).float())
+    found = head(BINARY).loss(torch.tensor(logit).float(), torch.tensor(label).float())
     np.testing.assert_allclose(found, -np.log(np.where(label == 1, p, 1 - p)), rtol=1e-5)
     logits, number = draw.normal(size=(20, 3)), draw.integers(0, 3, 20)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    found = OutputHead(MANY).loss(torch.tensor(logits).float(), torch.tensor(number))
+    found = head(MANY).loss(torch.tensor(logits).float(), torch.tensor(number))
     np.testing.assert_allclose(found, -np.log(shares[np.arange(20), number]), rtol=1e-5)
     amount = 1000 + 50 * draw.normal(size=20)
     output = torch.tensor(draw.normal(size=20)).float()
-    found = OutputHead(AMOUNT).loss(output, torch.tensor(amount).float())
-    predicted = OutputHead(AMOUNT).predict(output).numpy()
+    found = head(AMOUNT).loss(output, torch.tensor(amount).float())
+    predicted = head(AMOUNT).predict(output).numpy()
     np.testing.assert_allclose(found, ((predicted - amount) / 50) ** 2, rtol=1e-3, atol=1e-6)
 
 
@@ -188,7 +195,7 @@ def problem(kind: str, count: int, seed: int) -> tuple[Tensor, Tensor, NDArray[A
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
-def test_a_network_learns_what_is_known_of_its_problem(network: Network, kind: str) -> None:
+def test_network_learns_the_known_odds(network: Network, kind: str) -> None:
     """Each step sees new rows: 600 rows seen 80 times are learned by heart, and the end is then chance."""
     steps, batch, rate = 150, 200, 0.02
     numeric, categories, label = problem(kind, steps * batch, 0)
@@ -217,6 +224,6 @@ def test_a_network_learns_what_is_known_of_its_problem(network: Network, kind: s
         assert np.mean(scores.argmax(axis=1) == label) > 0.98
 
 
-def test_a_width_that_the_heads_do_not_divide_is_refused_with_one_that_they_do() -> None:
+def test_width_not_divisible_by_heads_is_rejected_with_a_valid_one() -> None:
     with pytest.raises(InputError, match="width 190 is not a multiple of heads 8; 184 is"):
         read_network({"kind": "ft_transformer", "width": 190, "heads": 8})

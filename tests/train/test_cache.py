@@ -17,8 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from trainwright.errors import DependencyError, InputError
-from trainwright.train.feeding.cache import SUFFIX, ShardCache, ShardedSplit, ShardSpec
-from trainwright.train.feeding.shard_file import HEADER_SIZE
+from trainwright.train.feeding.cache import HEADER_SIZE, SUFFIX, ShardCache, ShardedSplit, ShardSpec
 
 ROWS = 1000
 
@@ -87,7 +86,7 @@ def ended(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, said
 
 
-def test_two_processes_make_each_shard_once_and_share_the_work(tmp_path: Path) -> None:
+def test_two_processes_encode_each_shard_once_and_share_the_work(tmp_path: Path) -> None:
     processes = [started(FILL, tmp_path, 12, 0.05, turn, 2) for turn in range(2)]
     for process in processes:
         ended(process)
@@ -96,7 +95,7 @@ def test_two_processes_make_each_shard_once_and_share_the_work(tmp_path: Path) -
     assert names(tmp_path / "cache") == sorted(f"s{number}{SUFFIX}" for number in range(12))
 
 
-def test_what_a_killed_process_was_making_is_made_again(tmp_path: Path) -> None:
+def test_shard_of_a_killed_process_is_encoded_again(tmp_path: Path) -> None:
     process = started(FILL, tmp_path, 3, 60, 0, 1)
     assert process.stdout
     assert process.stdout.readline() == "making 0\n"
@@ -107,7 +106,7 @@ def test_what_a_killed_process_was_making_is_made_again(tmp_path: Path) -> None:
     assert names(tmp_path / "cache") == [f"s{number}{SUFFIX}" for number in range(3)]
 
 
-def test_what_a_killed_process_left_takes_no_room_for_good(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     process = started(FILL, tmp_path, 1, 60, 0, 1)
     assert process.stdout
     process.stdout.readline()
@@ -134,7 +133,7 @@ def flip(path: Path) -> None:
     ],
     ids=["a flipped bit", "cut at the end", "cut in its head", "zeros", "another head"],
 )
-def test_a_damaged_shard_is_thrown_away_and_made_again(
+def test_damaged_shard_is_removed_and_encoded_again(
     damage: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ShardCache(tmp_path).take(shard(1))
@@ -148,7 +147,7 @@ def test_a_damaged_shard_is_thrown_away_and_made_again(
     assert made == [1]
 
 
-def test_a_disk_that_damages_whatever_is_written_is_an_error(tmp_path: Path) -> None:
+def test_disk_that_damages_every_shard_raises_dependency_error(tmp_path: Path) -> None:
     class Failing(ShardCache):
         def _opened(self, shard: ShardSpec) -> int:
             opened = super()._opened(shard)
@@ -160,7 +159,7 @@ def test_a_disk_that_damages_whatever_is_written_is_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])
-def test_the_folder_never_takes_more_than_allowed_and_gives_the_same(most: int, tmp_path: Path) -> None:
+def test_cache_stays_within_its_limit_and_returns_the_same_rows(most: int, tmp_path: Path) -> None:
     shards = [shard(number) for number in range(20)]
     shelf = ShardedSplit(ShardCache(tmp_path, most * shards[0].size + 100), shards, [ROWS] * 20)
     assert not shelf.cached_whole
@@ -177,7 +176,7 @@ def test_the_folder_never_takes_more_than_allowed_and_gives_the_same(most: int, 
     assert max(sizes) == most * shards[0].size
 
 
-def test_the_least_recently_used_shard_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_shard_is_evicted_first(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path, 3 * shard(0).size)
     for number in (0, 1, 2):
         cache.take(shard(number))
@@ -189,7 +188,7 @@ def test_the_least_recently_used_shard_goes_first(tmp_path: Path) -> None:
     assert names(tmp_path) == [f"s{number}{SUFFIX}" for number in (0, 2, 3)]
 
 
-def test_a_shard_that_another_process_maps_is_not_the_one_that_goes(tmp_path: Path) -> None:
+def test_shard_mapped_by_another_process_is_not_evicted(tmp_path: Path) -> None:
     mapping, other = (ShardCache(tmp_path, 2 * shard(0).size) for _ in range(2))
     mapping.take(shard(0))
     time.sleep(0.02)
@@ -203,7 +202,7 @@ def test_a_shard_that_another_process_maps_is_not_the_one_that_goes(tmp_path: Pa
     assert names(tmp_path) == [f"s{number}{SUFFIX}" for number in (3, 4)]
 
 
-def test_who_maps_a_shard_keeps_it_even_when_there_is_no_other_room(tmp_path: Path) -> None:
+def test_mapping_survives_forced_eviction_of_its_shard(tmp_path: Path) -> None:
     """Nothing waits for ever: a mapping outlives its file."""
     mapping, other = (ShardCache(tmp_path, shard(0).size) for _ in range(2))
     array = mapping.take(shard(0))
@@ -213,7 +212,7 @@ def test_who_maps_a_shard_keeps_it_even_when_there_is_no_other_room(tmp_path: Pa
     assert right(mapping.take(shard(0)), 0)
 
 
-def test_many_in_a_cache_for_one_all_get_on(tmp_path: Path) -> None:
+def test_threads_sharing_a_cache_of_one_shard_all_finish(tmp_path: Path) -> None:
     """Each removes what another has just made; nobody fails by it, and nobody waits for ever."""
     wrong: list[int] = []
 
@@ -235,7 +234,7 @@ def test_many_in_a_cache_for_one_all_get_on(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 1
 
 
-def test_a_shard_larger_than_the_cache_is_refused_with_both_sizes(tmp_path: Path) -> None:
+def test_shard_larger_than_the_cache_is_rejected_with_both_sizes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"one shard takes 12,096 bytes, and the whole cache may take 5,000"):
         ShardedSplit(ShardCache(tmp_path, 5000), [shard(0, 10), shard(1)], [10, ROWS])
 
@@ -256,11 +255,11 @@ else:
 """
 
 
-def test_a_full_disk_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
+def test_full_disk_raises_dependency_error_before_encoding(tmp_path: Path) -> None:
     ended(started(FULL, tmp_path, 1, 0))
 
 
-def test_mappings_that_are_let_go_leave_nothing_open(tmp_path: Path) -> None:
+def test_unmapped_shards_leave_no_open_file(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     arrays = [cache.take(shard(number)) for number in range(30)]
@@ -291,7 +290,7 @@ print("grew", peak() - once, flush=True)
 """
 
 
-def test_memory_is_flat_however_much_larger_the_data_is(tmp_path: Path) -> None:
+def test_memory_is_flat_when_data_exceeds_the_cache(tmp_path: Path) -> None:
     process = started(FLAT, tmp_path, 0, 0)
     told, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
@@ -309,33 +308,3 @@ def test_threads_share_one_mapping(tmp_path: Path) -> None:
     assert made == [0]
     assert all(right(array, 0) for array in found)
     assert len(found) == 4
-
-
-def test_shards_that_are_about_to_be_needed_are_made_meanwhile(tmp_path: Path) -> None:
-    shards = [shard(number) for number in range(9)]
-    shelf = ShardedSplit(ShardCache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
-    shelf.expect([(2 * ROWS + 5, 4 * ROWS + 1), (7 * ROWS, 7 * ROWS + 1)])
-    for _ in range(6000):
-        if len(names(tmp_path)) == 4 and not [name for name in names(tmp_path) if name.startswith(".")]:
-            break
-        time.sleep(0.02)
-    assert names(tmp_path) == [f"s{number}{SUFFIX}" for number in (2, 3, 4, 7)]
-    shelf.close()
-
-
-def test_what_goes_wrong_while_shards_are_made_ahead_is_raised(tmp_path: Path) -> None:
-    def broken(number: int) -> None:
-        raise InputError(f"shard {number} cannot be made")
-
-    shards = [shard(number, seen=broken) for number in range(9)]
-    shelf = ShardedSplit(ShardCache(tmp_path, 8 * shards[0].size), shards, [ROWS] * 9)
-
-    def expect() -> None:
-        for _ in range(6000):
-            shelf.expect([(2 * ROWS, 3 * ROWS)])
-            time.sleep(0.02)
-
-    with pytest.raises(InputError, match="shard 2 cannot be made"):
-        expect()
-    assert names(tmp_path) == []
-    shelf.close()

@@ -1,8 +1,6 @@
 """Checkpoints of one process: what counts, what is refused, what stays, and when they are made."""
 
 import json
-import os
-import pickle
 import resource
 import shutil
 from collections.abc import Callable
@@ -14,16 +12,14 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from trainwright.documents import digest_file
 from trainwright.errors import DependencyError, Diverged, InputError, InternalError, PermissionRefused
 from trainwright.experiment.training import Checkpointing
 from trainwright.train.checkpoint import Checkpointer, CheckpointName, Manifest, committed
 from trainwright.train.checkpoint.checkpointer import SaveSchedule
-from trainwright.train.checkpoint.retention import Retention
 from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.checkpoint.store import Retention
 from trainwright.train.fit import no_checkpoint_warning
 from trainwright.train.process_group import Ranks
 
@@ -97,7 +93,7 @@ def resealed(folder: Path) -> None:
     replace(manifest, files=files).write(folder)
 
 
-def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path: Path, alone: Ranks) -> None:
+def test_resumed_state_continues_bit_for_bit(tmp_path: Path, alone: Ranks) -> None:
     whole = begun(tmp_path / "whole", alone, 8)
     begun(tmp_path / "home", alone, 5)
     again = resumed(tmp_path / "home", alone)
@@ -110,28 +106,28 @@ def test_what_is_resumed_is_what_was_saved_and_goes_on_in_the_same_way(tmp_path:
         assert torch.equal(mine, expected)
 
 
-def test_figures_name_the_checkpoint_that_would_be_resumed(tmp_path: Path, alone: Ranks) -> None:
+def test_committed_is_the_step_of_the_newest_checkpoint(tmp_path: Path, alone: Ranks) -> None:
     kept, state, seen = keeper(tmp_path, alone), fresh(), []
     kept.resume(state)
     for number in range(6):
         kept.after_step(state, step(state), last=number == 5)
-        seen.append(kept.costs.committed)
+        seen.append(kept.committed)
     assert seen[0] == 0
     assert seen[3] >= 2, "the save of step 2 was waited for"
     assert (seen[5], steps_in(tmp_path)[0]) == (6, 6)
     again = keeper(tmp_path, alone)
     again.resume(fresh())
-    assert again.costs.committed == 6
+    assert again.committed == 6
 
 
-def test_an_empty_home_leaves_the_state_as_it_is(tmp_path: Path, alone: Ranks) -> None:
+def test_resume_without_checkpoint_leaves_the_state_unchanged(tmp_path: Path, alone: Ranks) -> None:
     state, same = fresh(), fresh()
     keeper(tmp_path / "home", alone).resume(state)
     assert state.step == 0
     assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(same), strict=True))
 
 
-def test_a_manifest_names_every_file_with_its_digest_and_is_no_pickle(tmp_path: Path, alone: Ranks) -> None:
+def test_manifest_lists_every_file_with_its_digest(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     folder = folder_of(tmp_path, 6)
     manifest = Manifest.read(folder)
@@ -164,7 +160,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("file", "damage", "said"), DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_by_name_and_the_one_before_it_taken(
+def test_damaged_checkpoint_is_skipped_and_the_previous_one_resumed(
     file: str,
     damage: Callable[[Path], None],
     said: str,
@@ -180,7 +176,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_and_the_one_before_it_taken
     assert said in warning
 
 
-def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
+def test_without_verified_checkpoint_training_starts_over_with_a_warning(
     tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path, alone)
@@ -190,7 +186,7 @@ def test_when_nothing_verifies_it_is_said_that_training_begins_anew(
     assert "none of 3 checkpoints verifies: training starts from step 0" in caplog.messages
 
 
-def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path, alone: Ranks) -> None:
+def test_copy_that_cannot_be_fetched_now_raises_dependency_error(tmp_path: Path, alone: Ranks) -> None:
     store = {"store": str(tmp_path / "store"), "wait_s": 120}
     begun(tmp_path / "lost-1", alone, width=64, **store)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -203,13 +199,15 @@ def test_a_copy_that_cannot_be_had_now_is_no_reason_to_begin_anew(tmp_path: Path
     assert resumed(tmp_path / "new-1", alone, fresh(64), **store).step == 6
 
 
-def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, alone: Ranks) -> None:
+def test_checkpoint_without_manifest_is_ignored(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     (folder_of(tmp_path, 6) / Manifest.FILE).unlink()
     assert resumed(tmp_path, alone).step == 4
 
 
-def test_another_architecture_is_refused_with_the_keys_that_differ(tmp_path: Path, alone: Ranks) -> None:
+def test_checkpoint_of_another_architecture_is_rejected_with_differing_tensors(
+    tmp_path: Path, alone: Ranks
+) -> None:
     begun(tmp_path, alone)
     with pytest.raises(InputError) as caught:
         resumed(tmp_path, alone, fresh(width=5))
@@ -225,32 +223,14 @@ def test_another_architecture_is_refused_with_the_keys_that_differ(tmp_path: Pat
         resumed(tmp_path, alone, other)
 
 
-def test_another_training_is_refused_with_what_differs(tmp_path: Path, alone: Ranks) -> None:
+def test_checkpoint_of_another_training_is_rejected_with_differing_settings(
+    tmp_path: Path, alone: Ranks
+) -> None:
     begun(tmp_path, alone)
     told = {**TOLD, "training": {"seed": 4}, "order": {"streams": 24}}
     expected = r"order.streams was 8 and is 24; training.seed was 3 and is 4"
     with pytest.raises(InputError, match=expected):
         resumed(tmp_path, alone, told=told)
-
-
-class Evil:
-    """What runs a command when it is unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self._trace = trace
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self._trace}",)
-
-
-OLD = Path(__file__).parent / "data" / "step-00000002.0001"
-"""A checkpoint of two steps in the older form, with pickles. Python 3.11.2 wrote it, which pickles an enum as
-``builtins.getattr``."""
-
-
-def old(home: Path) -> Path:
-    """Put a checkpoint of the old form into a home."""
-    return Path(shutil.copytree(OLD, home / "checkpoints" / OLD.name))
 
 
 def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, alone: Ranks) -> None:
@@ -271,86 +251,19 @@ def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, 
     assert total == len(content), "and nothing else"
 
 
-def test_checkpoint_with_pickles_of_python_3_11_2_is_resumed(tmp_path: Path, alone: Ranks) -> None:
-    """torch's own converter, which trusts the pickle, reads the same values."""
-    old(tmp_path / "home")
-    dcp_to_torch_save(OLD, tmp_path / "plain.pt")
-    expected = torch.load(tmp_path / "plain.pt")["state"]
-    kept, state = keeper(tmp_path / "home", alone), fresh(seed=9)
-    kept.resume(state)
-    assert state.step == 2
-    for name, value in state.module.state_dict().items():
-        assert torch.equal(value, expected[f"model/{name}"])
-    for name, parameter in state.module.named_parameters():
-        for field, value in state.optimizer.state[parameter].items():
-            assert torch.equal(value, expected[f"optimizer/{name}/{field}"])
-    train(kept, state, 2)
-    assert (folder_of(tmp_path / "home", 4) / "index.json").exists(), "the next one has no pickle"
-
-
-def test_a_pickle_that_names_anything_else_is_refused_and_never_run(tmp_path: Path, alone: Ranks) -> None:
-    folder = old(tmp_path)
-    (folder / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "trace")))
-    resealed(folder)
-    with pytest.raises(PermissionRefused, match=r"a pickle in the checkpoint names posix\.system"):
-        resumed(tmp_path, alone)
-    assert not (tmp_path / "trace").exists()
-
-
-class Attribute:
-    """Takes an attribute of anything when it is unpickled, as Python 3.11.2 does with a member of an enum."""
-
-    def __init__(self, of: Any, name: str) -> None:
-        self._of, self._name = of, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._of, self._name)
-
-
-@pytest.mark.parametrize(
-    ("of", "name"),
-    [
-        (_MEM_FORMAT_ENCODING, "__init_subclass__"),
-        (_MEM_FORMAT_ENCODING, "mro"),
-        (torch.Size, "__subclasses__"),
-    ],
-)
-def test_getattr_in_a_pickle_reads_members_of_torchs_enum_and_nothing_else(
-    of: Any, name: str, tmp_path: Path, alone: Ranks
+def test_checkpoint_with_a_pickled_index_of_early_releases_is_rejected_unread(
+    tmp_path: Path, alone: Ranks
 ) -> None:
-    folder = old(tmp_path)
-    (folder / ".metadata").write_bytes(pickle.dumps(Attribute(of, name)))
-    resealed(folder)
-    with pytest.raises(PermissionRefused, match=r"names builtins\.getattr"):
+    begun(tmp_path, alone)
+    folder = folder_of(tmp_path, 6)
+    (folder / "index.json").rename(folder / ".metadata")
+    manifest = Manifest.read(folder)
+    files = tuple(
+        replace(entry, path=".metadata") if entry.path == "index.json" else entry for entry in manifest.files
+    )
+    replace(manifest, files=files).write(folder)
+    with pytest.raises(PermissionRefused, match=r"index\.json is not in the manifest"):
         resumed(tmp_path, alone)
-
-
-def test_what_python_3_13_wrote_is_read_by_others(tmp_path: Path, alone: Ranks) -> None:
-    """There, and nowhere else, paths come from ``pathlib._local``."""
-    folder = old(tmp_path)
-    index = folder / ".metadata"
-    plain = pickle.dumps(pickle.loads(index.read_bytes()), protocol=3)  # noqa: S301 - it is our own
-    theirs = plain.replace(b"cpathlib\n", b"cpathlib._local\n")
-    assert b"cpathlib._local\nPosixPath\n" in theirs
-    index.write_bytes(theirs)
-    resealed(folder)
-    assert resumed(tmp_path, alone).step == 2
-
-
-def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alone: Ranks) -> None:
-    """The index is honest, and points to a file of torch.save with more than a tensor in it."""
-    folder = old(tmp_path)
-    with (folder / ".metadata").open("rb") as stream:
-        index = pickle.load(stream)  # noqa: S301 - it is our own
-    torch.save(Evil(tmp_path / "trace"), folder / "__0_0.distcp")
-    size = (folder / "__0_0.distcp").stat().st_size
-    for entry in index.storage_data.values():
-        entry.offset, entry.length = 0, size
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
-    resealed(folder)
-    with pytest.raises(PermissionRefused, match=r"posix\.system"):
-        resumed(tmp_path, alone)
-    assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize(
@@ -364,7 +277,7 @@ def test_a_tensor_that_is_a_pickle_is_refused_and_never_run(tmp_path: Path, alon
         ({"more": 1}, InputError, "more: unknown field"),
     ],
 )
-def test_index_that_leads_anywhere_else_is_refused(
+def test_index_with_an_invalid_entry_is_rejected(
     change: dict[str, Any], error: type[Exception], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     begun(tmp_path, alone)
@@ -378,19 +291,8 @@ def test_index_that_leads_anywhere_else_is_refused(
         resumed(tmp_path, alone)
 
 
-def test_index_that_the_manifest_does_not_list_is_rejected(tmp_path: Path, alone: Ranks) -> None:
-    """No digest covers it: whoever may write there could exchange one tensor for another."""
-    begun(tmp_path, alone)
-    folder = folder_of(tmp_path, 6)
-    manifest = Manifest.read(folder)
-    listed = tuple(entry for entry in manifest.files if entry.path != "index.json")
-    replace(manifest, files=listed).write(folder)
-    with pytest.raises(PermissionRefused, match=r"index\.json is not in the manifest"):
-        resumed(tmp_path, alone)
-
-
 @pytest.mark.parametrize("path", ["../../secret", "/etc/passwd", "", "."])
-def test_a_manifest_that_leads_out_of_its_folder_is_refused(path: str, tmp_path: Path, alone: Ranks) -> None:
+def test_manifest_with_a_path_outside_its_folder_is_rejected(path: str, tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     place = folder_of(tmp_path, 6) / Manifest.FILE
     body = json.loads(place.read_text())
@@ -400,7 +302,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(path: str, tmp_path:
         resumed(tmp_path, alone)
 
 
-def test_a_checkpoint_that_lies_elsewhere_is_refused(tmp_path: Path, alone: Ranks) -> None:
+def test_checkpoint_behind_a_symbolic_link_is_rejected(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path / "other", alone)
     there = folder_of(tmp_path / "other", 6)
     (tmp_path / "home" / "checkpoints").mkdir(parents=True)
@@ -409,7 +311,7 @@ def test_a_checkpoint_that_lies_elsewhere_is_refused(tmp_path: Path, alone: Rank
         resumed(tmp_path / "home", alone)
 
 
-def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: Ranks) -> None:
+def test_non_finite_weights_are_never_committed(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     train(kept, state, 2)
@@ -425,7 +327,7 @@ def test_weights_that_are_not_finite_are_never_committed(tmp_path: Path, alone: 
     ]
 
 
-def test_facts_that_json_cannot_hold_are_our_bug(tmp_path: Path, alone: Ranks) -> None:
+def test_facts_that_are_no_json_raise_internal_error(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     state.facts["guard"] = float("nan")
@@ -433,7 +335,7 @@ def test_facts_that_json_cannot_hold_are_our_bug(tmp_path: Path, alone: Ranks) -
         train(kept, state, 2)
 
 
-def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, alone: Ranks) -> None:
+def test_checkpoints_after_a_rollback_are_newer_than_all_before(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
     with pytest.raises(Diverged, match="nothing was saved"):
@@ -452,12 +354,12 @@ def test_going_back_counts_as_newer_than_what_it_went_back_from(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("keep", [2, 4])
-def test_the_newest_stay_and_the_others_go(keep: int, tmp_path: Path, alone: Ranks) -> None:
+def test_retention_keeps_the_newest(keep: int, tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone, 13, keep=keep)
     assert steps_in(tmp_path) == [13, 12, 10, 8][:keep]
 
 
-def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: Ranks) -> None:
+def test_retention_does_not_count_damaged_checkpoints(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone, 12, keep=4)
     for damaged in (12, 8):
         flip(folder_of(tmp_path, damaged) / "rank-0.bin")
@@ -468,25 +370,19 @@ def test_damaged_ones_do_not_count_among_those_that_stay(tmp_path: Path, alone: 
     assert steps_in(tmp_path) == [12, 10, 8, 6], "only one verifies: nothing is removed"
 
 
-def test_a_damaged_one_is_read_and_told_once_until_it_changes(
+def test_damaged_checkpoint_is_verified_and_logged_once(
     tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path, alone, 8, keep=4)
-    broken, retention = (
-        folder_of(tmp_path, 8) / "rank-0.bin",
-        Retention(tmp_path / "checkpoints", 2, keep_best=True),
-    )
-    flip(broken)
+    retention = Retention(tmp_path / "checkpoints", 2, keep_best=True)
+    flip(folder_of(tmp_path, 8) / "rank-0.bin")
     for _ in range(3):
         retention.apply(9, in_use=[])
     assert len([text for text in caplog.messages if "step-00000008.0001 does not count" in text]) == 1
     assert steps_in(tmp_path) == [8, 6, 4], "two verify, and 2 is older than them"
-    flip(broken)
-    retention.apply(9, in_use=[])
-    assert steps_in(tmp_path) == [8, 6], "it is whole again"
 
 
-def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Ranks) -> None:
+def test_retention_keeps_best_and_pinned_checkpoints(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone, keep=2), fresh()
     kept.resume(state)
     for loss in (0.5, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4):
@@ -505,7 +401,7 @@ def test_the_best_and_the_pinned_stay(tmp_path: Path, alone: Ranks) -> None:
     assert kept.load_best(replace(state, facts={"watched": {"best_step": 3}}))
 
 
-def test_trouble_with_old_checkpoints_never_ends_the_training(
+def test_failed_removal_does_not_end_the_training(
     tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path) -> None:
@@ -518,7 +414,7 @@ def test_trouble_with_old_checkpoints_never_ends_the_training(
     assert any("step-00000002.0001 could not be removed" in text for text in caplog.messages)
 
 
-def test_what_earlier_starts_left_unfinished_is_removed_later(tmp_path: Path, alone: Ranks) -> None:
+def test_uncommitted_checkpoints_of_earlier_starts_are_removed(tmp_path: Path, alone: Ranks) -> None:
     left = tmp_path / "checkpoints" / str(CheckpointName(start=3, step=70))
     left.mkdir(parents=True)
     kept, state = keeper(tmp_path, alone), fresh()
@@ -529,7 +425,7 @@ def test_what_earlier_starts_left_unfinished_is_removed_later(tmp_path: Path, al
     assert folder_of(tmp_path, 2).name == "step-00000002.0004"
 
 
-def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step(
+def test_disk_too_small_for_a_checkpoint_is_rejected_at_the_start(
     tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -540,7 +436,7 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
         keeper(tmp_path, alone).resume(fresh())
 
 
-def test_by_time_the_looks_come_denser_until_it_is_due() -> None:
+def test_schedule_by_time_checks_more_often_until_due() -> None:
     now = 0.0
     schedule = SaveSchedule(Checkpointing(every_s=100), lambda: now)
     schedule.restart(50)
@@ -558,14 +454,14 @@ def test_by_time_the_looks_come_denser_until_it_is_due() -> None:
     assert len(looks) < 12 * len(saves)
 
 
-def test_a_training_that_ends_before_its_first_checkpoint_is_told_so() -> None:
+def test_interval_above_the_number_of_steps_gives_a_warning() -> None:
     said = no_checkpoint_warning(Checkpointing(every_steps=100), 99)
     assert "every_steps 100 is above the 99 steps" in said
     assert no_checkpoint_warning(Checkpointing(every_steps=100), 100) == ""
     assert no_checkpoint_warning(Checkpointing(), 1) == ""
 
 
-def test_by_steps_every_look_is_a_save() -> None:
+def test_schedule_by_steps_saves_at_every_check() -> None:
     schedule = SaveSchedule(Checkpointing(every_steps=7))
     assert [number for number in range(1, 30) if schedule.checks(number)] == [7, 14, 21, 28]
     assert schedule.propose(7) == (1, 7)

@@ -4,14 +4,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.steps.flops import flops_per_token, matrix_weights, peak_flops
 from trainwright.experiment import LanguageModel
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.architectures.language_model import flops_per_token, matrix_weights, peak_flops
 
 NETWORK = LanguageModel(vocabulary=96, width=64, heads=4, groups=2, layers=3, hidden=128, context=32)
 
 
-def test_the_weights_that_are_multiplied_are_those_of_the_module_but_for_the_look_up() -> None:
+def test_matrix_weights_are_those_of_the_module_without_look_up() -> None:
     for tied in (True, False):
         network = NETWORK.model_copy(update={"tied": tied})
         module = make(network).build(Inputs(Target("tokens")))
@@ -19,7 +19,7 @@ def test_the_weights_that_are_multiplied_are_those_of_the_module_but_for_the_loo
         assert matrix_weights(network) == held - (0 if tied else 96 * 64)
 
 
-def test_the_operations_of_a_token_are_those_that_pytorch_counts() -> None:
+def test_flops_per_token_match_pytorchs_counter() -> None:
     architecture = make(NETWORK)
     module = architecture.build(Inputs(Target("tokens")))
     tokens = torch.randint(0, 96, (5, 32))
@@ -37,6 +37,6 @@ def test_a_causal_model_needs_half_the_attention() -> None:
     assert flops_per_token(NETWORK) - flops_per_token(NETWORK, causal=True) == half
 
 
-def test_the_peak_of_a_device_is_known_by_its_name() -> None:
+def test_peak_flops_are_found_by_device_name() -> None:
     assert peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("a device of tomorrow") is None

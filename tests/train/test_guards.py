@@ -1,28 +1,41 @@
-"""What is judged from numbers alone: losses, norms, looks at another split."""
+"""Guards, early stopping and the learning rate."""
 
 import copy
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
 
+from tests.train.problems import Outcome, Silent, ready_alone, train_alone
+from trainwright.artifacts import Model
 from trainwright.errors import Diverged
+from trainwright.experiment import Training
 from trainwright.experiment.training import EarlyStopping, Guards
-from trainwright.train.guards import (
-    DivergenceGuard,
-    EarlyStop,
-    GuardDecision,
-    NotFinite,
-    StepStats,
-    skipped_batches,
-)
+from trainwright.train.guards import DivergenceGuard, EarlyStop, GuardDecision, NotFinite, skipped_batches
+from trainwright.train.loop import learning_rate
+from trainwright.train.process_group import Ranks
+from trainwright.train.step import Gradients
 
 
-def seen(step: int, loss: float, norm: float = 1.0, **more: Any) -> StepStats:
-    return StepStats(step=step, batch=step - 1, epoch=1, loss=loss, norm=norm, rate=0.1, **more)
+def judge(
+    guard: DivergenceGuard,
+    facts: dict[str, Any],
+    step: int,
+    loss: float,
+    norm: float = 1.0,
+    *,
+    overflowed: bool = False,
+) -> GuardDecision:
+    gradients = Gradients(loss, norm, stop_requested=False, overflowed=overflowed)
+    return guard.judge(facts, gradients, step=step, batch=step - 1, epoch=1, rate=0.1)
 
 
 def judged(
@@ -30,7 +43,7 @@ def judged(
 ) -> Iterator[GuardDecision]:
     guard, facts = DivergenceGuard(Guards(**settings)), {}
     for step, (loss, norm) in enumerate(zip(losses, norms or iter(lambda: 1.0, 2.0), strict=False), 1):
-        yield guard.judge(facts, seen(step, loss, norm))
+        yield judge(guard, facts, step, loss, norm)
 
 
 def falling(steps: int, noise: float = 0.05, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -105,18 +118,18 @@ def test_what_is_not_finite_stops_at_once(bad: tuple[float, float]) -> None:
 def test_only_so_many_batches_are_forgiven(action: str) -> None:
     guard, facts = DivergenceGuard(Guards(not_finite=action, forgiven=2)), {}
     for step in (4, 9):
-        verdict = guard.judge(facts, seen(step, math.nan))
+        verdict = judge(guard, facts, step, math.nan)
         assert verdict.action == action
         assert f"step {step}" in verdict.warning
     assert skipped_batches(facts) == {3, 8}
     with pytest.raises(NotFinite, match="after 2 other batches were skipped"):
-        guard.judge(facts, seen(12, math.nan))
+        judge(guard, facts, 12, math.nan)
 
 
 def test_a_gradient_beyond_float16_is_neither_a_nan_nor_a_spike() -> None:
     guard, facts = DivergenceGuard(Guards()), {}
     for step in range(1, 100):
-        verdict = guard.judge(facts, seen(step, 0.5, 0.0, overflowed=True))
+        verdict = judge(guard, facts, step, 0.5, 0.0, overflowed=True)
         assert verdict == GuardDecision("apply")
 
 
@@ -139,7 +152,7 @@ def test_a_training_that_is_resumed_in_the_middle_of_a_window_judges_alike(cut: 
             if interrupted and step == cut:
                 guard, facts = DivergenceGuard(Guards(window=100)), json.loads(json.dumps(facts))
             try:
-                told.append(str(guard.judge(facts, seen(step, float(loss), float(norm)))))
+                told.append(str(judge(guard, facts, step, float(loss), float(norm))))
             except Diverged as error:
                 told.append(error.what)
                 break
@@ -186,3 +199,65 @@ def test_a_watched_loss_that_is_not_finite_ends_it_and_is_not_noted() -> None:
     with pytest.raises(NotFinite, match="watched split is not finite after step 20"):
         stop.judge(facts, 20, math.nan)
     assert facts == before
+
+
+def sha256(network: nn.Module) -> str:
+    total = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        total.update(name.encode() + value.numpy().tobytes())
+    return total.hexdigest()
+
+
+def test_one_process_and_two_learn_the_same(
+    trained: Outcome, manifest: Model, training_set: Path, tmp_path: Path, alone: Ranks
+) -> None:
+    network, fitted = train_alone(training_set, tmp_path, alone, Silent())
+    two = load_file(trained.model / "weights.safetensors")
+    assert fitted.losses[-1] == pytest.approx(manifest.metrics["train_loss"], rel=1e-5)
+    assert fitted.losses[0] == pytest.approx(manifest.metrics["first_epoch_loss"], rel=1e-5)
+    assert two.keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-4)
+
+
+def test_the_same_seed_gives_the_same_weights_with_dropout_too(
+    training_set: Path, tmp_path: Path, alone: Ranks
+) -> None:
+    options = {"network": {"dropout": 0.3}, "training": {"epochs": 1}}
+    first, _ = train_alone(training_set, tmp_path, alone, Silent(), **options)
+    torch.rand(7)  # what else was random does not matter
+    second, _ = train_alone(training_set, tmp_path, alone, Silent(), **options)
+    options["training"] = {"epochs": 1, "seed": 4}
+    other, _ = train_alone(training_set, tmp_path, alone, Silent(), **options)
+    assert sha256(first) == sha256(second) != sha256(other)
+
+
+def test_the_loss_of_the_first_step_is_that_of_the_base_rate(
+    training_set: Path, tmp_path: Path, alone: Ranks, manifest: Model
+) -> None:
+    seen = Silent()
+    train_alone(training_set, tmp_path, alone, seen, training={"epochs": 1})
+    assert seen.losses[0] == pytest.approx(manifest.metrics["base_rate_loss"], abs=0.02)
+    assert seen.losses[-1] < seen.losses[0] - 0.05
+
+
+def test_a_step_that_is_not_finite_changes_no_weight(
+    training_set: Path, tmp_path: Path, alone: Ranks
+) -> None:
+    loop = ready_alone(training_set, tmp_path, alone, Silent(), training={"learning_rate": 1e30})
+    with pytest.raises(Diverged, match="not finite at step 2, epoch 1"):
+        loop.run()
+    weights = loop.stepper.module.state_dict().values()
+    assert all(bool(torch.isfinite(value).all()) for value in weights)
+
+
+@pytest.mark.parametrize("total", [1, 2, 20, 1000])
+def test_the_learning_rate_rises_then_falls_and_is_never_0(total: int) -> None:
+    rates = [learning_rate(step, total, Training(learning_rate=0.1)) for step in range(total)]
+    top = int(np.argmax(rates))
+    assert max(rates) <= 0.1
+    assert rates[top] > 0.09 or total == 2
+    assert min(rates) > 0
+    assert np.all(np.diff(rates[: top + 1]) > 0)
+    assert np.all(np.diff(rates[top:]) < 0)
+    assert top <= max(1, total // 10)

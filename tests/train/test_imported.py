@@ -92,7 +92,7 @@ def imported(name: str, **options: Any) -> Imported:
     return Imported(path=f"{HERE}:{name}", options=options)
 
 
-def test_a_module_that_cannot_be_imported_is_named_with_the_head_of_the_path() -> None:
+def test_failed_import_names_module_and_sys_path() -> None:
     with pytest.raises(InputError) as caught:
         make(Imported(path="no_such_package.model:Net"))
     assert "'no_such_package.model' cannot be imported: ModuleNotFoundError" in caught.value.what
@@ -110,13 +110,13 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_head_of_the_path() -
         ("OtherArguments", r"OtherArguments.loss does not take \(self, output, target\)"),
     ],
 )
-def test_what_is_no_model_is_refused_without_being_called(name: str, said: str) -> None:
+def test_path_that_is_no_architecture_is_rejected_uncalled(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make(imported(name))
 
 
 @pytest.mark.parametrize("path", ["os:system", "subprocess:Popen", "builtins:eval"])
-def test_no_other_callable_is_called_for_being_named(path: str, tmp_path: Path) -> None:
+def test_named_callable_is_never_called(path: str, tmp_path: Path) -> None:
     options = {"command": f"touch {tmp_path}/called", "args": ["touch", f"{tmp_path}/called"]}
     with pytest.raises(InputError, match=r"not a class|has no method build"):
         make(Imported(path=path, options=options))
@@ -124,12 +124,12 @@ def test_no_other_callable_is_called_for_being_named(path: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("path", ["model", "a b:Net", "package.module:Net()", "../x:Net", ":Net"])
-def test_a_path_of_another_form_is_refused_with_the_section(path: str) -> None:
+def test_malformed_path_is_rejected_with_the_section(path: str) -> None:
     with pytest.raises(InputError, match=r"network.path|path"):
         read_network({"kind": "module", "path": path})
 
 
-def test_options_that_it_does_not_take_are_named_with_those_that_it_does() -> None:
+def test_unknown_options_are_rejected_with_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         make(imported("Sound", depth=3))
     assert "cannot be created with options ['depth']" in caught.value.what
@@ -146,12 +146,12 @@ def test_options_that_it_does_not_take_are_named_with_those_that_it_does() -> No
         ("SingleScores", r"predict of the model returns torch.float32 \(3,\) for 3 rows, not torch.float64"),
     ],
 )
-def test_a_wrong_method_is_told_before_training(name: str, said: str) -> None:
+def test_wrong_method_is_reported_before_training(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         build(make(imported(name)), INPUTS, torch.device("cpu"))
 
 
-def test_the_check_draws_nothing_at_random_and_leaves_the_module_ready_to_learn() -> None:
+def test_check_draws_no_random_number_and_leaves_training_mode() -> None:
     found = []
     for check in (False, True):
         torch.manual_seed(0)

@@ -15,29 +15,29 @@ from typing import Any
 
 import pytest
 
+from tests.train.checkpointed import Options, live, notes
 from tests.train.kills import EVERY, compare, kill_often
-from tests.train.lives import Options, live, notes
 from tests.train.problems import Outcome, request
 from trainwright.train.checkpoint import committed
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_after_each_of_20_kills_the_state_is_that_of_an_undisturbed_training(tmp_path: Path) -> None:
+def test_state_after_each_of_20_kills_equals_an_undisturbed_training(tmp_path: Path) -> None:
     report = kill_often(tmp_path, 20, seed=5, forked=True)
     assert report.wrong == []
     assert len(report.lost) == 20
     assert max(report.lost) < 2 * EVERY, "the last interval, and what was taken while it was being saved"
 
 
-def test_in_a_job_too_whose_own_end_is_among_the_kills(tmp_path: Path) -> None:
+def test_state_after_kills_of_a_whole_job_equals_an_undisturbed_training(tmp_path: Path) -> None:
     report = kill_often(tmp_path, 2, seed=6, whole=2)
     assert report.wrong == []
     assert len(report.lost) == 2
     assert max(report.lost) < 2 * EVERY
 
 
-def test_what_was_committed_before_a_kill_is_what_is_gone_on_from(tmp_path: Path) -> None:
+def test_training_resumes_from_the_last_commit_before_a_kill(tmp_path: Path) -> None:
     asked = Options(str(tmp_path / "home"), str(tmp_path), 40, kills=[[18, 1], [9, 0]], settled=True)
     assert [bool(any(live(asked, grace_s=0.2))) for _ in range(3)] == [True, True, False]
     resumed = [note.step for note in notes(tmp_path) if note.what == "resumed"]
@@ -61,7 +61,7 @@ def _forgetting(what: str, _rank: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["random numbers", "samples"])
-def test_a_training_that_does_not_take_up_one_of_these_is_found_out(tmp_path: Path, what: str) -> None:
+def test_comparison_detects_a_training_that_does_not_resume(tmp_path: Path, what: str) -> None:
     """Else it would say nothing that all others end as if they had been left alone."""
     forgetting = partial(_forgetting, what)
     alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
@@ -92,7 +92,7 @@ class CrashPoint:
         self._armed = armed
 
     def install(self) -> None:
-        from trainwright.train.checkpoint import writer as tensors
+        from trainwright.train.checkpoint import tensor_files
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             if event in self.EVENTS or (event == "open" and str(arguments[0]).startswith(self._home)):
@@ -100,7 +100,7 @@ class CrashPoint:
 
         sys.addaudithook(audit)
         os.fsync = self._counted(os.fsync)
-        tensors._bytes = self._counted(tensors._bytes)
+        tensor_files._bytes = self._counted(tensor_files._bytes)
 
     def passed(self) -> None:
         if self._armed:
@@ -118,7 +118,7 @@ class CrashPoint:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_kill_at_any_point_of_a_save_leaves_a_state_to_go_on_from(tmp_path: Path, rank: int) -> None:
+def test_kill_at_any_point_of_a_save_leaves_a_checkpoint_to_resume(tmp_path: Path, rank: int) -> None:
     alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
     assert live(alone) == [0, 0]
     begun = Options(str(tmp_path / "begun"), str(tmp_path / "begun-notes"), 30, kills=[[19, 0]], settled=True)
@@ -195,9 +195,7 @@ def _command(path: Path) -> str:
         return ""
 
 
-def test_a_step_that_is_killed_goes_on_when_it_is_run_again(
-    training_set: Path, trained: Outcome, tmp_path: Path
-) -> None:
+def test_killed_step_resumes_when_run_again(training_set: Path, trained: Outcome, tmp_path: Path) -> None:
     """As ``trainwright run --run X`` does after ``kill -9``: the same outputs, so the same home."""
     every = {"checkpoints": {"every_steps": 20}}
     asked = vars(request(training_set, training=every)) | {"training_set": str(training_set)}

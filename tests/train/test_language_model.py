@@ -33,7 +33,7 @@ def sequences(count: int = 3) -> Tensor:
     return torch.randint(0, 50, (count, 12), generator=torch.Generator().manual_seed(1))
 
 
-def test_a_place_sees_those_before_it_and_none_after() -> None:
+def test_attention_is_causal() -> None:
     _, module = built()
     tokens = sequences()
     changed = tokens.clone()
@@ -43,7 +43,7 @@ def test_a_place_sees_those_before_it_and_none_after() -> None:
     assert (first[:, 7:] - second[:, 7:]).abs().amax(dim=(0, 2)).min() > 0
 
 
-def test_turned_heads_meet_by_their_distance_alone() -> None:
+def test_rotary_products_depend_on_distance_alone() -> None:
     turns = turns_of(40, 8, 10_000.0)
     query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(2))
 
@@ -72,7 +72,7 @@ def test_the_norm_is_the_root_of_the_mean_square() -> None:
     assert norm(values.bfloat16()).dtype == torch.bfloat16
 
 
-def test_the_untrained_model_knows_nothing() -> None:
+def test_untrained_language_model_is_uniform() -> None:
     architecture, module = built()
     losses = architecture.loss(module(sequences(64)), sequences(64).flip(1))
     assert float(losses.detach().mean()) == pytest.approx(math.log(50), abs=0.05)
@@ -97,7 +97,7 @@ def test_the_loss_of_a_sequence_is_the_mean_over_its_tokens() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_stages_one_after_another_are_the_whole(count: int) -> None:
+def test_stages_in_sequence_equal_the_whole_model(count: int) -> None:
     architecture, module = built()
     stages = [architecture.stage(module, index, count) for index in range(count)]
     names = [name for stage in stages for name, _ in stage.named_parameters()]
@@ -110,7 +110,7 @@ def test_stages_one_after_another_are_the_whole(count: int) -> None:
     torch.testing.assert_close(passed, module(sequences()))
 
 
-def test_it_learns_a_rule() -> None:
+def test_language_model_learns_a_rule() -> None:
     architecture, module = built()
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
     tokens = (torch.arange(13) + torch.arange(32)[:, None] * 3) % 50
@@ -149,6 +149,6 @@ def test_the_exported_program_gives_the_same_scores_for_any_number_of_sequences(
         ({"groups": 3}, "heads 8 is not a multiple of groups 3"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused_with_both_numbers(changed: dict[str, int], said: str) -> None:
+def test_indivisible_heads_are_rejected_with_both_numbers(changed: dict[str, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_network({"kind": "lm", "vocabulary": 50, "width": 64, "heads": 8, **changed})

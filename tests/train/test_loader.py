@@ -60,7 +60,7 @@ def taken(samples: SampleSource, count: int, parts: int = 1, first: int = 0) -> 
 
 
 def threads() -> int:
-    return sum(thread.name == "batches" for thread in threading.enumerate())
+    return sum(thread.name.startswith("batches") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
@@ -71,7 +71,7 @@ def test_any_number_of_processes_gets_the_same_batches(parts: int, rows: Encoded
     assert sorted(epoch.tolist()) == list(range(len(rows)))
 
 
-def test_a_resume_at_any_step_and_with_other_processes_goes_on_as_if_nothing_had_been(
+def test_resume_at_any_step_with_other_processes_gives_the_same_batches(
     rows: EncodedRows,
 ) -> None:
     undisturbed = taken(rows, 30)
@@ -92,7 +92,7 @@ def test_a_cache_that_holds_one_shard_gives_the_same_batches(
     assert len([path for path in tmp_path.iterdir() if path.suffix == ".shard"]) == 1
 
 
-def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: EncodedRows) -> None:
+def test_loader_restarts_at_any_step_and_keeps_one_thread(rows: EncodedRows) -> None:
     batches, before = taken(rows, 20), threads()
     loader = Loader(rows, order(rows), 0, 1)
     for step in (0, 7, 3, 19, 0):
@@ -106,7 +106,7 @@ def test_it_can_begin_again_anywhere_and_leaves_one_thread(rows: EncodedRows) ->
     loader.close()
 
 
-def test_one_that_is_forgotten_ends_its_thread(rows: EncodedRows) -> None:
+def test_garbage_collected_loader_ends_its_thread(rows: EncodedRows) -> None:
     before = threads()
     loader = Loader(rows, order(rows), 0, 1)
     loader.next()
@@ -120,7 +120,7 @@ def test_one_that_is_forgotten_ends_its_thread(rows: EncodedRows) -> None:
     assert threads() == before
 
 
-def test_batches_that_are_left_out_stay_out_after_another_begin(rows: EncodedRows) -> None:
+def test_skipped_batches_stay_skipped_after_a_restart(rows: EncodedRows) -> None:
     batches = taken(rows, 12)
     with Loader(rows, order(rows), 0, 1) as loader:
         loader.begin(2, skip=frozenset({4, 5, 7}))
@@ -146,11 +146,8 @@ class Counting:
         self.taken += 1
         return self._rows.take(index)
 
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Expect nothing."""
 
-
-def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: EncodedRows) -> None:
+def test_loader_prepares_at_most_prefetch_batches_ahead(rows: EncodedRows) -> None:
     samples = Counting(rows)
     with Loader(samples, order(rows), 0, 1, prefetch=3) as loader:
         loader.begin(0)
@@ -164,7 +161,7 @@ def test_no_more_batches_are_prepared_ahead_than_asked_for(rows: EncodedRows) ->
             loader.next()
 
 
-def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: EncodedRows) -> None:
+def test_prefetch_error_is_raised_by_the_step_that_needs_the_batch(rows: EncodedRows) -> None:
     with Loader(Counting(rows, broken=3), order(rows), 0, 1, prefetch=8) as loader:
         assert all(same(loader.next(), batch) for batch in islice(taken(rows, 3), 3))
         for _ in range(2):
@@ -172,7 +169,7 @@ def test_what_goes_wrong_ahead_is_raised_by_the_step_that_needs_it(rows: Encoded
                 loader.next()
 
 
-def test_processes_that_cannot_share_the_streams_are_refused_by_the_first_batch(rows: EncodedRows) -> None:
+def test_streams_not_divisible_by_processes_fail_at_the_first_batch(rows: EncodedRows) -> None:
     with (
         Loader(rows, order(rows), 0, 3) as loader,
         pytest.raises(InputError, match="cannot be shared evenly by 3"),

@@ -54,11 +54,11 @@ def labels_of(values: list[Any], asked: str = "auto") -> LabelStats:
         ([0, 1], "multiclass", Target("multiclass", (0.5, 0.5))),
     ],
 )
-def test_the_label_says_what_is_predicted(values: list[Any], asked: str, expected: Target) -> None:
+def test_target_follows_from_the_label(values: list[Any], asked: str, expected: Target) -> None:
     assert target_of(labels_of(values, asked), "late", Objective(kind=asked)) == expected
 
 
-def test_a_class_without_a_row_is_refused_and_named() -> None:
+def test_class_without_rows_is_rejected_by_number() -> None:
     with pytest.raises(DataRefused, match=r"classes up to 5, and no row of 3 of them: 1, 3, 4\n") as caught:
         target_of(labels_of([0, 2, 5]), "late", Objective())
     assert "kind: regression" in str(caught.value)
@@ -72,12 +72,12 @@ def test_a_class_without_a_row_is_refused_and_named() -> None:
         ({"threshold": "f1"}, "threshold"),
     ],
 )
-def test_what_is_for_classes_is_refused_for_a_number(asked: dict[str, Any], named: str) -> None:
+def test_class_settings_are_rejected_for_regression(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=f"^{named}: for classes"):
         target_of(labels_of([1.0, 2.0]), "late", Objective(**asked))
 
 
-def test_a_split_that_nothing_can_be_judged_on_is_refused_before_anything_is_learned(tmp_path: Path) -> None:
+def test_evaluation_split_without_labels_is_rejected_before_training(tmp_path: Path) -> None:
     learned, judged = flights(300, 0), flights(60, 1)
     place = judged.schema.get_field_index("late")
     judged = judged.set_column(place, "late", pa.nulls(60, judged["late"].type))
@@ -87,14 +87,12 @@ def test_a_split_that_nothing_can_be_judged_on_is_refused_before_anything_is_lea
     assert not [path for path in (tmp_path / "out").rglob(HISTORY) if TrainingHistory.read(path).points]
 
 
-def test_a_threshold_between_three_classes_is_refused() -> None:
+def test_threshold_for_three_classes_is_rejected() -> None:
     with pytest.raises(InputError, match="threshold f1 is for two classes; label 'late' has 3"):
         target_of(labels_of([0, 1, 2]), "late", Objective(threshold="f1"))
 
 
-def test_balanced_weights_make_the_classes_weigh_alike_and_a_row_1_on_average(
-    tmp_path: Path, alone: Ranks
-) -> None:
+def test_balanced_weights_are_equal_per_class_and_average_1(tmp_path: Path, alone: Ranks) -> None:
     table = flights(900, 0)
     classes = np.repeat([0, 1, 2], [600, 250, 50])
     write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))})
@@ -108,7 +106,7 @@ def test_balanced_weights_make_the_classes_weigh_alike_and_a_row_1_on_average(
     assert class_weights(prepared.target, Objective()) is None
 
 
-def test_the_loss_without_inputs_is_that_of_the_constant_answer() -> None:
+def test_base_loss_is_that_of_a_constant_prediction() -> None:
     target = Target("binary", (0.9, 0.1))
     labels = np.array([0] * 9 + [1])
     assert base_loss(target, Objective()) == pytest.approx(-np.mean(np.log(np.where(labels, 0.1, 0.9))))
@@ -143,7 +141,7 @@ def test_the_focal_loss_has_a_finite_slope_where_the_loss_is_0() -> None:
     assert bool(torch.isfinite(output.grad).all())
 
 
-def test_without_a_focus_the_loss_is_the_architectures_own() -> None:
+def test_without_focal_the_loss_is_the_architectures_own() -> None:
     architecture = make(Mlp())
     assert loss_of(architecture, Objective()) == architecture.loss
 
@@ -162,7 +160,7 @@ def brute(label: NDArray[Any], score: NDArray[Any], rule: str) -> float:
 
 
 @pytest.mark.parametrize(("rule", "seed"), list(itertools.product(["f1", "youden"], range(6))))
-def test_no_other_threshold_is_better_and_it_reaches_what_is_said(rule: str, seed: int) -> None:
+def test_best_threshold_matches_brute_force(rule: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
     label = (draw.random(60) < 0.3).astype(np.int64)
     score = np.round(np.clip(draw.normal(0.3 + 0.2 * label, 0.2), 0, 1), 2)  # with ties
@@ -250,13 +248,13 @@ def test_classes_have_a_column_each_and_a_number_keeps_its_label(tmp_path: Path)
     assert snapshot.roles["estimate"] == "score"
 
 
-def test_a_score_that_is_not_finite_is_no_prediction(tmp_path: Path) -> None:
+def test_non_finite_score_raises_diverged(tmp_path: Path) -> None:
     scores = np.array([0.5, np.nan] * 15)
     with pytest.raises(Diverged, match=r"the model gives \[nan\] for a row of split 'evaluate'"):
         predicted(tmp_path, pa.array([0, 1] * 15), Outputs("binary", "late"), scores)
 
 
-def test_three_classes_go_the_whole_way_in_two_processes(tmp_path: Path) -> None:
+def test_three_classes_train_in_two_processes_end_to_end(tmp_path: Path) -> None:
     def classes(table: pa.Table) -> pa.Table:
         wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
         missing = ~table["late"].is_valid().to_numpy()

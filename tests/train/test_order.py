@@ -70,34 +70,13 @@ def test_a_step_does_not_depend_on_the_steps_before_it(order: SampleOrder, step:
 
 @calm
 @given(ORDERS, st.sets(st.integers(0, 40), max_size=6))
-def test_batches_that_are_left_out_are_followed_by_the_next(order: SampleOrder, skip: set[int]) -> None:
+def test_skipped_batches_are_replaced_by_the_next(order: SampleOrder, skip: set[int]) -> None:
     skipping = replace(order, skip=frozenset(skip))
     left = (number for number in range(10_000) if number not in skip)
     for step, number in enumerate(islice(left, 30)):
         assert skipping.position(step) == number
         assert batch(skipping, step).tolist() == batch(order, number).tolist()
         assert len(batch(skipping, step)) == skipping.size_at(step)
-
-
-@calm
-@given(
-    st.integers(1, 9),
-    st.integers(1, 9),
-    st.integers(1, 9),
-    st.integers(1, 40),
-    st.integers(0, 300),
-    st.data(),
-)
-def test_what_a_step_takes_lies_in_the_ranges_it_was_said_to(
-    quota: int, windows: int, steps: int, block: int, step: int, data: st.DataObject
-) -> None:
-    """Where batches end with windows, so that none reaches into the next window."""
-    order = SampleOrder(windows * steps * quota * 8, quota * 8, 8, 1, block, window=quota * steps)
-    parts = data.draw(st.sampled_from([1, 2, 4]))
-    part = data.draw(st.integers(0, parts - 1))
-    said = [sample for first, last in order.ahead(step, part, parts) for sample in range(first, last)]
-    assert set(order.share(step, part, parts).tolist()) <= set(said)
-    assert len(said) == len(set(said)) == order.window * 8 // parts
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -122,7 +101,7 @@ def test_every_process_has_an_equal_share_of_a_whole_batch() -> None:
     assert [len(order.share(5, part, 4)) for part in range(4)] == [256] * 4
 
 
-def test_processes_that_cannot_share_the_streams_are_told_both_numbers() -> None:
+def test_streams_not_divisible_by_processes_are_rejected_with_both_numbers() -> None:
     with pytest.raises(InputError, match="8 streams cannot be shared evenly by 3 data-parallel") as caught:
         SampleOrder(100, 10, 8, 0).share(0, 0, 3)
     assert "such as 24" in caught.value.hint
@@ -143,7 +122,7 @@ def test_the_order_is_the_one_of_every_release() -> None:
     assert total.hexdigest() == GOLDEN
 
 
-def test_memory_is_that_of_a_window_a_stream_however_many_there_are() -> None:
+def test_order_holds_one_window_per_stream() -> None:
     order = SampleOrder(4_000_000, 8192, 8, 0, window=16_384)
     tracemalloc.start()
     for step in range(0, 2 * order.batches, 5):
@@ -183,7 +162,7 @@ def test_a_balanced_order_draws_every_sample_of_a_class_alike(seed: int) -> None
         assert abs(chi - (len(part) - 1)) < 6 * math.sqrt(2 * (len(part) - 1))
 
 
-def test_a_balanced_order_leaves_out_batches_like_any_other() -> None:
+def test_balanced_order_skips_batches() -> None:
     order = BalancedOrder.of(np.arange(100) % 3, 20, 0)
     skipping = replace(order, skip=frozenset({1}))
     assert batch(skipping, 1).tolist() == batch(order, 2).tolist()
@@ -194,7 +173,7 @@ def test_a_class_without_samples_cannot_be_drawn() -> None:
         BalancedOrder.of(np.array([0, 3, 3, 0]), 2, 0)
 
 
-def test_a_training_that_asks_for_balance_gets_it_and_any_other_the_plain_order() -> None:
+def test_order_is_balanced_only_if_configured() -> None:
     labels = np.array([0.0, 1.0, 0.0], np.float32)
     plain = order_of(100, Training(batch_size=10), 4, lambda: labels)
     assert plain == SampleOrder(100, 10, 8, 0)

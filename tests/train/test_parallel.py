@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.divided import MOVED, MOVES, WAYS, Result, train
+from tests.train.parallel_trainings import MOVED, MOVES, WAYS, Result, train
 from tests.train.problems import Outcome, run
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp, Network, Training
@@ -31,7 +31,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]
     @functools.cache
     def started(processes: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", "-m", "tests.train.divided", str(folder)]
+        command += [f"--nproc-per-node={processes}", "-m", "tests.train.parallel_trainings", str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         return subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
@@ -62,7 +62,7 @@ def single(alone: Ranks) -> Callable[[str], Result]:
 
 
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if "precision" not in way.training])
-def test_a_divided_training_gives_the_losses_and_the_weights_of_a_single_process(
+def test_parallel_training_equals_a_single_process(
     name: str, divided: Callable[[str], Result], single: Callable[[str], Result]
 ) -> None:
     if WAYS[name].apart.get("compile") and not COMPILER:
@@ -80,7 +80,7 @@ def assert_same(ours: Result, expected: Result) -> None:
         torch.testing.assert_close(ours.weights[key], weight, rtol=0, atol=1e-6, msg=key)
 
 
-def test_a_training_goes_on_in_another_division_than_it_was_saved_in(
+def test_training_resumes_with_other_degrees_of_parallelism(
     divided: Callable[[str], Result], alone: Ranks
 ) -> None:
     ours, expected = divided("moved"), train(alone, {}, range(len(MOVES)))
@@ -88,7 +88,7 @@ def test_a_training_goes_on_in_another_division_than_it_was_saved_in(
 
 
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if "precision" in way.training])
-def test_low_precision_gives_nearly_the_same_losses_divided_or_not(
+def test_low_precision_losses_are_close_with_and_without_parallelism(
     name: str, divided: Callable[[str], Result], single: Callable[[str], Result]
 ) -> None:
     ours, expected, exact = divided(name), single(name), single("ddp2")
@@ -98,7 +98,7 @@ def test_low_precision_gives_nearly_the_same_losses_divided_or_not(
     assert all(weight.dtype == torch.float32 for weight in ours.weights.values())
 
 
-def test_a_sharded_job_leaves_the_model_of_a_copied_one(
+def test_sharded_job_writes_the_model_of_a_replicated_one(
     trained: Outcome, training_set: Path, tmp_path: Path
 ) -> None:
     made = run(training_set, tmp_path, training={"parallel": {"shard": 2}})
@@ -155,7 +155,7 @@ NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, h
         (Mlp(), 2, {"parallel": {"pipeline": 2}}, "'mlp' does not support pipeline 2"),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_both_numbers(
+def test_indivisible_sizes_are_rejected_with_both_numbers(
     network: Network, processes: int, training: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -163,7 +163,7 @@ def test_what_cannot_be_divided_is_refused_with_both_numbers(
     assert said in caught.value.what
 
 
-def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
+def test_all_indivisible_sizes_are_reported_together() -> None:
     training = Training.model_validate({"batch_size": 9, "parallel": {"tensor": 2, "shard": 2}})
     with pytest.raises(InputError) as caught:
         check_parallelism(NETWORK, training, 4)

@@ -176,7 +176,7 @@ def language(
         "processes": 1,
     }
     read = TokenSource(folder / "set", snapshot, "train", network)
-    FittedLanguageModel(module, architecture, network, read, config, METRICS).write(folder / "model")
+    FittedLanguageModel(module, architecture, read, config, METRICS).write(folder / "model")
     return folder / "model", module, architecture
 
 

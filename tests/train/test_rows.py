@@ -53,9 +53,7 @@ def test_encoded_rows_are_those_of_the_split_in_their_order(
     assert len(set(carriers.values())) == 4
 
 
-def test_any_rows_come_in_the_order_in_which_they_are_asked_for(
-    training_set: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_rows_are_returned_in_the_requested_order(training_set: Path, tmp_path: Path, alone: Ranks) -> None:
     transforms, labels = fit(source(training_set), Mlp(), alone)
     rows = encode(source(training_set), transforms, labels, tmp_path, alone)
     index = np.random.default_rng(0).integers(0, len(rows), 3000)
@@ -86,14 +84,14 @@ def test_a_file_of_several_row_groups_is_shared_by_the_processes(tmp_path: Path,
     np.testing.assert_allclose(numeric[:, 0].numpy(), (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_whole_number_beyond_those_of_float64_is_the_nearest_of_them() -> None:
+def test_integer_beyond_float64_is_rounded_to_the_nearest() -> None:
     """A key or a hash among the columns: what scales it rounds more than that."""
     column = pa.array([2**53 + 1, -(2**63), None, 2**63 - 1])
     found = to_values(pa.table({"x": column}), {"x": "number"})["x"]
     np.testing.assert_array_equal(found, [2.0**53, -(2.0**63), np.nan, 2.0**63])
 
 
-def test_what_the_processes_exchange_holds_the_counts_of_values_once(
+def test_exchange_between_processes_holds_value_counts_once(
     tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every process would hold them once for each of the thousands of pieces of a large split."""
@@ -118,13 +116,13 @@ def test_what_the_processes_exchange_holds_the_counts_of_values_once(
     assert sizes[1] < 1.1 * sizes[0]
 
 
-def test_a_label_with_one_class_is_refused_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
+def test_label_with_one_class_is_rejected_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
     zeros = pa.array(np.zeros(100), pa.int64(), mask=np.arange(100) < 7)
     with pytest.raises(DataRefused, match="'late' has 0 ones and 93 zeros; 7 rows have none"):
         fit(labelled(tmp_path, zeros), Mlp(), alone)
 
 
-def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path, alone: Ranks) -> None:
+def test_label_outside_0_and_1_is_rejected_with_its_row(tmp_path: Path, alone: Ranks) -> None:
     label = np.arange(5000) % 2
     label[4321] = 7
     with pytest.raises(InputError, match=r"'late' lies in \[0, 7\]") as caught:
@@ -132,7 +130,7 @@ def test_a_label_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path: Path,
     assert caught.value.where == "split 'train', row 4,321"
 
 
-def test_inputs_that_tell_nothing_at_all_are_refused(tmp_path: Path, alone: Ranks) -> None:
+def test_uninformative_inputs_are_rejected(tmp_path: Path, alone: Ranks) -> None:
     write(tmp_path / "set", {"train": flights(100, 0).select(["id", "at", "late", "year", "gate"])})
     with pytest.raises(InputError, match="no input column is informative"):
         fit(source(tmp_path / "set"), Mlp(), alone)
@@ -142,7 +140,7 @@ def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Ranks) -
     late = pa.array([True, False, None, True] * 25)
     asked = labelled(tmp_path / "set", late)
     transforms, labels = fit(asked, Mlp(), alone)
-    assert (labels[0].positives, labels[0].negatives, labels[0].missing) == (50, 25, 25)
+    assert (labels[0].counts, labels[0].missing) == ({0: 25, 1: 50}, 25)
     assert encode(asked, transforms, labels, tmp_path / "encoded", alone).labels().tolist() == [1, 0, 1] * 25
 
 
@@ -186,14 +184,14 @@ def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Pat
         (np.full(100, np.nan), "auto", DataRefused, "has no value; 100 rows have none"),
     ],
 )
-def test_labels_that_cannot_be_learned_are_refused(
+def test_unlearnable_labels_are_rejected(
     label: np.ndarray, asked: str, kind: type[Exception], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     with pytest.raises(kind, match=said):
         fit(labelled(tmp_path, pa.array(label)), Mlp(), alone, asked)
 
 
-def test_counts_of_parts_add_up_to_those_of_the_whole() -> None:
+def test_label_statistics_of_parts_merge_to_those_of_the_whole() -> None:
     values = np.random.default_rng(1).normal(5, 2, 1000)
     parts = [
         LabelStats.of(pa.array(part), classes=False) for part in np.array_split(values, [0, 3, 500, 999])
@@ -203,9 +201,7 @@ def test_counts_of_parts_add_up_to_those_of_the_whole() -> None:
     assert found.rates == pytest.approx(once.rates, rel=1e-12)
 
 
-def test_a_manifest_with_other_types_does_not_find_the_shards_of_this_one(
-    training_set: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_changed_column_types_give_other_shard_keys(training_set: Path, tmp_path: Path, alone: Ranks) -> None:
     """The same bytes read as another type would be encoded to other values."""
     asked = source(training_set)
     transforms, labels = fit(asked, Mlp(), alone)
@@ -218,9 +214,7 @@ def test_a_manifest_with_other_types_does_not_find_the_shards_of_this_one(
     assert len({path.name for path in tmp_path.iterdir()}) == 2 * len(made)
 
 
-def test_what_was_fitted_is_found_again_to_the_bit_without_reading(
-    training_set: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_cached_fit_is_equal_and_reads_nothing(training_set: Path, tmp_path: Path, alone: Ranks) -> None:
     asked = source(training_set)
 
     class Unread(RowSource):
@@ -238,7 +232,7 @@ def test_what_was_fitted_is_found_again_to_the_bit_without_reading(
     assert fit(asked, Mlp(), alone, "binary", tmp_path) == fit(asked, Mlp(), alone)
 
 
-def test_pieces_without_any_label_are_kept_too(tmp_path: Path, alone: Ranks) -> None:
+def test_cached_fit_includes_pieces_without_labels(tmp_path: Path, alone: Ranks) -> None:
     label = pa.array(np.arange(5000) % 2, mask=np.arange(5000) < 2000)
     asked = labelled(tmp_path / "set", label)
     found = fit(asked, Mlp(), alone, "binary", tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.train.divided import NETWORK, TOKENIZER, TRAINING, problem
+from tests.train.parallel_trainings import NETWORK, TOKENIZER, TRAINING, problem
 from trainwright.errors import InputError
 from trainwright.experiment import FeatureTokenizer, LanguageModel, Mlp, Training
 from trainwright.train.architectures import make

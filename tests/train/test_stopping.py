@@ -190,12 +190,12 @@ def test_a_gpu_out_of_memory_says_which_micro_batch_may_fit(
     folder = tmp_path / "second" / "attempts" / "0001"
     folder.mkdir(parents=True)
     error = RankError.of(caught.value, 0)
-    assert (error.kind, error.passing) == ("CUDA_OOM", allowed)
+    assert (error.kind, error.retryable) == ("CUDA_OOM", allowed)
     error.save(folder)
     size = 5 if allowed else 9
     with pytest.raises(OutOfGpuMemory, match=f"out of memory with {size} samples") as caught:
         alone_with(Options(greedy=4, training=settings), tmp_path / "second", alone)
-    assert not RankError.of(caught.value, 0).passing, "once"
+    assert not RankError.of(caught.value, 0).retryable, "once"
 
 
 def alone_with(options: Options, home: Path, group: Ranks) -> tuple[str, tuple[int, ...]]:

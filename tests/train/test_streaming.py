@@ -40,7 +40,7 @@ def whole(path: str) -> bool:
     return "alt=media" in path or ("/o/" not in path and ".parquet" in path)
 
 
-def test_a_split_in_a_store_gives_the_batches_of_one_on_a_disk(
+def test_split_in_a_store_gives_the_batches_of_a_local_one(
     bucket: Bucket, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     here, there = source(training_set), in_store(training_set, bucket)
@@ -70,7 +70,7 @@ def test_the_same_bytes_elsewhere_are_not_encoded_again(
     assert not bucket.proxy.seen
 
 
-def test_a_training_on_a_store_gives_the_model_of_one_on_a_disk(
+def test_training_on_a_store_gives_the_model_of_a_local_one(
     gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path
 ) -> None:
     """The manifest lies here, and nothing else does."""
@@ -87,7 +87,7 @@ def taken_from(loader: Loader, count: int) -> None:
         loader.next()
 
 
-def test_an_object_that_was_replaced_stops_the_step_that_needs_it(
+def test_replaced_object_fails_the_step_that_needs_it(
     gs: Bucket, training_set: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     there = in_store(training_set, gs)

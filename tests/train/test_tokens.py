@@ -92,7 +92,7 @@ def test_sequences_are_those_of_the_rows_end_to_end(
     assert total_counts(counts).tokens == sum(len(row) for rows in files for row in rows) + between
 
 
-def test_rows_without_tokens_are_left_out(tmp_path: Path, alone: Ranks) -> None:
+def test_rows_without_tokens_are_skipped(tmp_path: Path, alone: Ranks) -> None:
     rows = [None, [1, 2, 3], [], None, [4] * 20, [], [5, 6]]
     sequences, counts = read(made(tmp_path, [rows]), tmp_path, alone, separator=0)
     batch = sequences.take(np.arange(len(sequences)))
@@ -114,7 +114,7 @@ def test_a_split_is_counted_from_its_footers_alone(tmp_path: Path, alone: Ranks)
 
 
 @pytest.mark.parametrize(("vocabulary", "size"), [(65_536, 2), (65_537, 4)])
-def test_shards_take_as_few_bytes_as_the_vocabulary_lets_them(
+def test_token_shards_take_two_bytes_up_to_65536_tokens(
     vocabulary: int, size: int, tmp_path: Path, alone: Ranks
 ) -> None:
     rows = texts(100, 0, vocabulary)
@@ -143,7 +143,7 @@ def test_lists_of_any_whole_numbers_are_read(kind: pa.DataType, tmp_path: Path, 
         ([3, None], "1 tokens are missing within rows"),
     ],
 )
-def test_a_token_outside_the_vocabulary_is_refused_with_its_file_and_row(
+def test_token_outside_the_vocabulary_is_rejected_with_file_and_row(
     row: list[int], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     files = [texts(300, 0), texts(300, 1)]
@@ -154,7 +154,7 @@ def test_a_token_outside_the_vocabulary_is_refused_with_its_file_and_row(
     assert caught.value.where == f"{tmp_path / '1.parquet'}, row 217"
 
 
-def test_a_split_without_one_whole_sequence_is_refused_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
+def test_split_without_a_whole_sequence_is_rejected_with_its_counts(tmp_path: Path, alone: Ranks) -> None:
     with pytest.raises(DataRefused, match="no file has the 9 tokens of one sequence; they have 8, 3"):
         read(made(tmp_path, [[[1] * 8], [[1], [2, 3]]]), tmp_path, alone)
 
@@ -171,7 +171,7 @@ def test_a_split_without_one_whole_sequence_is_refused_with_its_counts(tmp_path:
         (TYPE, {"separator": 100}, "separator 100 is outside the vocabulary of 100"),
     ],
 )
-def test_what_cannot_be_tokens_is_refused_before_anything_is_read(
+def test_column_that_holds_no_tokens_is_rejected_before_reading(
     kind: pa.DataType, options: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     snapshot = made(tmp_path, [[[1]]], kind)

@@ -18,8 +18,8 @@ import xgboost
 from numpy.typing import NDArray
 
 from tests.train import clean
-from tests.train.node import node
 from tests.train.problems import flights, source, write
+from tests.train.tree_process import node
 from trainwright.artifacts import Model
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Training, Trees
@@ -59,7 +59,7 @@ def grow(prepared: TrainingRows, *watchers: Any, **network: Any) -> TrainedTrees
 
 
 def sha256(trained: TrainedTrees) -> str:
-    return hashlib.sha256(trained.grown.booster.save_raw("ubj")).hexdigest()
+    return hashlib.sha256(trained.booster.save_raw("ubj")).hexdigest()
 
 
 def labelled(table: pa.Table) -> pa.Table:
@@ -91,16 +91,14 @@ def plain_scores(booster: xgboost.Booster, table: pa.Table) -> NDArray[np.float6
     return booster.predict(matrix).astype(np.float64)
 
 
-def test_scores_are_those_of_xgboost_used_plainly_on_the_raw_columns(
-    rows: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_scores_equal_plain_xgboost_on_raw_columns(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
     judged = flights(500, 2)
     expected = plain_scores(plainly(labelled(flights(FLIGHTS, 0))), judged)
     np.testing.assert_allclose(trained.predict(judged.combine_chunks().to_batches()[0]), expected, atol=1e-4)
 
 
-def test_balanced_weights_are_those_of_counting(rows: Path, tmp_path: Path, alone: Ranks) -> None:
+def test_balanced_weights_equal_counted_ones(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     trained = grow(prepare(rows, tmp_path, alone, objective={"class_weights": "balanced"}))
     table = labelled(flights(FLIGHTS, 0))
     label = table["late"].to_numpy()
@@ -137,7 +135,7 @@ class Killing:
 
 
 @pytest.mark.parametrize("network", [{}, CHANCE], ids=["all rows", "drawn rows and columns"])
-def test_trees_that_are_taken_up_again_end_with_the_same_bytes(
+def test_resumed_trees_have_the_same_bytes(
     network: dict[str, Any], rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     undisturbed = grow(prepare(rows, tmp_path / "a", alone), **network)
@@ -160,23 +158,23 @@ class _Noting:
         self._seen.append(step.number)
 
 
-def test_what_was_damaged_is_not_gone_on_with(
+def test_damaged_trees_are_skipped(
     rows: Path, tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepared = prepare(rows, tmp_path, alone, checkpoints={"every_steps": 4})
     with pytest.raises(KeyboardInterrupt):
         grow(prepared, Killing(14))
     saved = sorted((tmp_path / "checkpoints").iterdir())
-    assert [path.name for path in saved] == ["trees-00000004", "trees-00000008", "trees-00000012"]
-    data = bytearray((saved[2] / "trees.ubj").read_bytes())
+    assert [path.name for path in saved] == [f"trees-{rounds:08}.saved" for rounds in (4, 8, 12)]
+    data = bytearray(saved[2].read_bytes())
     data[len(data) // 2] ^= 1
-    (saved[2] / "trees.ubj").write_bytes(data)
-    (saved[1] / "manifest.json").write_text("{")
+    saved[2].write_bytes(data)
+    saved[1].write_text("{")
     found = TreeCheckpoints(tmp_path / "checkpoints", 3).newest()
     assert found is not None
-    assert found[0].rounds == 4
-    assert "trees-00000012 is skipped" in caplog.text
-    assert "trees-00000008 is skipped" in caplog.text
+    assert found[0] == 4
+    assert "trees-00000012.saved is skipped" in caplog.text
+    assert "trees-00000008.saved is skipped" in caplog.text
     whole = grow(prepare(rows, tmp_path / "whole", alone))
     assert sha256(grow(prepared)) == sha256(whole)
 
@@ -191,9 +189,7 @@ def test_the_number_of_threads_does_not_change_the_trees(rows: Path, tmp_path: P
     assert len(found) == 1
 
 
-def test_being_told_to_stop_saves_the_round_and_loses_nothing(
-    rows: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_stop_signal_saves_the_round(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     prepared = prepare(rows, tmp_path, alone)
     seen: list[int] = []
     with pytest.raises(Preempted, match=r"stopped after round 7 of 30, which is saved") as caught:
@@ -203,7 +199,7 @@ def test_being_told_to_stop_saves_the_round_and_loses_nothing(
     assert seen == list(range(1, 31))
 
 
-def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path: Path, alone: Ranks) -> None:
+def test_boosting_stops_early_on_the_watched_split(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     guards = {"early_stopping": {"split": "watch", "patience": 4}}
     prepared = prepare(rows, tmp_path, alone, guards=guards)
     trained = grow(prepared, rounds=200, depth=6)
@@ -223,7 +219,7 @@ def test_growth_ends_when_the_watched_split_gets_no_better(rows: Path, tmp_path:
     assert sha256(grow(disturbed, rounds=200, depth=6)) == sha256(trained)
 
 
-def test_three_classes_and_a_number_are_learned_too(tmp_path: Path, alone: Ranks) -> None:
+def test_trees_learn_three_classes_and_a_number(tmp_path: Path, alone: Ranks) -> None:
     table = flights(2000, 0)
     wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
     classes = np.digitize(wind, [15, 25])
@@ -282,7 +278,7 @@ def test_the_folder_is_loaded_and_scores_alike_without_torch(
     rows: Path, tmp_path: Path, alone: Ranks
 ) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
-    model = trained.write(tmp_path / "model", trained.outputs)
+    model = trained.write(tmp_path / "model", trained.rows.outputs)
     judged = flights(200, 5)
     columns = {name: judged[name].to_pylist() for name in ("wind", "noise", "carrier", "holiday")}
     (tmp_path / "rows.json").write_text(json.dumps(columns))
@@ -312,20 +308,20 @@ def test_the_same_training_gives_the_same_folder(rows: Path, tmp_path: Path, alo
     digests = set()
     for name in ("a", "b"):
         trained = grow(prepare(rows, tmp_path / name, alone), **CHANCE)
-        digests.add(trained.write(tmp_path / name / "model", trained.outputs).digest)
+        digests.add(trained.write(tmp_path / name / "model", trained.rows.outputs).digest)
     assert len(digests) == 1
     assert Model.read(tmp_path / "a" / "model").digest in digests
 
 
-def test_a_folder_whose_trees_are_none_is_refused(rows: Path, tmp_path: Path, alone: Ranks) -> None:
+def test_folder_without_valid_trees_is_rejected(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     trained = grow(prepare(rows, tmp_path, alone))
-    trained.write(tmp_path / "model", trained.outputs)
+    trained.write(tmp_path / "model", trained.rows.outputs)
     (tmp_path / "model" / "model.ubj").write_bytes(b"no trees")
     with pytest.raises(InputError, match="XGBoost cannot read the trees"):
         load_trees(tmp_path / "model")
 
 
-def test_what_trees_do_not_do_is_told_at_once_and_in_full() -> None:
+def test_unsupported_settings_of_trees_are_reported_together() -> None:
     objective = {"focal": 2.0, "sampling": "balanced"}
     asked = Training(objective=objective, precision="bf16", checkpoints={"store": "gs://bucket"})
     with pytest.raises(InputError) as caught:
@@ -334,7 +330,7 @@ def test_what_trees_do_not_do_is_told_at_once_and_in_full() -> None:
         assert name in caught.value.what
 
 
-def test_a_loss_that_is_not_finite_ends_the_growth(rows: Path, tmp_path: Path, alone: Ranks) -> None:
+def test_non_finite_loss_ends_boosting(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     prepared = prepare(rows, tmp_path, alone)
     weights = torch.tensor([1.0, 1e300]).float()  # infinite in float32
     prepared.rows._weights = weights  # no section can ask for it
@@ -365,9 +361,7 @@ def root_rows(trees: bytes) -> set[float]:
     return {json.loads(tree)["cover"] for tree in dumped}
 
 
-def test_two_machines_learn_from_all_rows_and_give_the_same_bytes_each_time(
-    rows: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_two_machines_use_all_rows_and_are_reproducible(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     sections = {"training": {"objective": {"kind": "regression"}}}
     apart = [(0, 1), (0, 1)]
     first = outcomes(rows, tmp_path / "first", apart, **sections)
@@ -377,20 +371,18 @@ def test_two_machines_learn_from_all_rows_and_give_the_same_bytes_each_time(
     assert root_rows(first[0]) == {float(known)}
     one = grow(prepare(rows, tmp_path, alone, **sections["training"]))
     two = xgboost.Booster(model_file=bytearray(first[0]))
-    changed = TrainedTrees(one.rows, replace(one.grown, booster=two), one.config)
+    changed = replace(one, booster=two)
     batch = flights(500, 2).combine_chunks().to_batches()[0]
     assert np.abs(changed.predict(batch) - one.predict(batch)).mean() < 0.02
 
 
-def test_two_processes_of_one_machine_grow_the_trees_of_one(rows: Path, tmp_path: Path, alone: Ranks) -> None:
+def test_two_processes_on_a_machine_give_the_trees_of_one(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     both = outcomes(rows, tmp_path / "two", [(0, 2), (1, 2)], network=NETWORK | CHANCE)
     one = grow(prepare(rows, tmp_path / "one", alone), **CHANCE)
-    assert both[0] == both[1] == bytes(one.grown.booster.save_raw("ubj"))
+    assert both[0] == both[1] == bytes(one.booster.save_raw("ubj"))
 
 
-def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
-    rows: Path, tmp_path: Path, alone: Ranks
-) -> None:
+def test_killed_process_resumes_with_the_same_trees(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     sections: dict[str, Any] = {
         "training": {"checkpoints": {"every_steps": 5}},
         "network": NETWORK | CHANCE,
@@ -399,12 +391,10 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
     assert clean.ended(killed) == -signal.SIGKILL
     (found,) = outcomes(rows, tmp_path / "home", [(0, 1)], **sections)
     undisturbed = grow(prepare(rows, tmp_path / "whole", alone), **CHANCE)
-    assert found == bytes(undisturbed.grown.booster.save_raw("ubj"))
+    assert found == bytes(undisturbed.booster.save_raw("ubj"))
 
 
-def test_a_machine_that_is_lost_ends_the_other_so_that_both_go_on_with_the_same_bytes(
-    rows: Path, tmp_path: Path
-) -> None:
+def test_lost_machine_ends_the_other_and_both_resume(rows: Path, tmp_path: Path) -> None:
     sections: dict[str, Any] = {"training": {"checkpoints": {"every_steps": 5}}}
     apart = [(0, 1), (0, 1)]
     undisturbed = outcomes(rows, tmp_path / "whole", apart, **sections)
@@ -417,7 +407,7 @@ def test_a_machine_that_is_lost_ends_the_other_so_that_both_go_on_with_the_same_
     assert outcomes(rows, tmp_path / "home", apart, **sections) == undisturbed
 
 
-def test_fewer_rows_than_machines_are_refused(tmp_path: Path, alone: Ranks) -> None:
+def test_fewer_rows_than_machines_are_rejected(tmp_path: Path, alone: Ranks) -> None:
     rows = flights(500, 0)
     few = pa.array([1, 0], pa.int64())
     write(tmp_path / "set", {"train": rows.slice(0, 2).set_column(2, "late", few)})

@@ -17,6 +17,7 @@ from tests.train.odd import TARGETS, Made, copied, forged, untrained
 from trainwright import serving
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
+from trainwright.serving.program import read_program
 
 REFUSED = "the program h(as|olds)|tensors of the program are pickled"
 
@@ -111,7 +112,7 @@ def test_a_malicious_program_runs_nothing_even_if_the_manifest_agrees_with_it(
     with pytest.raises(InputError, match=REFUSED):
         serving.load(folder)
     with pytest.raises(InputError, match=REFUSED):
-        serving.load_program(folder / "program.pt2")
+        read_program(folder / "program.pt2")
     assert not mark.exists()
 
 
@@ -149,7 +150,7 @@ def test_a_file_cut_short_exchanged_or_outside_the_folder_is_refused(
     with pytest.raises(InputError, match=r"program\.pt2 is not what"):
         serving.load(folder)
     with pytest.raises(InputError, match="this is no exported program"):
-        serving.load_program(folder / "program.pt2")
+        read_program(folder / "program.pt2")
     untrained(odd_set, TARGETS["binary"], "quantile").write(tmp_path / "other")
     (folder / "program.pt2").write_bytes((tmp_path / "other" / "program.pt2").read_bytes())
     with pytest.raises(InputError, match=r"program\.pt2 is not what"):
@@ -161,7 +162,7 @@ def test_a_file_cut_short_exchanged_or_outside_the_folder_is_refused(
     with pytest.raises(InputError, match=r"program\.pt2 of the model lies outside its folder"):
         serving.load(folder)
     with pytest.raises(InputError, match="there is no program here"):
-        serving.load_program(tmp_path / "nothing.pt2")
+        read_program(tmp_path / "nothing.pt2")
 
 
 def test_a_program_that_the_manifest_does_not_name_is_not_read(plain_made: Made, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Transforms: what is fitted, and what a network then reads."""
+"""Transforms: fitting, and the encoded rows."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.contracts.frozen import check
 from trainwright.errors import InputError
 from trainwright.transforms import MISSING_TIME, Categories, Category, Fit, Scaling, Transforms, Values
 from trainwright.transforms.fitting import MOST, STEPS, Distribution
@@ -292,3 +293,7 @@ def test_every_odd_value_is_encoded_to_the_same_bits_alone_in_a_crowd_and_after_
         alone = again.encode(odd)
         assert alone.numeric.tobytes() == together.numeric[[place]].tobytes()
         assert alone.categories.tolist() == together.categories[[place]].tolist()
+
+
+def test_transforms_of_an_earlier_version_keep_their_digest_and_fields(tmp_path: Path) -> None:
+    check(Transforms, "transforms", tmp_path)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from trainwright.validate.comparison import (
     ColumnComparison,
-    Distance,
     SamplePair,
     decide,
     measure,
@@ -106,7 +105,7 @@ def profile(split: str, rows: Rows, size: int, cuts: Mapping[str, NDArray[np.flo
     return Profile(split, size, statistics, counts)
 
 
-def compared(current: Rows, previous: Rows, limits: Sequence[Limit], schema: Any) -> list[Distance]:
+def compared(current: Rows, previous: Rows, limits: Sequence[Limit], schema: Any) -> list[ColumnComparison]:
     """Measure everything that the gate measures between two samples."""
     sizes = [len(next(iter(rows.values())).values) for rows in (current, previous)]
     cuts = {name: cuts_of(column) for name, column in previous.items() if not column.names}
@@ -120,7 +119,7 @@ def compared_in(
     schema: Any,
     cuts: Mapping[str, NDArray[np.float64]],
     sizes: Sequence[int],
-) -> list[Distance]:
+) -> list[ColumnComparison]:
     """The same, in given bins."""
     profiles = [profile("evaluate", current, sizes[0], cuts), profile("train", previous, sizes[1], cuts)]
     pair = SamplePair("previous", *profiles, cuts)
@@ -129,6 +128,6 @@ def compared_in(
     return [*drift.measured, *unseen.measured, *measure_missing(pair, list(current), threshold=0.0)]
 
 
-def moved(measured: Sequence[Distance], rate: float) -> list[ColumnComparison]:
+def moved(measured: Sequence[ColumnComparison], rate: float) -> list[ColumnComparison]:
     """What moved, when all limits are as configured and chance may alarm at this rate."""
     return [entry for entry in decide(measured, rate) if entry.moved]

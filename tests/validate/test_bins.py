@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.validate.columns import by_column, count, cut_points, edges, with_bins
+from trainwright.validate.columns import (
+    add_counts,
+    by_column,
+    cut_points,
+    edges,
+    no_counts,
+    prepared,
+    with_bins,
+)
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
 
@@ -19,6 +27,13 @@ NUMBERS = st.lists(
 
 def batches(values: object) -> list[pa.RecordBatch]:
     return pa.table({"x": pa.array(values, pa.float64())}).to_batches(max_chunksize=17)
+
+
+def count(batches: list[pa.RecordBatch], cuts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    counts = no_counts(cuts)
+    for batch in batches:
+        add_counts(counts, prepared(batch), cuts)
+    return counts
 
 
 def cuts_of(values: object) -> object:

@@ -1,12 +1,16 @@
 """Distances are those of the data, and what yields no distance is said."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trainwright.significance import holm
 from trainwright.tables import write_snapshot
 from trainwright.validate.comparison import (
     ColumnComparison,
@@ -17,6 +21,7 @@ from trainwright.validate.comparison import (
     measure_missing,
     measure_unseen,
 )
+from trainwright.validate.null_distribution import NoChance
 from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
 from trainwright.validate.profile import Profiler, own_cuts
 from trainwright.validate.schema import kind, parse_schema
@@ -41,9 +46,13 @@ def profiles(tmp_path: Path) -> object:
         folder = tmp_path / "snapshot"
         snapshot = write_snapshot(folder, tables, parents={}, roles={})
         numbers = [feature.name for feature in parsed.feature if kind(feature) == "numbers"]
-        found = Profiler(folder, snapshot, parsed).profiles(["train", "evaluate"], numbers)
-        cuts = own_cuts(found["train"].statistics, numbers)
-        return SamplePair("previous", found["evaluate"], found["train"], cuts)
+        profiler = Profiler(folder, snapshot, parsed)
+        cuts = own_cuts(profiler.statistics("train"), numbers)
+        evaluate, train = (
+            replace(profiler.profile(split), counts=profiler.counts(split, cuts))
+            for split in ("evaluate", "train")
+        )
+        return SamplePair("previous", evaluate, train, cuts)
 
     return run
 
@@ -112,7 +121,9 @@ def test_a_distance_that_equals_its_limit_passes(profiles: object) -> None:
 
 def test_a_distance_just_beyond_its_limit_is_not_written_as_equal_to_it() -> None:
     def written(value: float, digits: int = 3) -> tuple[str, str]:
-        return ColumnComparison("x", "Jensen-Shannon", value, 0.05, 0.0, (1, 1)).written(digits)
+        return ColumnComparison("x", "Jensen-Shannon", "previous", value, 0.05, NoChance(), (1, 1)).written(
+            digits
+        )
 
     assert written(0.2141) == ("0.214", "0.050")
     assert written(0.0501) == ("0.0501", "0.0500")
@@ -243,3 +254,50 @@ def test_new_values_that_were_not_counted_are_not_judged(profiles: object) -> No
     words = [f"w{n}" for n in range(12_000)]
     drift = measure_unseen(profiles({"w": words}, {"w": words[:500]}), [W], threshold=0.05)
     assert [entry.name for entry in drift.not_judged] == ["new/w"]
+
+
+@dataclass(frozen=True)
+class Even:
+    """A distance that is even over [0, 1] by chance."""
+
+    def tail(self, value: float) -> float:
+        return 1 - value
+
+    def floor(self, level: float) -> float:
+        return 1 - level
+
+
+def measured(values: list[float], limit: float = 0.0) -> list[ColumnComparison]:
+    return [
+        ColumnComparison(f"c{n}", "x", "previous", value, limit, Even(), (1, 1))
+        for n, value in enumerate(values)
+    ]
+
+
+@given(st.lists(st.integers(0, 1_000).map(lambda n: n / 1_000), min_size=1, max_size=12))
+def test_what_moves_is_what_holms_adjusted_probabilities_reject(values: list[float]) -> None:
+    found = [entry.moved for entry in decide(measured(values), 0.0505)]
+    assert found == [adjusted < 0.0505 for adjusted in holm([1 - value for value in values])]
+
+
+def test_one_column_that_moved_eases_the_floor_of_the_next() -> None:
+    first, second, third = decide(measured([0.99, 0.976, 0.5]), 0.05)
+    assert [round(entry.floor, 6) for entry in (first, second, third)] == [0.983333, 0.975, 0.95]
+    assert [entry.moved for entry in (first, second, third)] == [True, True, False]
+
+
+def test_what_comes_after_the_first_that_could_be_chance_is_held_to_the_same_level() -> None:
+    floors = [round(entry.floor, 6) for entry in decide(measured([0.9, 0.8, 0.1]), 0.05)]
+    assert floors == [0.983333] * 3
+
+
+def test_comparisons_that_chance_cannot_move_take_no_part_of_the_rate() -> None:
+    still = [ColumnComparison(f"s{n}", "x", "previous", 0.0, 0.0, NoChance(), (1, 1)) for n in range(9)]
+    found = decide([*still, *measured([0.96])], 0.05)
+    assert found[-1].moved
+    assert not any(entry.moved for entry in found[:-1])
+
+
+def test_a_distance_beyond_chance_but_within_its_limit_has_not_moved() -> None:
+    (found,) = decide(measured([0.999], limit=0.9995), 0.05)
+    assert (found.moved, found.effective, round(found.floor, 9)) == (False, 0.9995, 0.95)

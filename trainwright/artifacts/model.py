@@ -20,16 +20,9 @@ class ModelFile:
 class Model(Document):
     """The manifest of a trained model's folder; written last, so a folder without it is not a model.
 
-    Attributes:
-        files: Weights, program, transforms, signature, input example, model card.
-        kind: The architecture, such as ``mlp``.
-        inputs: Names of the raw columns that it reads.
-        label: Column that it predicts.
-        training_data: Digest of the training set.
-        config: Configuration of the training.
-        metrics: Final metrics of the training, such as ``train_loss``.
-        parents: Digests by name: the training set and its own parents, such as the feature service and every
-            view, and the fitted transforms.
+    ``kind`` is the architecture, ``inputs`` the raw columns that it reads, ``label`` the one it predicts, and
+    ``training_data`` the digest of the training set. ``parents`` has digests by name: the training set, its
+    own parents, such as the feature service and every view, and the fitted transforms.
     """
 
     FILE: ClassVar[str] = "model.json"
@@ -47,13 +40,8 @@ class Model(Document):
 class Trial(Document):
     """The result of a smoke test: a fresh process loaded the model and scored the input example.
 
-    Attributes:
-        model: Digest of the model's manifest.
-        input_example: SHA-256 of the file with the scored rows.
-        passed: True if it returned scores that match its signature.
-        said: Summary of the scores, or the error.
-        scores: SHA-256 of the scores; empty without any.
-        environment: Environment of the process.
+    ``model`` is the digest of its manifest; ``input_example`` and ``scores`` are the SHA-256 of the rows and
+    of their scores, if any. ``passed``: the scores match the signature. ``said``: a summary, or the error.
     """
 
     FILE: ClassVar[str] = "trial.json"

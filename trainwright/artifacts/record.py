@@ -8,16 +8,7 @@ from trainwright.documents import Document
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The environment of a step: enough to build it again.
-
-    Attributes:
-        name: The image's short name, such as ``tabular``.
-        lock_sha256: Digest of its lock; empty if unknown.
-        library: Version of trainwright.
-        library_sha256: Digest over the source of trainwright.
-        python: Version of the interpreter.
-        platform: Operating system and processor.
-    """
+    """The environment of a step, enough to build it again: image, digest of its lock, trainwright, Python."""
 
     name: str
     lock_sha256: str
@@ -31,20 +22,10 @@ class Environment:
 class Record(Document):
     """The record of one step, from which the run's page and a model's lineage are made.
 
-    It lies beside the step's main document and carries the records of what it was made from, so a
-    model's record alone leads back to the source. It is no part of any identity: it names times.
-
-    Attributes:
-        step: The verb.
-        headline: Result in one line, each number with its limit.
-        decision: One of :data:`trainwright.verdicts.DECISIONS` for a gate, else empty.
-        started: Start, ISO 8601 in UTC.
-        seconds: Duration without imports.
-        config: Configuration of the step.
-        inputs: Digests of its inputs by name.
-        outputs: Digests of its outputs by name.
-        environment: Environment of the step.
-        parents: Records of its inputs.
+    It lies beside the step's main document and carries the records of what it was made from, so a model's
+    record alone leads back to the source. It is no part of any identity: it names times. ``headline`` is the
+    result in one line, each number with its limit; ``decision`` is that of a gate, else empty; ``seconds`` do
+    not count imports; ``inputs`` and ``outputs`` are digests by name.
     """
 
     FILE: ClassVar[str] = "record.json"
@@ -74,3 +55,13 @@ class Progress(Document):
     time: str
     checkpoint_step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return step of steps, percent, epoch, loss, speed, use of the GPUs, and the time left."""
+        gpu = self.metrics.get("gpu_use")
+        return (
+            f"step {self.step:,} of {self.total:,} ({self.step / max(self.total, 1):.0%}), "
+            f"epoch {self.epoch}, loss {self.loss:.4f}, {self.samples_per_s:,.0f} samples/s"
+            + (f", GPU {gpu:.0%}" if gpu is not None else "")
+            + f", {self.eta_s:,.0f} s left"
+        )

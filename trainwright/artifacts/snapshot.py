@@ -19,14 +19,10 @@ UNASSIGNED = "unassigned"
 class SourceFile:
     """One object of a source at the time of the listing.
 
-    Attributes:
-        uri: Absolute path or URI, without a version.
-        size: Bytes.
-        checksum: The strongest one that needs no second read, as ``kind:digits``: ``md5`` on a disk and in
-            stores that have it, ``crc32c`` of a composed object, ``etag`` of an S3 multipart upload,
-            ``sha256`` of objects written by trainwright.
-        version: Pins the bytes in their store: generation, version id or ETag; empty on a disk.
-        written: Time of the last write, ISO 8601 in UTC; empty if unknown.
+    ``version`` pins the bytes in their store (generation, version id or ETag; empty on a disk) and is not in
+    ``uri``. ``checksum`` is the strongest that needs no second read, as ``kind:digits``: ``md5`` on disks and
+    in stores that have it, ``crc32c`` of a composed object, ``etag`` of an S3 multipart upload, ``sha256`` of
+    objects written by trainwright. ``written`` is ISO 8601 in UTC; empty if unknown.
     """
 
     uri: str
@@ -40,11 +36,8 @@ class SourceFile:
 class Listing(Document):
     """The files of a source when ``resolve`` listed it; ``data_version`` is derived from it.
 
-    Attributes:
-        source: Path, URI or glob, with the date filled in.
-        files: Objects, sorted by URI; a database or a table has one entry.
-        protection: Protection of pinned objects against deletion: ``versioned``, ``soft_delete``,
-            ``retention`` or ``pinned_unprotected``; empty for a disk.
+    ``files`` are sorted by URI; a database or a table has one entry. ``protection`` of pinned objects against
+    deletion is ``versioned``, ``soft_delete``, ``retention`` or ``pinned_unprotected``; empty for a disk.
     """
 
     FILE: ClassVar[str] = "listing.json"
@@ -73,15 +66,9 @@ class Listing(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFile:
-    """One Parquet file of a snapshot.
+    """One Parquet file of a snapshot: its URI, or path relative to the manifest's folder, and its one split.
 
-    Attributes:
-        uri: Path relative to the manifest's folder, absolute path, or URI.
-        size: Bytes.
-        checksum: ``kind:digits``, as in :class:`SourceFile`.
-        rows: Number of rows.
-        split: Split of all its rows.
-        version: Pins the bytes in an object store; empty on a disk.
+    ``checksum`` and ``version`` are as in :class:`SourceFile`.
     """
 
     uri: str
@@ -107,13 +94,8 @@ class Snapshot(Document):
     The digest covers the content only: columns, roles, and each file's split, rows, size and checksum in
     order. It leaves out locations, parents and quality, so equal bytes have one data version everywhere.
 
-    Attributes:
-        files: Files in reading order.
-        columns: Columns of every file, in order.
-        parents: Digests of its inputs by name.
-        roles: Column names by role: ``key``, ``time``, ``label``; not every role has a column.
-        quality: Figures by name, such as ``nulls.arr_delay`` (rows without a value).
-        protection: Protection of pinned objects, as in :class:`Listing`.
+    ``files`` are in reading order. ``parents`` has digests of its inputs by name, ``roles`` column names by
+    role (``key``, ``time``, ``label``), ``quality`` figures by name, such as ``nulls.arr_delay``.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -134,10 +116,6 @@ class Snapshot(Document):
     @classmethod
     def open(cls, folder: Path, data_version: str) -> Self:
         """Read the manifest in a folder and check its digest.
-
-        Args:
-            folder: Folder of the snapshot.
-            data_version: Expected digest.
 
         Raises:
             InputError: The manifest is missing, or its digest differs.

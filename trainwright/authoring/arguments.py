@@ -1,5 +1,7 @@
-"""From an experiment file to the arguments of ``train_and_register``."""
+"""The arguments of a pipeline, from an experiment file and the command line."""
 
+import datetime
+import json
 import os
 import subprocess
 from collections.abc import Collection, Sequence
@@ -8,16 +10,15 @@ from typing import Any, TypeVar
 
 import yaml
 
-from trainwright.authoring import credentials
+from trainwright.authoring import credentials, pipeline_spec
 from trainwright.errors import InputError
-from trainwright.experiment import Data, Experiment, Registry, Section
+from trainwright.experiment import Experiment, Registry, Section
 
 MAX_BYTES = 1_000_000
 """An experiment file is a page of text; anything larger is a mistake."""
 
-
 BASE = "base"
-"""The key of an experiment file that names the file it is laid over."""
+"""The key of an experiment file that names the file it extends."""
 
 SQLITE = "sqlite:///"
 
@@ -31,7 +32,53 @@ LIFTED = {
 }
 """Keys that are parameters of ``train_and_register`` of their own, by the parameter's name."""
 
-Given = TypeVar("Given", bound=Section)
+RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memory")}
+"""Old names of parameters, and today's (docs/decisions/0016-names-of-steps.md)."""
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+def of_pipeline(compiled: Path, config: Path | None, params: Sequence[str], date: str = "") -> dict[str, Any]:
+    """Return a pipeline's arguments: what it takes of the experiment, and single parameters.
+
+    Args:
+        compiled: The compiled pipeline.
+        config: The experiment file; None for none.
+        params: Texts ``NAME=VALUE``; they win over the experiment.
+        date: Date that ``{date}`` in a source stands for; empty for today.
+
+    Raises:
+        InputError: The file or a parameter is invalid.
+    """
+    parameters = pipeline_spec.read(compiled).parameters
+    found: dict[str, Any] = {}
+    if config:
+        values = read(config)
+        if "materialize_section" in parameters:
+            values |= read_materialize(config)
+        found = {name: value for name, value in lifted(values, parameters).items() if name in parameters}
+    for text in params:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--param {text!r} is not NAME=VALUE", hint="For example --param epochs=3.")
+        name = RENAMED.get(name, name)
+        kind = parameters.get(name, {}).get("parameterType", "STRING")
+        try:
+            found[name] = value if kind == "STRING" else json.loads(value)
+        except json.JSONDecodeError:
+            raise InputError(
+                f"{value!r} is no {kind} (written as in JSON)", where=f"--param {name}"
+            ) from None
+    if date:
+        if "date" not in parameters:
+            raise InputError(f"{compiled.stem} has no parameter date", where="--date")
+        try:
+            found["date"] = datetime.date.fromisoformat(date).isoformat()
+        except ValueError:
+            raise InputError(
+                f"expected a date, found {date!r}", where="--date", hint="Write it as 2026-01-31."
+            ) from None
+    return found
 
 
 class _Loader(yaml.SafeLoader):
@@ -64,7 +111,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: Path) -> Experiment:
-    """Read and validate an experiment file, laid over its ``base`` if it names one.
+    """Read and validate an experiment file, merged over its ``base`` if it names one.
 
     Raises:
         InputError: The file or its base is missing, is not YAML, carries a secret, or holds wrong keys or
@@ -73,44 +120,32 @@ def load(path: Path) -> Experiment:
     hint = "examples/flights/flights.yaml is a complete one to start from."
     data, where = plain(path, "the experiment file", hint), str(path)
     if isinstance(data, dict) and BASE in data:
-        base = _base_of(path, data.pop(BASE))
-        data = _overlay(plain(base, "the base of the experiment file"), data)
-        where = f"{path}, over {base.name}"
+        name = data.pop(BASE)
+        if not isinstance(name, str) or name in {"", path.name} or name != Path(name).name:
+            raise InputError(
+                f"{BASE} is {name!r}; expected the name of another experiment file in the same folder",
+                where=str(path),
+                hint="Paths in both files are relative to this folder: move the file here.",
+            )
+        data = _merged(plain(path.with_name(name), "the base of the experiment file"), data)
+        where = f"{path}, over {name}"
     return Experiment.check(data, where=where)
 
 
-def _base_of(path: Path, name: object) -> Path:
-    """Return the file that an experiment file is laid over.
-
-    Raises:
-        InputError: It is not the name of another file in the same folder.
-    """
-    if not isinstance(name, str) or name in {"", path.name} or name != Path(name).name:
-        raise InputError(
-            f"{BASE} is {name!r}; expected the name of another experiment file in the same folder",
-            where=str(path),
-            hint="Paths in both files are relative to this folder: move the file here.",
-        )
-    return path.with_name(name)
-
-
-def _overlay(below: Any, above: Any) -> Any:
-    """Return ``above`` laid over ``below``: mappings key by key, anything else (a list too) as a whole."""
+def _merged(below: Any, above: Any) -> Any:
+    """Merge mappings key by key; anything else of ``above``, a list too, replaces ``below``."""
     if not isinstance(below, dict) or not isinstance(above, dict):
         return above
-    return below | {key: _overlay(below.get(key), value) for key, value in above.items()}
+    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
 def plain(path: Path, kind: str, hint: str = "") -> Any:
-    """Read a YAML file of ours as plain data; what it holds is not checked yet.
+    """Read a YAML file of ours as plain, unchecked data.
 
     Args:
         path: The file.
-        kind: What it is, in words, such as ``the experiment file``.
-        hint: What to do if it is not there.
-
-    Raises:
-        InputError: The file is missing, is not YAML, or carries a secret.
+        kind: The file in words, such as ``the experiment file``.
+        hint: The next step if it is missing.
     """
     try:
         text = path.read_bytes()
@@ -138,33 +173,40 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the pipeline's arguments: each section as a JSON object with the keys that the file sets.
+    """Return an experiment as arguments: each section as a JSON object with the keys that the file sets.
 
     Relative paths in the file are relative to the file, and absolute in the arguments.
-
-    Raises:
-        InputError: As :func:`load`; or a file that the experiment names is missing.
     """
     experiment = load(path)
     folder = path.resolve().parent
-    features = _placed(experiment.features, ("repository", "source"), folder)
-    registry = _placed(experiment.registry, ("tracking_uri", "audit"), folder)
-    validation = _placed(experiment.validation, ("baseline", "statistics_store"), folder)
-    data = _placed_data(experiment.data, folder)
+    data = experiment.data
+    sql = _absolute_paths(data.sql, ("password_file",), folder) if data.sql else None
+    inner = {"quality": _absolute_paths(data.quality, ("previous",), folder), "sql": sql}
+    data = _absolute_paths(data, ("source", "store", "remember"), folder).model_copy(update=inner)
     sections = {
         "data": data,
-        "validation": validation,
-        "features": features,
+        "validation": _absolute_paths(experiment.validation, ("baseline", "statistics_store"), folder),
+        "features": _absolute_paths(experiment.features, ("repository", "source"), folder),
         "network": experiment.network,
         "training": experiment.training,
         "resources": experiment.resources,
         "evaluation": experiment.evaluation,
-        "registry": registry,
+        "registry": _absolute_paths(experiment.registry, ("tracking_uri", "audit"), folder),
         "promotion": experiment.promotion,
     }
+    schema = _absolute(experiment.schema_file, folder)
+    if "://" not in schema:
+        try:
+            Path(schema).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"schema_file cannot be read: {error}",
+                where=str(path),
+                hint="Make a first one with `trainwright schema infer`, review it, and commit it.",
+            ) from None
     return {
         **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
-        "schema": _schema(experiment.schema_file, folder, path),
+        "schema": schema,
         "claim": experiment.resources.claim,
         "commit": commit(folder),
         **experiment.steps.parameters(),
@@ -172,12 +214,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def lifted(arguments: dict[str, Any], parameters: Collection[str]) -> dict[str, Any]:
-    """Move keys that a pipeline has as parameters of their own out of the sections: each value has one place.
-
-    Args:
-        arguments: As :func:`read` returns them.
-        parameters: Names of the pipeline's parameters.
-    """
+    """Move keys that are also parameters of the pipeline out of their sections: each value has one place."""
     result = dict(arguments)
     for name, (section, key) in LIFTED.items():
         fixed = name == "epochs" and result.get(section, {}).get("steps")  # the steps end the training
@@ -188,69 +225,51 @@ def lifted(arguments: dict[str, Any], parameters: Collection[str]) -> dict[str, 
 
 
 def read_materialize(path: Path) -> dict[str, Any]:
-    """Return the arguments of ``materialize_features``; none if the file has no such section.
-
-    Relative paths in the file are relative to the file.
-
-    Raises:
-        InputError: As :func:`load`.
-    """
+    """Return the arguments of ``materialize_features``; none if the file has no such section."""
     section = load(path).materialize
     if section is None:
         return {}
-    placed = _placed(section, ("repository", "source", "state"), path.resolve().parent)
-    return {"feature_source": placed.source, "materialize_section": placed.to_parameter(as_written=True)}
+    section = _absolute_paths(section, ("repository", "source", "state"), path.resolve().parent)
+    return {"feature_source": section.source, "materialize_section": section.to_parameter(as_written=True)}
 
 
 def read_promotion(path: Path) -> str:
-    """Return the section ``promotion`` of an experiment file, as the text of a JSON object.
-
-    Raises:
-        InputError: As :func:`load`.
-    """
+    """Return the section ``promotion`` of an experiment file, as JSON."""
     return load(path).promotion.to_json()
 
 
 def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
-    """Return the section ``registry`` for a model, as the text of a JSON object.
+    """Return the section ``registry`` for a model, as JSON.
 
     Args:
         name: The registered model.
         path: Experiment file; relative paths in it are relative to it.
-        audit: In place of the file's.
-        uri: MLflow's address, in place of the file's.
+        audit: Replaces the file's.
+        uri: MLflow's address, replaces the file's.
 
     Raises:
         InputError: As :func:`load`; or there is neither a file nor an address.
     """
     here = Path.cwd()
-    given = {"tracking_uri": _absolute(uri, here)} if uri else {}
-    given |= {"audit": _absolute(audit, here)} if audit else {}
+    options = {"tracking_uri": _absolute(uri, here)} if uri else {}
+    options |= {"audit": _absolute(audit, here)} if audit else {}
     if path is not None:
-        placed = _placed(load(path).registry, ("tracking_uri", "audit"), path.resolve().parent)
-        given = placed.model_dump(mode="json") | given
+        registry = _absolute_paths(load(path).registry, ("tracking_uri", "audit"), path.resolve().parent)
+        options = registry.model_dump(mode="json") | options
     elif not uri:
         raise InputError(
             "nothing says where the model is registered",
             where="command line",
             hint="Name the experiment file (--config), or MLflow's address (--uri) and the audit (--audit).",
         )
-    credentials.require_none(given, where="command line")
-    return Registry.check(given | {"model": name}, "registry").to_json()
+    credentials.require_none(options, where="command line")
+    return Registry.check(options | {"model": name}, "registry").to_json()
 
 
-def _placed_data(data: Data, folder: Path) -> Data:
-    """Make every path in the section ``data`` absolute, also in the sections inside."""
-    quality = _placed(data.quality, ("previous",), folder)
-    sql = _placed(data.sql, ("password_file",), folder) if data.sql else None
-    return _placed(data, ("source", "store", "remember"), folder, quality=quality, sql=sql)
-
-
-def _placed(section: Given, names: Sequence[str], folder: Path, **more: Any) -> Given:
+def _absolute_paths(section: _Section, names: Sequence[str], folder: Path) -> _Section:
     """Make the paths in a section absolute; those that are absent stay so."""
-    named = {name: getattr(section, name) for name in names}
-    places = {name: _absolute(path, folder) for name, path in named.items() if path}
-    return section.model_copy(update=places | more)
+    paths = {name: _absolute(path, folder) for name in names if (path := getattr(section, name))}
+    return section.model_copy(update=paths)
 
 
 def _absolute(uri: str, folder: Path) -> str:
@@ -258,22 +277,6 @@ def _absolute(uri: str, folder: Path) -> str:
     if uri.startswith(SQLITE):
         return SQLITE + os.path.abspath(folder / uri.removeprefix(SQLITE))
     return uri if "://" in uri else os.path.abspath(folder / uri)
-
-
-def _schema(name: str, folder: Path, named_in: Path) -> str:
-    """Return the absolute path or the URI of the schema; a file of this machine must be readable text."""
-    place = _absolute(name, folder)
-    if "://" in place:
-        return place
-    try:
-        Path(place).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"schema_file cannot be read: {error}",
-            where=str(named_in),
-            hint="Make a first one with `trainwright schema infer`, review it, and commit it.",
-        ) from None
-    return place
 
 
 def commit(folder: Path) -> str:

@@ -9,16 +9,12 @@
 """
 
 import ast
-import contextlib
 import difflib
 import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import docstring_parser
 import yaml
 
 import trainwright
@@ -32,46 +28,6 @@ COMPONENTS, PIPELINES = "components", "pipelines"
 
 _IMAGE = re.compile(r"(?<![\w./-])trainwright/(?=[a-z]+:\d)")
 """An image of this library, wherever it stands in compiled YAML."""
-
-TYPES = {
-    "STRING": "str",
-    "NUMBER_INTEGER": "int",
-    "NUMBER_DOUBLE": "float",
-    "BOOLEAN": "bool",
-    "LIST": "list",
-    "STRUCT": "dict",
-    "TASK_FINAL_STATUS": "PipelineTaskFinalStatus",
-}
-"""What a compiled type is called in the source."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Port:
-    """One input or output: name, type, default as text, description."""
-
-    name: str
-    type: str
-    default: str = ""
-    description: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """The interface of a compiled component or pipeline.
-
-    Attributes:
-        name: As compiled.
-        description: Its docstring.
-        image: Image of a component; empty for a pipeline.
-        inputs: Its inputs.
-        outputs: Its outputs.
-    """
-
-    name: str
-    description: str
-    image: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
 
 
 def folder() -> Path:
@@ -101,18 +57,14 @@ RENAMED = {"locate": "get_production_model", "probe": "smoke_test"}
 """Old names of components, and today's (docs/decisions/0016-names-of-steps.md)."""
 
 
-def names() -> tuple[str, ...]:
+def names(kind: str = COMPONENTS) -> tuple[str, ...]:
     """Return the names of all components."""
-    return _names(COMPONENTS)
+    return tuple(sorted(path.stem for path in (folder() / kind).glob("*.yaml")))
 
 
 def pipelines() -> tuple[str, ...]:
     """Return the names of all pipelines."""
-    return _names(PIPELINES)
-
-
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in (folder() / kind).glob("*.yaml")))
+    return names(PIPELINES)
 
 
 def component(name: str) -> Path:
@@ -134,7 +86,7 @@ def pipeline(name: str) -> Path:
 
 
 def _path(kind: str, name: str) -> Path:
-    known = _names(kind)
+    known = names(kind)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         advice = f"Did you mean {close[0]}?" if close else f"Known are {', '.join(known) or 'none'}."
@@ -156,17 +108,8 @@ def load(name: str, registry: str = "", *, sha256: str = "") -> "BaseComponent":
     """
     from kfp import components
 
-    return components.load_component_from_text(prefixed(verified(name, sha256), registry))
-
-
-def verified(name: str, sha256: str = "") -> str:
-    """Return the compiled YAML of a component after comparing version and digest.
-
-    Raises:
-        InputError: As :func:`load`.
-    """
-    said, at, version = name.partition("@")
-    verb = RENAMED.get(said, said)
+    called, at, version = name.partition("@")
+    verb = RENAMED.get(called, called)
     path = component(verb)
     if at and version != trainwright.__version__:
         raise InputError(
@@ -177,14 +120,14 @@ def verified(name: str, sha256: str = "") -> str:
     text = path.read_text()
     found = interfaces.digest(text)
     listed = str(index()[COMPONENTS].get(verb, {}).get("sha256", ""))
-    for wanted, who in ((sha256, "the caller names"), (listed, "the index lists")):
-        if wanted and wanted != found:
+    for expected, who in ((sha256, "the caller names"), (listed, "the index lists")):
+        if expected and expected != found:
             raise InputError(
-                f"{verb} has the SHA-256 {found}, {who} {wanted}",
+                f"{verb} has the SHA-256 {found}, {who} {expected}",
                 where=str(path),
                 hint="Install the library again, or look at what changed: trainwright interface-diff.",
             )
-    return text
+    return components.load_component_from_text(prefixed(text, registry))
 
 
 def prefixed(text: str, registry: str) -> str:
@@ -192,83 +135,12 @@ def prefixed(text: str, registry: str) -> str:
     return _IMAGE.sub(f"{registry.rstrip('/')}/trainwright/", text) if registry else text
 
 
-def describe(path: Path) -> Description:
-    """Return the interface of a compiled component or pipeline.
-
-    Raises:
-        InputError: The file does not exist, or is not compiled YAML.
-    """
-    try:
-        return described(path.read_text(), str(path))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-
-
-def described(text: str, where: str) -> Description:
-    """Return the interface in a text of compiled YAML.
-
-    Raises:
-        InputError: It is not compiled YAML.
-    """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    spec = next(yaml.load_all(text, loader), None)
-    if not isinstance(spec, dict) or "root" not in spec:
-        raise InputError("not a compiled component or pipeline", where=where)
-    executors = list(spec["deploymentSpec"]["executors"].values())
-    container = executors[0].get("container", {}) if len(executors) == 1 else {}
-    root, info = spec["root"], spec["pipelineInfo"]
-    doc, made = _docstring(container.get("command", [])), root.get("outputDefinitions", {})
-    said = {entry.arg_name: entry.description or "" for entry in doc.params}
-    return Description(
-        name=info["name"],
-        description=info.get("description") or doc.short_description or "",
-        image=container.get("image", ""),
-        inputs=tuple(_ports(root.get("inputDefinitions", {}), said)),
-        outputs=tuple(_ports(made, said | _returned(doc, list(made.get("parameters", {}))))),
-    )
-
-
-def _docstring(command: list[str]) -> docstring_parser.Docstring:
-    """Return a component's docstring from its source; kfp keeps only the descriptions of inputs."""
-    for source in command:
-        with contextlib.suppress(SyntaxError, ValueError):
-            for node in ast.parse(source).body:
-                if isinstance(node, ast.FunctionDef):
-                    return docstring_parser.parse(ast.get_docstring(node) or "")
-    return docstring_parser.Docstring()
-
-
-def _line(text: str | None) -> str:
-    """Return a description as one line of Markdown."""
-    return " ".join((text or "").replace("``", "`").split())
-
-
-def _returned(doc: docstring_parser.Docstring, names: list[str]) -> dict[str, str]:
-    """Parse the section Returns: one value, or several as ``name: description``."""
-    head, rest = (doc.returns.type_name, doc.returns.description) if doc.returns else ("", "")
-    text = ": ".join(part for part in (head, rest) if part)  # what stands before a colon is taken for a type
-    if "Output" in names:
-        return {"Output": text}
-    _, *parts = re.split(rf"(?:^|\s)({'|'.join(map(re.escape, names))}):\s", text) if names else [text]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _ports(definitions: dict[str, Any], said: Mapping[str, str]) -> list[Port]:
-    """Return inputs or outputs in the order of the docstring."""
-    ports = []
-    for kind in ("artifacts", "parameters"):
-        for name, entry in definitions.get(kind, {}).items():
-            default = entry.get("defaultValue")
-            if entry.get("parameterType") == "NUMBER_INTEGER" and default is not None:
-                default = int(default)
-            title = entry.get("artifactType", {}).get("schemaTitle", "").removeprefix("system.")
-            ports.append(
-                Port(
-                    name=name,
-                    type=title or TYPES.get(entry["parameterType"], entry["parameterType"]),
-                    default="" if default is None else repr(default),
-                    description=_line(said.get(name) or entry.get("description")),
-                )
-            )
-    order = list(said)
-    return sorted(ports, key=lambda port: order.index(port.name) if port.name in said else len(order))
+def summary(path: Path) -> str:
+    """Return the first line of the description of a compiled component or pipeline."""
+    spec = next(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    text = spec["pipelineInfo"].get("description", "")
+    if not text:  # KFP keeps the docstring of a component in its source alone
+        [executor] = spec["deploymentSpec"]["executors"].values()
+        functions = ast.parse(executor["container"]["command"][-1]).body
+        text = next(ast.get_docstring(node) for node in functions if isinstance(node, ast.FunctionDef)) or ""
+    return str(text).strip().split("\n", 1)[0]

@@ -1,14 +1,14 @@
-"""Compile every component and pipeline of the repository, and generate the components' pages.
+"""Compile every component and pipeline of the repository, and generate the reference pages.
 
-The result is committed and reproducible byte for byte; ``--check`` lists differences.
+The result is committed and reproducible byte for byte; ``trainwright compile --check`` lists differences.
 """
 
-import argparse
 import importlib
+import importlib.util
 import inspect
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,16 +16,8 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright.authoring import (
-    catalog,
-    component_pages,
-    credentials,
-    experiment_reference,
-    interfaces,
-    pinning,
-    pipeline_spec,
-)
-from trainwright.errors import InputError, reported
+from trainwright.authoring import catalog, credentials, interfaces, pinning, pipeline_spec
+from trainwright.errors import InputError
 
 
 def repository() -> Path:
@@ -37,9 +29,9 @@ def repository() -> Path:
     root = Path(trainwright.__file__).resolve().parent.parent
     if not (root / "components").is_dir():
         raise InputError(
-            "compiling needs the repository, and this library is an installed one",
+            "this command needs the repository of the library, and the library is installed from a wheel",
             where=str(root),
-            hint="Its compiled YAML is there already: trainwright list.",
+            hint="Check the repository out. Compiled YAML is there already: trainwright list, catalog.load.",
         )
     return root
 
@@ -51,9 +43,8 @@ def run(
     lock_images: Path | None = None,
     release: bool = False,
     output: Path | None = None,
-    pages: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Compile everything.
+    """Compile everything, and return one line for each file that was written.
 
     Args:
         check: Write nothing, and reject files that are out of date.
@@ -62,45 +53,46 @@ def run(
             ``output``.
         release: Reject images named by tag.
         output: Folder for ``components/`` and ``pipelines/``; the repository's ``compiled/`` when None.
-        pages: Further generated pages of ``docs/``, by file name.
-
-    Returns:
-        One line for each file that was written.
 
     Raises:
         InputError: A source is invalid, or with ``check`` a file is out of date; all are listed.
     """
     root = repository()
     target = (output or root / "compiled").resolve()
-    _require_elsewhere(registry, lock_images, aside=target != root / "compiled")
+    _require_elsewhere(registry, lock_images, elsewhere=target != root / "compiled")
     references = pinning.read(lock_images) if lock_images else {}
-    texts = {target / place: catalog.prefixed(text, registry) for place, text in _compiled(root)}
+    compiled = {place: catalog.prefixed(text, registry) for place, text in _compiled(root)}
     if lock_images:
-        texts = {path: pinning.pinned(text, references) for path, text in texts.items()}
+        compiled = {place: pinning.pinned(text, references) for place, text in compiled.items()}
     if release:
-        pinning.require_digests(texts.values(), where=_short(target, root))
+        pinning.require_digests(compiled.values(), where=_short(target, root))
+    generator = _page_generator(root)
+    texts = {target / place: text for place, text in compiled.items()}
     if not (registry or lock_images) and output is None:
-        texts |= component_pages.all_of(
-            root, {path.stem: text for path, text in texts.items() if _is_component(path)}
-        )
-        texts[root / "docs" / "experiment.md"] = experiment_reference.page()
-        texts |= {root / "docs" / name: text for name, text in (pages or {}).items()}
-    texts[target / interfaces.FILE] = _index(root, target, texts)
+        components = {
+            path.stem: text for path, text in texts.items() if path.parent.name == catalog.COMPONENTS
+        }
+        texts |= generator.pages(root, components)
+    metadata = {
+        path.parent.name: generator.read_metadata(path) for path in root.glob("components/*/metadata.yaml")
+    }
+    facts = {name: {"stability": one.stability, "judges": one.judges} for name, one in metadata.items()}
+    texts[target / interfaces.FILE] = interfaces.index(trainwright.__version__, compiled, facts)
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in target.glob("*/*.yaml") if path not in texts]
     names = [_short(path, root) for path in sorted([*stale, *extra])]
     if check and names:
         files = "\n".join(f"  {name}" for name in names)
         raise InputError(f"what is compiled is not what the sources say\n{files}", hint="Run: make compile")
-    for path in [] if check else extra:
+    for path in extra:
         path.unlink()
-    for path in [] if check else stale:
+    for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(texts[path])
     return [f"  {name}" for name in names] or [f"  {len(texts)} files are up to date"]
 
 
-def _require_elsewhere(registry: str, lock_images: Path | None, *, aside: bool) -> None:
+def _require_elsewhere(registry: str, lock_images: Path | None, *, elsewhere: bool) -> None:
     """Reject images of a registry in the repository's own compiled YAML, and two options for the registry."""
     if registry and lock_images:
         raise InputError(
@@ -108,96 +100,48 @@ def _require_elsewhere(registry: str, lock_images: Path | None, *, aside: bool) 
             where="--registry",
             hint="Leave --registry out.",
         )
-    if (registry or lock_images) and not aside:
+    if (registry or lock_images) and not elsewhere:
         raise InputError(
             "images of a registry do not belong into the repository's compiled YAML",
             hint="Name another folder: --output build/compiled.",
         )
 
 
-def _index(root: Path, target: Path, texts: Mapping[Path, str]) -> str:
-    """Return the index of the compiled YAML: digests, interfaces, and facts from the metadata."""
-    compiled = {
-        str(path.relative_to(target)): text
-        for path, text in texts.items()
-        if path.is_relative_to(target) and path.suffix == ".yaml"
-    }
-    about: dict[str, dict[str, Any]] = {}
-    for path in root.glob("components/*/metadata.yaml"):
-        metadata = component_pages.read(path)
-        about[path.parent.name] = {"stability": metadata.stability, "judges": metadata.judges}
-    return interfaces.index(trainwright.__version__, compiled, about)
-
-
-def _is_component(path: Path) -> bool:
-    return path.parent.name == catalog.COMPONENTS
-
-
 def _short(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
+def _page_generator(root: Path) -> ModuleType:
+    """Import ``docs/site/reference.py``, which is in no package."""
+    spec = importlib.util.spec_from_file_location("reference_pages", root / "docs" / "site" / "reference.py")
+    assert spec is not None  # noqa: S101 - a file of the repository
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
 def _compiled(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the path below ``compiled/`` and the YAML of every component and pipeline."""
+    from kfp import compiler
+
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+    components = sorted(path.parent.name for path in root.glob("components/*/component.py"))
+    pipelines = sorted(path.stem for path in root.glob("pipelines/*.py") if path.stem != "__init__")
+    sources = [(catalog.COMPONENTS, name, f"components.{name}.component") for name in components]
+    sources += [(catalog.PIPELINES, name, f"pipelines.{name}") for name in pipelines]
     with tempfile.TemporaryDirectory() as folder:
-        for kind, name, module in _sources(root):
+        for kind, name, module in sources:
             path = Path(folder) / f"{name}.yaml"
-            _compile(_found(module, name), path)
+            compiler.Compiler().compile(_member(importlib.import_module(module), name), str(path))
             text = path.read_text()
             text = _without_prose(text) if kind == catalog.PIPELINES else text
-            fixed = list(_constants(list(yaml.safe_load_all(text))))
-            credentials.require_none(fixed, where=f"a constant of {name}", plain=True)
+            constants = list(_constants(list(yaml.safe_load_all(text))))
+            credentials.require_none(constants, where=f"a constant of {name}", plain=True)
             yield f"{kind}/{name}.yaml", text
 
 
-def _without_prose(text: str) -> str:
-    """Remove descriptions of components and docstrings of their functions from a compiled pipeline.
-
-    KFP writes every component up to ten times into the workflow of a run, and every function up to eight
-    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. The
-    YAML of the components themselves keeps both.
-    """
-    comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    documents = list(yaml.safe_load_all(text))
-    for component in documents[0].get("components", {}).values():
-        _drop_descriptions(component)
-    for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
-        container = executor.get("container", {})
-        if "--function_to_execute" in container.get("args", ()):
-            container["command"][-1] = pipeline_spec.without_docstring(container["command"][-1])
-    return comments + yaml.dump_all(documents)
-
-
-def _drop_descriptions(component: dict[str, Any]) -> None:
-    component.pop("description", None)
-    for side in ("inputDefinitions", "outputDefinitions"):
-        for definitions in component.get(side, {}).values():
-            for definition in definitions.values():
-                definition.pop("description", None)
-
-
-def _constants(compiled: Any) -> Iterator[Any]:
-    """Yield every constant in compiled YAML: task inputs and defaults of parameters."""
-    if isinstance(compiled, dict):
-        for key, value in compiled.items():
-            yield from [value] if key in {"constant", "defaultValue"} else _constants(value)
-    elif isinstance(compiled, list):
-        for value in compiled:
-            yield from _constants(value)
-
-
-def _sources(root: Path) -> Iterator[tuple[str, str, ModuleType]]:
-    for path in sorted(root.glob("components/*/component.py")):
-        name = path.parent.name
-        yield catalog.COMPONENTS, name, importlib.import_module(f"components.{name}.component")
-    for path in sorted(root.glob("pipelines/*.py")):
-        if path.stem != "__init__":
-            yield catalog.PIPELINES, path.stem, importlib.import_module(f"pipelines.{path.stem}")
-
-
-def _found(module: ModuleType, name: str) -> Any:
+def _member(module: ModuleType, name: str) -> Any:
     """Return the component or pipeline that a module is named after."""
     found = getattr(module, name, None)
     if not hasattr(found, "component_spec"):
@@ -210,32 +154,32 @@ def _found(module: ModuleType, name: str) -> Any:
     return found
 
 
-def _compile(component: Any, path: Path) -> None:
-    from kfp import compiler
+def _without_prose(text: str) -> str:
+    """Remove descriptions of components and docstrings of their functions from a compiled pipeline.
 
-    compiler.Compiler().compile(component, str(path))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compile from the command line; exit with 10 if ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(prog="python -m trainwright.authoring.compile")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
-    parser.add_argument("--registry", default="", help="HOST/TEAM put in front of every image")
-    parser.add_argument("--lock-images", type=Path, help="images.json of make images: digests for tags")
-    parser.add_argument("--release", action="store_true", help="refuse what names an image by its tag")
-    parser.add_argument("--output", type=Path, help="default: compiled/")
-    asked = parser.parse_args(arguments)
-    with reported("compile"):
-        lines = run(
-            check=asked.check,
-            registry=asked.registry,
-            lock_images=asked.lock_images,
-            release=asked.release,
-            output=asked.output,
-        )
-        for line in lines:
-            print(line)  # noqa: T201
+    KFP writes every component up to ten times into the workflow of a run, and every function up to eight
+    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. The
+    YAML of the components themselves keeps both.
+    """
+    comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+    documents = list(yaml.safe_load_all(text))
+    for component in documents[0].get("components", {}).values():
+        sides = (component.get(side, {}) for side in ("inputDefinitions", "outputDefinitions"))
+        ports = (port for side in sides for definitions in side.values() for port in definitions.values())
+        for described in (component, *ports):
+            described.pop("description", None)
+    for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
+        container = executor.get("container", {})
+        if "--function_to_execute" in container.get("args", ()):
+            container["command"][-1] = pipeline_spec.without_docstring(container["command"][-1])
+    return comments + yaml.dump_all(documents)
 
 
-if __name__ == "__main__":
-    main()
+def _constants(compiled: Any) -> Iterator[Any]:
+    """Yield every constant in compiled YAML: task inputs and defaults of parameters."""
+    if isinstance(compiled, Mapping):
+        for key, value in compiled.items():
+            yield from [value] if key in {"constant", "defaultValue"} else _constants(value)
+    elif isinstance(compiled, list):
+        for value in compiled:
+            yield from _constants(value)

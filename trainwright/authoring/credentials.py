@@ -4,6 +4,7 @@ Arguments are stored in the compiled YAML, the run's page, folder, records and c
 place of a secret, never its text.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,10 @@ def require_none(data: Any, *, where: str, plain: bool = False) -> None:
 
 
 def _texts(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield every text with its place; a text that is a JSON object or list is searched in its place."""
+    if isinstance(data, str) and data.startswith(("{", "[")):
+        with contextlib.suppress(json.JSONDecodeError):
+            data = json.loads(data)
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from _texts(value, (*path, str(key)))
@@ -58,21 +63,7 @@ def _texts(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for number, value in enumerate(data):
             yield from _texts(value, (*path, str(number)))
     elif isinstance(data, str):
-        inside = _inside(data)
-        if inside is None:
-            yield ".".join(path), data
-        else:
-            yield from _texts(inside, path)
-
-
-def _inside(text: str) -> Any:
-    """Return the object or list in a JSON string; None for any other string."""
-    if not text.startswith(("{", "[")):
-        return None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return None
+        yield ".".join(path), data
 
 
 def _problem(uri: str, *, plain: bool) -> str:

@@ -16,20 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = [
-    "STAMP",
-    "InstallationError",
-    "Installed",
-    "Locks",
-    "Settings",
-    "find_uv",
-    "install",
-    "pip_settings",
-]
 
 STAMP = "trainwright-environment.json"
 """Written into an environment last: its toolchain and the digest of its locks."""
@@ -73,17 +62,11 @@ class InstallationError(Exception):
 
 @dataclass(frozen=True)
 class Locks:
-    """The files that one toolchain's environment is made from.
-
-    Attributes:
-        images: The folder of all locks.
-        toolchain: The toolchain's name.
-        gpu: Take the lock for machines with GPUs, if the toolchain has one.
-    """
+    """The files that one toolchain's environment is made from, in the folder ``images``."""
 
     images: Path
     toolchain: str
-    gpu: bool = False
+    gpu: bool = False  # take the lock for machines with GPUs, if the toolchain has one
 
     @property
     def hashed(self) -> tuple[Path, ...]:
@@ -109,26 +92,6 @@ class Locks:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of uv that make it use the same indexes and wheels as pip.
-
-    Attributes:
-        variables: Environment variables for uv.
-        no_index: pip uses no index; uv has an option for this, but no variable.
-        find_links: Folders or pages of wheels are configured.
-    """
-
-    variables: Mapping[str, str]
-    no_index: bool
-    find_links: bool
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Options for every ``uv pip install``."""
-        return ("--no-index",) if self.no_index else ()
-
-
-@dataclass(frozen=True)
 class Installed:
     """An unhashed requirement as it was installed, such as ``torch==2.13.0+cpu``."""
 
@@ -140,24 +103,29 @@ class Installed:
         return f"{self.requirement.replace('==', ' ')}{', with CUDA' if self.cuda else ''}"
 
 
-def pip_settings() -> Settings:
-    """Return pip's configuration (its files and ``PIP_*`` variables) in uv's terms; uv's own variables win.
+def pip_settings() -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return pip's configuration (its files and ``PIP_*`` variables) for uv, whose own variables win.
 
     uv reads none of pip's settings, and a mirror is often configured for pip alone.
+
+    Returns:
+        Variables for uv, and options of ``uv pip install``.
     """
     pip = _pip_configuration()
     variables: dict[str, str] = {}
     for setting, names in VARIABLES.items():
-        value = _for_uv(setting, pip.get(setting, ""))
-        if value and not any(os.environ.get(name) for name in names):
-            variables[names[0]] = value
+        words = [os.path.expanduser(word) for word in pip.get(setting, "").split()]
+        if setting == "find-links":  # like pip, leave out a folder of wheels that does not exist
+            words = [word if re.match(r"[a-z]+://", word) else str(Path(word).absolute()) for word in words]
+            words = [word for word in words if not word.startswith("/") or Path(word).exists()]
+        if words and not any(os.environ.get(name) for name in names):
+            variables[names[0]] = ("," if setting == "find-links" else " ").join(words)
     if "UV_INDEX" in variables and "UV_INDEX_STRATEGY" not in os.environ:
         # pip looks for a version in all indexes, uv in the first that has the package. uv's way guards
         # against a stranger's package of the same name; here the hashes of the locks do.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-    links = {**os.environ, **variables}.get("UV_FIND_LINKS", "")
     no_index = pip.get("no-index", "").lower() in {"1", "true", "yes", "on", "y", "t"}
-    return Settings(variables, no_index, bool(links))
+    return variables, ("--no-index",) if no_index else ()
 
 
 def _pip_configuration() -> dict[str, str]:
@@ -177,21 +145,8 @@ def _pip_configuration() -> dict[str, str]:
     return {**found["global"], **found["install"], **found[":env:"]}
 
 
-def _for_uv(setting: str, value: str) -> str:
-    """Write a setting of pip as uv reads it. Like pip, leave out a folder of wheels that is not there."""
-    words = [os.path.expanduser(word) for word in value.split()]
-    if setting == "find-links":
-        local = [word if re.match(r"[a-z]+://", word) else str(Path(word).absolute()) for word in words]
-        return ",".join(word for word in local if not word.startswith("/") or Path(word).exists())
-    return " ".join(words)
-
-
 def find_uv() -> str:
-    """Return the path of uv: beside this interpreter, else on the path.
-
-    Raises:
-        InstallationError: uv is not installed.
-    """
+    """Return the path of uv: beside this interpreter, else on the path."""
     beside = str(Path(sys.executable).parent)
     found = shutil.which("uv", path=beside) or shutil.which("uv")
     if not found:
@@ -205,107 +160,99 @@ def find_uv() -> str:
 def install(locks: Locks, target: Path, *, pass_fds: Sequence[int] = ()) -> list[Installed]:
     """Create the virtual environment of a toolchain in ``target``, which must be empty.
 
-    Args:
-        locks: Its locks.
-        target: Its folder.
-        pass_fds: File descriptors that the tools inherit, such as a lock's.
-
     Returns:
         The packages that were installed without a hash.
-
-    Raises:
-        InstallationError: uv is missing, no index answers, or a file does not match its hash.
     """
-    uv, settings, python = find_uv(), pip_settings(), str(target / "bin" / "python")
-    run = _runner(locks, settings, pass_fds)
-    run([uv, "venv", "--quiet", "--python", sys.executable, str(target)])
-    pip = [uv, "pip", "install", "--quiet", "--python", python, "--compile-bytecode", *settings.options]
+    uv, (variables, options), python = find_uv(), pip_settings(), str(target / "bin" / "python")
+    tool = _Tool(locks, variables, tuple(pass_fds))
+    tool.run([uv, "venv", "--quiet", "--python", sys.executable, str(target)])
+    pip = [uv, "pip", "install", "--quiet", "--python", python, "--compile-bytecode", *options]
     constraints = locks.images / "build.lock"
     if constraints.exists():
         pip += ["--build-constraints", str(constraints)]
     for path in locks.hashed:
-        run([*pip, "--require-hashes", "--no-deps", "--requirements", str(path)])
+        tool.run([*pip, "--require-hashes", "--no-deps", "--requirements", str(path)])
     installed = []
     for path in locks.last:
         for requirement in re.findall(r"^[^#\s]+", path.read_text(), re.MULTILINE):
-            chosen = _install_unhashed(run, pip, requirement, settings)
+            chosen = _install_unhashed(tool, pip, requirement, no_index="--no-index" in options)
             installed.append(Installed(chosen, any(target.glob("lib/*/site-packages/nvidia_cu*.dist-info"))))
     (target / STAMP).write_text(json.dumps({"name": locks.toolchain, "lock_sha256": locks.digest}) + "\n")
     return installed
 
 
-def _install_unhashed(
-    run: Callable[..., int], pip: Sequence[str], requirement: str, settings: Settings
-) -> str:
-    """Install the CPU build wherever one is configured, else what the index has; return what was asked for.
+@dataclass(frozen=True)
+class _Tool:
+    """Runs uv for a toolchain."""
 
-    For ``torch==2.13.0``, pip and uv both prefer ``2.13.0+cpu`` to ``2.13.0``. But they prefer ``+cu130`` to
-    ``+cpu``, and pip prefers the plain 2.13.0 of an index to one in a folder of wheels.
-    """
-    cpu = f"{requirement}+cpu"
-    if run([*pip, cpu], may_fail=UNSATISFIABLE) == 0:
-        return cpu
-    # Without an index, a wheel with CUDA is passed over, unless the packages that it needs lie beside it.
-    folder_alone = [*pip, "--no-index", requirement]
-    if settings.find_links and not settings.no_index and run(folder_alone, may_fail=UNSATISFIABLE) == 0:
-        return requirement
-    run([*pip, requirement])
-    return requirement
+    locks: Locks
+    variables: Mapping[str, str]
+    pass_fds: tuple[int, ...]
 
-
-def _runner(locks: Locks, settings: Settings, pass_fds: Sequence[int]) -> Callable[..., int]:
-    """Return a function that runs one tool, and raises what it said last if it fails."""
-    unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    variables = {name: value for name, value in os.environ.items() if name not in unset}
-    variables.update(settings.variables)
-
-    def run(command: Sequence[str], may_fail: int = 0) -> int:
+    def run(self, command: Sequence[str], may_fail: int = 0) -> int:
+        """Run a command and return its exit code; raise its last output if that is not 0 or ``may_fail``."""
+        unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+        inherited = {name: value for name, value in os.environ.items() if name not in unset}
         done = subprocess.run(  # noqa: S603
             command,
-            cwd=locks.images,
-            env=variables,
-            pass_fds=tuple(pass_fds),
+            cwd=self.locks.images,
+            env={**inherited, **self.variables},
+            pass_fds=self.pass_fds,
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode not in {0, may_fail}:
-            said = done.stderr.strip() or done.stdout.strip()
-            hint = next((hint for pattern, hint in HINTS if re.search(pattern, said)), "")
-            lines = "".join(f"\n    {line}" for line in said.splitlines()[-TAIL_LINES:])
-            what = f"the environment of {locks.toolchain} could not be made: "
+            output = done.stderr.strip() or done.stdout.strip()
+            hint = next((hint for pattern, hint in HINTS if re.search(pattern, output)), "")
+            lines = "".join(f"\n    {line}" for line in output.splitlines()[-TAIL_LINES:])
+            what = f"the environment of {self.locks.toolchain} could not be made: "
             raise InstallationError(
                 f"{what}{Path(command[0]).name} ended with {done.returncode}{lines}", hint
             )
         return done.returncode
 
-    return run
+
+def _install_unhashed(tool: _Tool, pip: Sequence[str], requirement: str, *, no_index: bool) -> str:
+    """Install the CPU build wherever one is configured, else what the index has; return the requirement.
+
+    For ``torch==2.13.0``, pip and uv both prefer ``2.13.0+cpu`` to ``2.13.0``. But they prefer ``+cu130`` to
+    ``+cpu``, and pip prefers the plain 2.13.0 of an index to one in a folder of wheels.
+    """
+    cpu = f"{requirement}+cpu"
+    if tool.run([*pip, cpu], may_fail=UNSATISFIABLE) == 0:
+        return cpu
+    # Without an index, a wheel with CUDA is passed over, unless the packages that it needs lie beside it.
+    folder_alone = [*pip, "--no-index", requirement]
+    find_links = {**os.environ, **tool.variables}.get("UV_FIND_LINKS")
+    if find_links and not no_index and tool.run(folder_alone, may_fail=UNSATISFIABLE) == 0:
+        return requirement
+    tool.run([*pip, requirement])
+    return requirement
 
 
 def run_uv(arguments: Sequence[str]) -> None:
     """Replace this process by uv, with pip's settings."""
-    settings = pip_settings()
-    options = settings.options if list(arguments[:2]) == ["pip", "install"] else ()
+    variables, options = pip_settings()
+    options = options if list(arguments[:2]) == ["pip", "install"] else ()
     uv = find_uv()
-    os.execve(uv, [uv, *arguments, *options], {**os.environ, **settings.variables})  # noqa: S606
+    os.execve(uv, [uv, *arguments, *options], os.environ | variables)  # noqa: S606
 
 
 def main() -> None:
     """Run one of the two commands; print an error with its next step."""
-    if sys.argv[1:2] == ["uv"]:
-        work: Callable[[], object] = lambda: run_uv(sys.argv[2:])  # noqa: E731
-    else:
+    try:
+        if sys.argv[1:2] == ["uv"]:
+            run_uv(sys.argv[2:])
         parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
         parser.add_argument("command", choices=("environment", "uv"))
         parser.add_argument("toolchain")
         parser.add_argument("folder", type=Path)
         parser.add_argument("--images", type=Path, default=Path("images"), help="folder of the locks")
         parser.add_argument("--gpu", action="store_true", help="take the lock for GPUs")
-        asked = parser.parse_args()
-        locks = Locks(asked.images.resolve(), asked.toolchain, asked.gpu)
-        work = lambda: print(*install(locks, asked.folder.absolute()))  # noqa: E731, T201
-    try:
-        work()
+        options = parser.parse_args()
+        locks = Locks(options.images.resolve(), options.toolchain, options.gpu)
+        print(*install(locks, options.folder.absolute()))  # noqa: T201
     except InstallationError as error:
         print(f"{error.what}\n  next  {error.hint}", file=sys.stderr)  # noqa: T201
         sys.exit(DEPENDENCY)

@@ -39,17 +39,8 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def of(text: str) -> dict[str, Any]:
-    """Return the interface of compiled YAML: inputs and outputs with type and default."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    root = next(yaml.load_all(text, loader))["root"]
-    return {
-        "inputs": dict(_ports(root.get("inputDefinitions", {}))),
-        "outputs": dict(_ports(root.get("outputDefinitions", {}))),
-    }
-
-
 def _ports(definitions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name, type and default of inputs or outputs."""
     for name, entry in sorted(definitions.get("parameters", {}).items()):
         port = {"type": entry["parameterType"], "required": not entry.get("isOptional", False)}
         yield name, port | ({"default": entry["defaultValue"]} if "defaultValue" in entry else {})
@@ -60,28 +51,23 @@ def _ports(definitions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
         yield name, {"type": f"{listed}{title}", "required": not entry.get("isOptional", False)}
 
 
-def index(version: str, texts: Mapping[str, str], about: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the index of compiled YAML.
-
-    Args:
-        version: Version of the library.
-        texts: The YAML by path, such as ``components/ingest.yaml``.
-        about: Further facts about a component, by name.
-    """
+def index(version: str, texts: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the index of compiled YAML."""
     content: dict[str, Any] = {"schema_version": 1, "version": version} | {kind: {} for kind in KINDS}
     for place, text in sorted(texts.items()):
         kind, name = Path(place).parent.name, Path(place).stem
-        more = about.get(name, {}) if kind == KINDS[0] else {}
-        content[kind][name] = {"sha256": digest(text), **more, **of(text)}
+        root = next(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))["root"]
+        content[kind][name] = {
+            "sha256": digest(text),
+            **(facts.get(name, {}) if kind == KINDS[0] else {}),
+            "inputs": dict(_ports(root.get("inputDefinitions", {}))),
+            "outputs": dict(_ports(root.get("outputDefinitions", {}))),
+        }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read an index from a file or folder; without an index, read every YAML in the folder.
-
-    Raises:
-        InputError: There is none, or it is not such an index.
-    """
+    """Read an index from a file or folder; without an index, read every YAML in the folder."""
     file = path / FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         texts = {str(found.relative_to(path)): found.read_text() for found in path.glob("*/*.yaml")}
@@ -100,68 +86,59 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def released(folder: Path) -> Path | None:
-    """Return the index of the last released version; None before the first.
-
-    Raises:
-        InputError: A file is not named after its version.
-    """
-    kept = {_parts(path.stem): path for path in (folder / RELEASED).glob("*.json")}
-    for path in kept.values():
+    """Return the index of the last released version; None before the first."""
+    found = {_parts(path.stem): path for path in (folder / RELEASED).glob("*.json")}
+    for path in found.values():
         if (version := read(path)["version"]) != path.stem:
             raise InputError(f"this is the index of version {version!r}", where=str(path))
-    return kept[max(kept)] if kept else None
+    return found[max(found)] if found else None
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return every difference between two indexes, breaking ones first."""
-    found = [change for kind in KINDS for change in _of_kind(old[kind], new[kind], kind.removesuffix("s"))]
+    found: list[Change] = []
+    for kind in KINDS:
+        before, after, thing = old[kind], new[kind], kind.removesuffix("s")
+        for name in sorted(before.keys() | after.keys()):
+            found += [
+                Change(level=level, name=name, what=what)
+                for level, what in _changes_of(before.get(name), after.get(name), thing)
+            ]
     return sorted(found, key=lambda change: (-LEVELS.index(change.level), change.name, change.what))
 
 
-def _of_kind(old: Interface, new: Interface, kind: str) -> Iterator[Change]:
-    for name in sorted(old.keys() - new.keys()):
-        yield Change(level="major", name=name, what=f"the {kind} is gone")
-    for name in sorted(new.keys() - old.keys()):
-        yield Change(level="minor", name=name, what=f"the {kind} is new")
-    for name in sorted(old.keys() & new.keys()):
-        found = [*_inputs(old[name], new[name], name), *_outputs(old[name], new[name], name)]
-        if not found and old[name]["sha256"] != new[name]["sha256"]:
-            found = [Change(level="patch", name=name, what="other content behind the same interface")]
-        yield from found
+def _changes_of(old: Interface | None, new: Interface | None, kind: str) -> list[tuple[Level, str]]:
+    """Return the differences of one component or pipeline; None where it does not exist."""
+    if old is None or new is None:
+        return [("minor", f"the {kind} is new")] if old is None else [("major", f"the {kind} is gone")]
+    found: list[tuple[Level, str]] = []
+    for side in ("input", "output"):
+        before, after = old[f"{side}s"], new[f"{side}s"]
+        for port in sorted(before.keys() | after.keys()):
+            found += _changes_of_port(f"{side} {port}", before.get(port), after.get(port))
+    if not found and old["sha256"] != new["sha256"]:
+        return [("patch", "other content behind the same interface")]
+    return found
 
 
-def _inputs(old: Interface, new: Interface, name: str) -> Iterator[Change]:
-    before, after = old["inputs"], new["inputs"]
-    for port in sorted(before.keys() - after.keys()):
-        yield Change(level="major", name=name, what=f"input {port} is gone")
-    for port in sorted(after.keys() - before.keys()):
-        needed = after[port]["required"]
-        what = f"input {port} is new" + (", and must be given" if needed else "")
-        yield Change(level="major" if needed else "minor", name=name, what=what)
-    for port in sorted(before.keys() & after.keys()):
-        was, now = before[port], after[port]
+def _changes_of_port(port: str, was: Interface | None, now: Interface | None) -> Iterator[tuple[Level, str]]:
+    """Yield the differences of an input or output; None where it does not exist."""
+    if now is None:
+        yield "major", f"{port} is gone"
+    elif was is None:
+        needed = port.startswith("input") and now["required"]
+        yield ("major", f"{port} is new, and must be given") if needed else ("minor", f"{port} is new")
+    else:
         if was["type"] != now["type"]:
-            what = f"input {port} is {now['type']}, it was {was['type']}"
-            yield Change(level="major", name=name, what=what)
+            yield "major", f"{port} is {now['type']}, it was {was['type']}"
+        if port.startswith("output"):
+            return
         if now["required"] and not was["required"]:
-            yield Change(level="major", name=name, what=f"input {port} must be given now")
+            yield "major", f"{port} must be given now"
         elif was["required"] and not now["required"]:
-            yield Change(level="minor", name=name, what=f"input {port} may be left out now")
+            yield "minor", f"{port} may be left out now"
         elif was.get("default") != now.get("default"):
-            what = f"input {port} defaults to {now.get('default')!r}, it was {was.get('default')!r}"
-            yield Change(level="minor", name=name, what=what)
-
-
-def _outputs(old: Interface, new: Interface, name: str) -> Iterator[Change]:
-    before, after = old["outputs"], new["outputs"]
-    for port in sorted(before.keys() - after.keys()):
-        yield Change(level="major", name=name, what=f"output {port} is gone")
-    for port in sorted(after.keys() - before.keys()):
-        yield Change(level="minor", name=name, what=f"output {port} is new")
-    for port in sorted(before.keys() & after.keys()):
-        if before[port]["type"] != after[port]["type"]:
-            what = f"output {port} is {after[port]['type']}, it was {before[port]['type']}"
-            yield Change(level="major", name=name, what=what)
+            yield "minor", f"{port} defaults to {now.get('default')!r}, it was {was.get('default')!r}"
 
 
 def level(found: list[Change]) -> Level:
@@ -173,9 +150,6 @@ def smallest(version: str, needed: Level) -> str:
     """Return the smallest next version for changes of a level.
 
     Before 1.0.0, a breaking change raises the second part, any other the third.
-
-    Raises:
-        InputError: The version is not three numbers.
     """
     parts = _parts(version)
     if needed == "none":
@@ -188,11 +162,7 @@ def smallest(version: str, needed: Level) -> str:
 
 
 def require_version(old: Mapping[str, Any], new: Mapping[str, Any], found: list[Change]) -> None:
-    """Reject a version that has risen too little for its changes.
-
-    Raises:
-        InputError: It has.
-    """
+    """Reject a version that has risen too little for its changes."""
     if not (old["version"] and new["version"]):
         return
     least = smallest(old["version"], level(found))

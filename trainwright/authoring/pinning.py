@@ -24,22 +24,14 @@ _AGAIN = "Build and push them: make images PUSH=HOST/TEAM"
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the image of each toolchain as ``HOST/TEAM/NAME@sha256:DIGEST``.
-
-    Args:
-        path: ``images.json``, written by ``make images``.
-
-    Raises:
-        InputError: The file is invalid, or an image was not pushed, or was built from other sources; all are
-            listed.
-    """
+    """Return the image of each toolchain as ``HOST/TEAM/NAME@sha256:DIGEST``."""
     try:
         images: dict[str, dict[str, str]] = json.loads(path.read_text())["images"]
-        split = [(*name.rpartition(":")[::2], image) for name, image in images.items()]
+        tagged = [(*name.rpartition(":")[::2], image) for name, image in images.items()]
         # Those of another version, which was built here once, stay in the file.
-        found = {name.rpartition("/")[2]: image for name, tag, image in split if tag == __version__}
-        wrong = [problem for toolchain, image in found.items() for problem in _problems(toolchain, image)]
-        references = {toolchain: image["reference"] for toolchain, image in found.items()}
+        current = {name.rpartition("/")[2]: image for name, tag, image in tagged if tag == __version__}
+        wrong = [problem for toolchain, image in current.items() for problem in _problems(toolchain, image)]
+        references = {toolchain: image["reference"] for toolchain, image in current.items()}
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path), hint=_AGAIN) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -59,11 +51,7 @@ def _problems(toolchain: str, image: Mapping[str, str]) -> Iterator[str]:
 
 
 def pinned(text: str, references: Mapping[str, str]) -> str:
-    """Replace image tags in compiled YAML by digests.
-
-    Raises:
-        InputError: The digest of an image is missing.
-    """
+    """Replace image tags in compiled YAML by digests."""
     missing = sorted({found[1] for found in _OWN.finditer(text)} - references.keys())
     if missing:
         raise InputError(f"no digest for the image of {', '.join(missing)}", hint=_AGAIN)
@@ -71,11 +59,7 @@ def pinned(text: str, references: Mapping[str, str]) -> str:
 
 
 def require_digests(texts: Iterable[str], where: str) -> None:
-    """Reject compiled YAML that names an image by tag, in parameters too.
-
-    Raises:
-        InputError: Lists all.
-    """
+    """Reject compiled YAML that names an image by tag, in parameters too."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found = {image for text in texts for image in _images(list(yaml.load_all(text, loader)))}
     tagged = sorted(image for image in found if not _DIGEST.fullmatch(image))

@@ -48,15 +48,12 @@ class Retry:
     @classmethod
     def parse(cls, policy: Mapping[str, Any]) -> "Retry":
         """Read a compiled retry policy; its durations are strings such as ``30s``."""
-
-        def seconds(key: str, default: float) -> float:
-            return float(str(policy.get(key, default)).removesuffix("s"))
-
+        backoff, longest = policy.get("backoffDuration", "0s"), policy.get("backoffMaxDuration", "3600s")
         return cls(
             count=int(policy.get("maxRetryCount", 0)),
-            backoff_s=seconds("backoffDuration", 0.0),
+            backoff_s=float(backoff.removesuffix("s")),
             factor=float(policy.get("backoffFactor", 0.0)) or 2.0,
-            longest_s=seconds("backoffMaxDuration", 3600.0),
+            longest_s=float(longest.removesuffix("s")),
         )
 
     def wait_s(self, attempt: int) -> float:
@@ -66,34 +63,20 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One task that runs a container.
-
-    Attributes:
-        name: Unique in the pipeline; the name of its folder.
-        image: Image reference, as compiled.
-        container: Command, arguments and variables with placeholders; contains the component's source.
-        inputs: Type of each parameter, such as ``NUMBER_INTEGER``, by name.
-        constants: Parameters that the pipeline fixes, by name.
-        outputs: The compiled output definitions.
-        cacheable: Whether the pipeline allows its result to be reused.
-        closing: Whether it is an exit handler: it runs last and is never reused.
-        judged: Output parameters that a condition of the pipeline reads.
-        upstream: Steps that it reads from or waits for.
-        timeout_s: Time limit in seconds; 0 for none.
-    """
+    """One task that runs a container; ``name`` is unique in the pipeline, and names its folder."""
 
     name: str
     image: str
-    container: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    constants: Mapping[str, Any]
-    outputs: Mapping[str, Any]
+    container: Mapping[str, Any]  # command, arguments and variables with placeholders
+    inputs: Mapping[str, str]  # type of each parameter, such as NUMBER_INTEGER
+    constants: Mapping[str, Any]  # parameters that the pipeline fixes
+    outputs: Mapping[str, Any]  # compiled output definitions
     cacheable: bool
-    closing: bool
-    judged: frozenset[str]
-    upstream: frozenset[str]
+    closing: bool  # an exit handler: it runs last and is never reused
+    judged: frozenset[str]  # output parameters that a condition of the pipeline reads
+    upstream: frozenset[str]  # steps that it reads from or waits for
     retry: Retry = field(default_factory=Retry)
-    timeout_s: float = 0.0
+    timeout_s: float = 0.0  # 0 for none
 
     @property
     def verb(self) -> str:
@@ -123,10 +106,7 @@ class Step:
 
 
 def image_of(step: Step, parameters: Mapping[str, Any]) -> str:
-    """Return the image of a step's container on one machine.
-
-    If a parameter names the image of a job, that one: the job's processes are started beside the step.
-    """
+    """Return the image of a step's container on one machine; of its job, if a parameter names one."""
     images = (value for value in parameters.values() if isinstance(value, str) and _IMAGE.fullmatch(value))
     return next(images, step.image)
 
@@ -177,19 +157,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A compiled pipeline or component.
-
-    Attributes:
-        name: As compiled.
-        document: The pipeline spec; every task has a component of its own.
-        owners: Parent group and task, for the component of every group of tasks.
-        steps: In dependency order.
-    """
+    """A compiled pipeline or component."""
 
     name: str
-    document: Mapping[str, Any]
-    owners: Mapping[str, tuple[str, str]]
-    steps: tuple[Step, ...] = ()
+    document: Mapping[str, Any]  # the pipeline spec; every task has a component of its own
+    owners: Mapping[str, tuple[str, str]]  # parent group and task, for the component of every group of tasks
+    steps: tuple[Step, ...] = ()  # in dependency order
 
     @property
     def parameters(self) -> Mapping[str, Mapping[str, Any]]:
@@ -198,11 +171,7 @@ class Pipeline:
         return parameters
 
     def step(self, name: str) -> Step:
-        """Return a step by its name.
-
-        Raises:
-            KeyError: There is no such step.
-        """
+        """Return a step by its name."""
         return {step.name: step for step in self.steps}[name]
 
     def downstream(self, name: str) -> frozenset[str]:
@@ -263,11 +232,7 @@ class Pipeline:
 
 
 def read(path: Path) -> Pipeline:
-    """Read a compiled pipeline.
-
-    Raises:
-        InputError: The file does not exist, or is not a compiled pipeline.
-    """
+    """Read a compiled pipeline."""
     try:
         documents = list(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -291,8 +256,27 @@ def parse(document: Mapping[str, Any], platform: Mapping[str, Any]) -> Pipeline:
     """Parse the documents of a compiled pipeline: its spec, and the settings of its platform."""
     owned, owners = _own_components(document)
     bare = Pipeline(name=owned["pipelineInfo"]["name"], document=owned, owners=owners)
-    steps = tuple(_Reader(bare, platform).steps("", frozenset()))
-    return dataclasses.replace(bare, steps=steps)
+    judged = frozenset(conditioned(bare))
+    kubernetes = platform.get("platforms", {}).get("kubernetes", {}).get("deploymentSpec", {})
+    settings = kubernetes.get("executors", {})
+
+    def steps(group: str, before: frozenset[str]) -> Iterator[Step]:
+        """Yield the steps of a group in order; ``before`` are the dependencies of the group."""
+        tasks = bare.tasks(group)
+        done: dict[str, frozenset[str]] = {}
+        for name in in_order(tasks):
+            task = tasks[name]
+            component = task["componentRef"]["name"]
+            upstream = before.union(*(done[producer] for producer in producers(task) if producer in done))
+            if component in owners:
+                inner = tuple(steps(component, upstream))
+                done[name] = frozenset(step.name for step in inner)
+                yield from inner
+            elif step := _step(bare, component, task, upstream, judged, settings):
+                done[name] = frozenset({step.name})
+                yield step
+
+    return dataclasses.replace(bare, steps=tuple(steps("", frozenset())))
 
 
 def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
@@ -306,7 +290,13 @@ def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         group, owner = waiting.pop(0)
         for task_name, task in owner["dag"].get("tasks", {}).items():
             component = copy.deepcopy(old[task["componentRef"]["name"]])
-            name = _unused(PREFIX + _folder_name(task_name, task), group, new)
+            displayed = str(task.get("taskInfo", {}).get("name", ""))
+            is_folder_name = re.fullmatch(r"[a-z0-9][a-z0-9-]*", displayed)
+            name = PREFIX + (displayed if is_folder_name else task_name)
+            if name in new:
+                name = f"{group}-{name.removeprefix(PREFIX)}"
+            while name in new:
+                name += "-x"
             task["componentRef"]["name"] = name
             new[name] = component
             if "dag" in component:
@@ -316,71 +306,41 @@ def _own_components(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     return result, owners
 
 
-def _folder_name(task_name: str, task: Mapping[str, Any]) -> str:
-    """Return the displayed name of a task if it is a valid folder name, else the task's own."""
-    shown = str(task.get("taskInfo", {}).get("name", ""))
-    return shown if re.fullmatch(r"[a-z0-9][a-z0-9-]*", shown) else task_name
-
-
-def _unused(name: str, group: str, taken: Mapping[str, Any]) -> str:
-    """Return ``name``, prefixed with the group's name if another task has it."""
-    if name in taken:
-        name = f"{group}-{name.removeprefix(PREFIX)}"
-    while name in taken:
-        name += "-x"
-    return name
-
-
-class _Reader:
-    """Reader of the steps of a pipeline whose tasks have components of their own."""
-
-    def __init__(self, pipeline: Pipeline, platform: Mapping[str, Any]) -> None:
-        self._pipeline = pipeline
-        self._judged = frozenset(conditioned(pipeline))
-        kubernetes = platform.get("platforms", {}).get("kubernetes", {})
-        self._platform: Mapping[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
-
-    def steps(self, group: str, before: frozenset[str]) -> Iterator[Step]:
-        """Yield the steps of a group in order; ``before`` are the dependencies of the group."""
-        tasks = self._pipeline.tasks(group)
-        done: dict[str, frozenset[str]] = {}
-        for name in in_order(tasks):
-            task = tasks[name]
-            component = task["componentRef"]["name"]
-            upstream = before.union(*(done[producer] for producer in producers(task) if producer in done))
-            if component in self._pipeline.owners:
-                inner = tuple(self.steps(component, upstream))
-                done[name] = frozenset(step.name for step in inner)
-                yield from inner
-            elif step := self._step(component, task, upstream):
-                done[name] = frozenset({step.name})
-                yield step
-
-    def _step(self, component: str, task: Mapping[str, Any], upstream: frozenset[str]) -> Step | None:
-        """Return the step of one task; None for an importer."""
-        definition = self._pipeline.document["components"][component]
-        label = definition["executorLabel"]
-        container = self._pipeline.document["deploymentSpec"]["executors"][label].get("container")
-        if container is None:
-            return None
-        inputs = definition.get("inputDefinitions", {}).get("parameters", {})
-        given = task.get("inputs", {}).get("parameters", {})
-        fixed = {key: entry["runtimeValue"] for key, entry in given.items() if "runtimeValue" in entry}
-        name = component.removeprefix(PREFIX)
-        return Step(
-            name=name,
-            image=container["image"],
-            container={key: container[key] for key in ("command", "args", "env") if key in container},
-            inputs={key: entry["parameterType"] for key, entry in inputs.items()},
-            constants={key: value.get("constant") for key, value in fixed.items()},
-            outputs=definition.get("outputDefinitions", {}),
-            cacheable=bool(task.get("cachingOptions", {}).get("enableCache", False)),
-            closing=is_closing(task),
-            judged=frozenset(origin.name for origin in self._judged if origin.step == name),
-            upstream=upstream,
-            retry=Retry.parse(task.get("retryPolicy", {})),
-            timeout_s=float(self._platform.get(label, {}).get("activeDeadlineSeconds", 0)),
-        )
+def _step(
+    pipeline: Pipeline,
+    component: str,
+    task: Mapping[str, Any],
+    upstream: frozenset[str],
+    judged: frozenset[Origin],
+    settings: Mapping[str, Any],
+) -> Step | None:
+    """Return the step of one task; None for an importer."""
+    definition = pipeline.document["components"][component]
+    label = definition["executorLabel"]
+    container = pipeline.document["deploymentSpec"]["executors"][label].get("container")
+    if container is None:
+        return None
+    inputs = definition.get("inputDefinitions", {}).get("parameters", {})
+    values = task.get("inputs", {}).get("parameters", {})
+    name = component.removeprefix(PREFIX)
+    return Step(
+        name=name,
+        image=container["image"],
+        container={key: container[key] for key in ("command", "args", "env") if key in container},
+        inputs={key: entry["parameterType"] for key, entry in inputs.items()},
+        constants={
+            key: entry["runtimeValue"].get("constant")
+            for key, entry in values.items()
+            if "runtimeValue" in entry
+        },
+        outputs=definition.get("outputDefinitions", {}),
+        cacheable=bool(task.get("cachingOptions", {}).get("enableCache", False)),
+        closing=is_closing(task),
+        judged=frozenset(origin.name for origin in judged if origin.step == name),
+        upstream=upstream,
+        retry=Retry.parse(task.get("retryPolicy", {})),
+        timeout_s=float(settings.get(label, {}).get("activeDeadlineSeconds", 0)),
+    )
 
 
 def conditioned(pipeline: Pipeline) -> Iterator[Origin]:

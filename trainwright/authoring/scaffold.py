@@ -22,14 +22,7 @@ from trainwright.errors import InputError
 
 
 def {name}(source: Path, target: Path) -> str:
-    """Copy a file.
-
-    Args:
-        source: The file.
-        target: Where the copy goes.
-
-    Returns:
-        The SHA-256 of the copy, as 64 hexadecimal digits.
+    """Copy a file and return the SHA-256 of the copy.
 
     Raises:
         InputError: There is no such file.
@@ -40,7 +33,7 @@ def {name}(source: Path, target: Path) -> str:
     return digest_file(target)
 '''
 
-TEST = '''"""What ``{name}`` promises."""
+TEST = '''"""``{name}`` copies a file."""
 
 import hashlib
 from pathlib import Path
@@ -51,14 +44,14 @@ from trainwright.errors import InputError
 from trainwright.{name}.{noun} import {name}
 
 
-def test_the_copy_has_the_bytes_and_the_digest_of_its_source(tmp_path: Path) -> None:
+def test_copy_has_the_bytes_and_the_digest_of_its_source(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"a\\nb\\n")
     assert {name}(source, target) == hashlib.sha256(b"a\\nb\\n").hexdigest()
     assert target.read_bytes() == b"a\\nb\\n"
 
 
-def test_a_missing_source_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_missing_source_is_rejected_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the file does not exist"):
         {name}(tmp_path / "source", tmp_path / "target")
     assert not (tmp_path / "target").exists()
@@ -94,7 +87,7 @@ def {name}(source: dsl.Input[dsl.Artifact], {noun}: dsl.Output[dsl.Artifact]) ->
 
 METADATA = """name: {name}
 stability: alpha
-owners: [{owner}]
+owners: [trainwright]
 tags: [new]
 dependencies:
   image: {image}
@@ -135,72 +128,21 @@ CONTRACTS = (
     ('"components.summarize",', '"components.summarize", "components.{name}",'),
     ('"trainwright.summarize",', '"trainwright.summarize", "trainwright.{name}",'),
 )
-"""What the import contracts of ``pyproject.toml`` say of a verb, and of one more."""
-
+"""The import contracts of ``pyproject.toml`` for one verb, and the same with one more."""
 
 LIST = "docs/components/README.md"
 ROW = "| [`{name}`]({name}.md) | copies a file | [interface](../../components/{name}/README.md) |\n"
-"""The place of a component's pages in the documentation."""
-
-
-def checkout() -> Path:
-    """Return the repository in which a component is created.
-
-    Raises:
-        InputError: The library is installed, not checked out.
-    """
-    try:
-        return repository()
-    except InputError as error:
-        raise InputError(
-            "a component is written into the repository of this library, and this one is installed",
-            where=error.where,
-            hint="Check the repository out, or write one of your own with kfp and use ours beside it: "
-            "catalog.load.",
-        ) from None
 
 
 def component(name: str, *, noun: str, toolchain: str, root: Path | None = None) -> list[str]:
-    """Create a component in the repository.
-
-    Args:
-        name: The verb, in lower case.
-        noun: Its product: its module in the library, and its output.
-        toolchain: Short name of its image.
-        root: The repository; that of this library when None.
-
-    Returns:
-        Files that were written or changed, relative to the repository.
+    """Create a component in the repository, and return the files that were written, relative to it.
 
     Raises:
-        InputError: A name is invalid, or the component exists. Nothing is written then.
+        InputError: A name is invalid, the component exists, or there is no repository. Nothing is written.
     """
-    root = root or checkout()
-    values = {
-        "name": name,
-        "noun": noun,
-        "image": toolchain,
-        "IMAGE": toolchain.upper(),
-        "owner": "trainwright",
-    }
+    root = root or repository()
+    values = {"name": name, "noun": noun, "image": toolchain, "IMAGE": toolchain.upper()}
     texts = {root / place.format(**values): text.format(**values) for place, text in FILES.items()}
-    _require_usable(root, name, noun, toolchain, list(texts))
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    contracts = root / "pyproject.toml"
-    text = contracts.read_text()
-    for old, new in CONTRACTS:
-        text = text.replace(old, new.format(**values))
-    contracts.write_text(text)
-    listed = root / LIST
-    listed.write_text(
-        (listed.read_text() if listed.exists() else "").rstrip("\n") + "\n" + ROW.format(**values)
-    )
-    return [str(path.relative_to(root)) for path in (*texts, contracts, listed)]
-
-
-def _require_usable(root: Path, name: str, noun: str, toolchain: str, paths: list[Path]) -> None:
     problems = [
         f"{kind} {word!r} is not a Python name in lower case"
         for kind, word in (("component", name), ("noun", noun))
@@ -210,7 +152,17 @@ def _require_usable(root: Path, name: str, noun: str, toolchain: str, paths: lis
         problems.append(f"noun {noun!r} is taken by the verb or the input")
     if toolchain not in TOOLCHAINS:
         problems.append(f"image {toolchain!r} is none of {', '.join(TOOLCHAINS)}")
-    modules = [root / "trainwright" / name, root / "trainwright" / f"{name}.py"]
-    problems += [f"{path.relative_to(root)} is there already" for path in (*modules, *paths) if path.exists()]
+    paths = [root / "trainwright" / name, root / "trainwright" / f"{name}.py", *texts]
+    problems += [f"{path.relative_to(root)} is there already" for path in paths if path.exists()]
     if problems:
         raise InputError("no component was written\n" + "\n".join(f"  {problem}" for problem in problems))
+    contracts, table = root / "pyproject.toml", root / LIST
+    text = contracts.read_text()
+    for old, new in CONTRACTS:
+        text = text.replace(old, new.format(**values))
+    texts[contracts] = text
+    texts[table] = table.read_text().rstrip("\n") + "\n" + ROW.format(**values)
+    for path, content in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return [str(path.relative_to(root)) for path in texts]

@@ -1,15 +1,17 @@
 """Text that commands print, and how they end: a message, a JSON line if requested, and an exit code."""
 
 import contextlib
+import dataclasses
 import json
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from trainwright.errors import InternalError, Preempted, as_ours, as_record
+from trainwright.errors import DependencyError, InternalError, Preempted, as_ours, as_record
 
 UNCHANGED = "Nothing was changed."
 
@@ -65,3 +67,26 @@ def message(error: dict[str, Any] | Any) -> str:
     lines = [f"{error['error']}: {error['what']}"]
     lines += [f"  {word:<6}{error[key]}" for word, key in (("at", "where"), ("next", "hint")) if error[key]]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One result of ``trainwright doctor``."""
+
+    name: str
+    state: str  # ok, note (optional and missing), miss, or ? (the caller has no right to look)
+    text: str  # what was found, and its consequence
+    advice: str = ""  # next step
+    use: str = ""  # the use of this machine that requires it
+    code: int = DependencyError.code  # exit code that a miss of an installation leads to
+
+    def fields(self) -> dict[str, str]:
+        """Return the finding as plain data."""
+        found = dataclasses.asdict(self)
+        del found["code"]
+        return found
+
+    def __str__(self) -> str:
+        """Return one line, and the advice on a second."""
+        line = f"  {self.state:<5} {self.name:<10} {self.text}"
+        return f"{line}\n{'':<19}{self.advice}" if self.advice else line

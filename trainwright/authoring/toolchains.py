@@ -34,11 +34,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class ToolchainEnvironment:
-    """The environment of one toolchain on this machine, created or not.
-
-    Raises:
-        InputError: The toolchain does not exist.
-    """
+    """The environment of one toolchain on this machine, created or not."""
 
     toolchain: str
     folder: Path = field(default_factory=default_folder)

@@ -7,7 +7,7 @@ that ``--help`` answers at once.
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,6 @@ from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
-    from trainwright.authoring.diagnostic import Diagnostic
     from trainwright.local.containers import Engine
 
 app = typer.Typer(
@@ -34,16 +33,12 @@ app = typer.Typer(
 INTERRUPTED = 130
 """Exit code of typer for Ctrl-C while it parses the command line."""
 
-Json = Annotated[
-    bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
-]
-
 
 def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its arguments
-    pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
-    config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
-    date: Annotated[str, typer.Option(help="Date that {date} in a source stands for; absent: today.")] = "",
+    pipeline: cluster.PipelineName,
+    config: cluster.Config = None,
+    param: cluster.Params = None,
+    date: cluster.Date = "",
     run_id: Annotated[str, typer.Option("--run", help="Continue this run, with its arguments.")] = "",
     again_from: Annotated[str, typer.Option("--from", help="Do this step and all after it again.")] = "",
     use_cache: Annotated[
@@ -62,11 +57,12 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
         list[str] | None,
         typer.Option(help="With --containers: NAME of a variable here that they get, such as a proxy's."),
     ] = None,
-    as_json: Json = False,
+    as_json: cluster.Json = False,
 ) -> None:
     """Run a pipeline on this machine. Each step runs in the environment of its image."""
     with _reported(as_json, stopped="Nothing was run."):
-        from trainwright.authoring import catalog, parameters
+        from trainwright.authoring import arguments as experiments
+        from trainwright.authoring import catalog
         from trainwright.local import console, runner
         from trainwright.local.containers import Engine, requested_mounts, variables
 
@@ -74,7 +70,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
             raise InputError("--network, --mount and --env are for containers", hint="Add --containers.")
 
         compiled = catalog.pipeline(pipeline)
-        arguments = parameters.arguments(compiled, config, param or [], date)
+        arguments = experiments.of_pipeline(compiled, config, param or [], date)
         seen = requested_mounts(mount or [], config) if containers else {}
         engine = Engine(network, seen, variables(env or [])) if containers else None
         again = _again(pipeline, runs, engine)
@@ -119,15 +115,9 @@ def compile_all(
     """Compile every component and pipeline. Also generate the pages of the components."""
     with _reported(stopped="Files may be missing or old: compile again."):
         from trainwright.authoring import compile as compiler
-        from trainwright.cli import reference
 
         lines = compiler.run(
-            check=check,
-            registry=registry,
-            lock_images=lock_images,
-            release=release,
-            output=output,
-            pages={"cli.md": reference.page()},
+            check=check, registry=registry, lock_images=lock_images, release=release, output=output
         )
         for line in lines:
             typer.echo(line)
@@ -138,7 +128,7 @@ def interface_diff(
         Path | None, typer.Argument(help="compiled/ or index.json of a version; the last released if absent.")
     ] = None,
     new: Annotated[Path | None, typer.Argument(help="Of the next one; the library's own if absent.")] = None,
-    as_json: Json = False,
+    as_json: cluster.Json = False,
 ) -> None:
     """Compare the interfaces of two versions. Fail if the version rose too little for them."""
     with _reported(as_json):
@@ -158,7 +148,7 @@ def interface_diff(
         interfaces.require_version(before, after, found)
 
 
-def list_all(as_json: Json = False) -> None:
+def list_all(as_json: cluster.Json = False) -> None:
     """List the components and pipelines."""
     with _reported(as_json):
         from trainwright.authoring import catalog
@@ -172,7 +162,7 @@ def list_all(as_json: Json = False) -> None:
                 typer.echo(f"{kind}s")
             width = max(map(len, found), default=0)
             for name, path in found.items():
-                about = catalog.describe(path).description.strip().split("\n", 1)[0]
+                about = catalog.summary(path)
                 fields = {"kind": kind, "name": name, "description": about}
                 typer.echo(json.dumps(fields) if as_json else f"  {name:<{width}}   {about}")
 
@@ -184,20 +174,33 @@ def doctor(
     namespace: cluster.Namespace = "",
     token_file: cluster.TokenFile = None,
     ca_file: cluster.CaFile = None,
-    as_json: Json = False,
+    as_json: cluster.Json = False,
 ) -> None:
     """Check this machine, or a Kubeflow installation. List what is missing for each use.
 
     An installation is inspected as far as the caller's rights allow. Nothing is changed.
     """
     with _reported(as_json):
-        from trainwright.local import doctor as checks
+        options = {"--namespace": namespace, "--token-file": token_file, "--ca-file": ca_file}
+        if host:
+            from trainwright.authoring.installation import cluster_reader, inspection
+            from trainwright.authoring.submission import connection
 
-        if not host:
-            _reject_without_host(namespace, token_file, ca_file)
-        found, require = (
-            (_inspected(host, namespace, token_file, ca_file)) if host else (checks.look(), checks.require)
-        )
+            place = connection.Endpoint(
+                host=host, namespace=namespace, token_file=token_file, ca_file=ca_file
+            )
+            api = connection.connect(place)
+            found, require = (
+                inspection.inspect(api, api.profiles(), cluster_reader.connect()),
+                inspection.require,
+            )
+        elif unused := next((name for name, value in options.items() if value), ""):
+            text = f"{unused} is about a Kubeflow, and none is named"
+            raise InputError(text, where=unused, hint="Add --host https://HOST/PATH.")
+        else:
+            from trainwright.local import doctor as checks
+
+            found, require = iter(checks.look()), checks.require
         findings = []
         for finding in found:
             findings.append(finding)
@@ -205,37 +208,18 @@ def doctor(
         require(findings)
 
 
-def _reject_without_host(namespace: str, token_file: Path | None, ca_file: Path | None) -> None:
-    given = {"--namespace": namespace, "--token-file": token_file, "--ca-file": ca_file}
-    if unused := next((name for name, value in given.items() if value), ""):
-        text = f"{unused} is about a Kubeflow, and none is named"
-        raise InputError(text, where=unused, hint="Add --host https://HOST/PATH.")
-
-
-def _inspected(
-    host: str, namespace: str, token_file: Path | None, ca_file: Path | None
-) -> "tuple[Iterator[Diagnostic], Callable[[Sequence[Diagnostic]], None]]":
-    """Return the findings about an installation, and the function that judges them."""
-    from trainwright.authoring.installation import inspection
-    from trainwright.authoring.submission import connection
-
-    place = connection.Endpoint(host=host, namespace=namespace, token_file=token_file, ca_file=ca_file)
-    api = connection.connect(place)
-    profiles = api.profiles()
-    return inspection.inspect(api, profiles, inspection.connect()), inspection.require
-
-
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="From the locks for GPUs, where there is one.")] = False,
 ) -> None:
     """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
 
-        names = toolchains or list(TOOLCHAINS)
-        with environments.shown(names) as show:
-            environments.make(names, progress=show)
+        made = environments.make(toolchains or TOOLCHAINS, gpu=gpu, progress=typer.echo)
+        if not any(one.changed for one in made):
+            typer.echo(f"environments up to date: {' '.join(one.toolchain for one in made)}")
 
 
 def cache_explain(
@@ -260,10 +244,9 @@ def new_component(
     with _reported(stopped="Some of its files may be there: see git status."):
         from trainwright.authoring import scaffold
 
-        root = scaffold.checkout()
-        for path in scaffold.component(name, noun=noun, toolchain=image, root=root):
+        for path in scaffold.component(name, noun=noun, toolchain=image):
             typer.echo(f"  {path}")
-        typer.echo(f"Next, in {root}: make compile test ARGS=tests/{name}")
+        typer.echo(f"Next, in the repository: make compile test ARGS=tests/{name}")
 
 
 cache = typer.Typer(no_args_is_help=True, help="Look into what is kept of earlier runs.")
@@ -302,8 +285,8 @@ for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
 
-def _told(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(trainwright.__version__)
         raise typer.Exit
 
@@ -311,7 +294,8 @@ def _told(asked: bool) -> None:
 @app.callback()
 def about(
     version: Annotated[
-        bool, typer.Option("--version", callback=_told, is_eager=True, help="Say the version, and end.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version, and end."),
     ] = False,
 ) -> None:
     """Training pipelines for Kubeflow Pipelines, the same on a laptop and on a cluster."""

@@ -131,7 +131,7 @@ def model_history(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """List every change of stages and aliases. Verify the audit and compare MLflow with it."""
-    flags = [flag for flag, given in {"--json": as_json, "--offline": offline}.items() if given]
+    flags = [*(["--json"] if as_json else []), *(["--offline"] if offline else [])]
     raise typer.Exit(_promote("history", name, config, audit, uri, *flags))
 
 
@@ -212,23 +212,16 @@ def _promote(
 
 
 def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
-    """Run a command of a step's package in the environment of its image, and return its exit code.
-
-    Args:
-        verb: The package.
-        toolchain: Short name of the image.
-        arguments: Command line arguments.
-        stopped: Message for Ctrl-C.
-    """
+    """Run a command of a step's package in the environment of its image, and return its exit code."""
     with reported():
         from trainwright.authoring.environments import python
 
         interpreter = python(toolchain)
     command = [str(interpreter), "-m", "trainwright.command", verb, *arguments]
     with reported(stopped=stopped), subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter
-        with _stopped_together(process) as asked:
+        with _stopped_together(process) as received:
             code = process.wait()
-        if asked and (code < 0 or code == Preempted.code):
+        if received and (code < 0 or code == Preempted.code):
             raise KeyboardInterrupt
         if code < 0:
             raise PreemptedUnsaved(f"trainwright.{verb} was killed by {signal.Signals(-code).name}")
@@ -242,17 +235,20 @@ def _stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]
     A terminal sends Ctrl-C to both processes; CI cancels only this one. A signal that our parent made us
     ignore, as a shell does with Ctrl-C in the background, stays ignored.
     """
-    asked: list[int] = []
+    received: list[int] = []
 
-    def told(number: int, _: object) -> None:
-        asked.append(number)
+    def forward(number: int, _: object) -> None:
+        received.append(number)
         if number == signal.SIGTERM:
             process.send_signal(number)
 
-    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, told) for number in heard}
+    before = {
+        number: signal.signal(number, forward)
+        for number in STOPPING
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -16,39 +16,31 @@ from trainwright.report.page import write_page
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SystemExit: With a documented exit code, if anything is wrong.
-    """
-    with reported("evaluate"):
-        asked = _parser().parse_args(arguments)
-        if not 0 < asked.level < 1:
-            raise InputError(
-                f"{asked.level:g} is no level of a test: it lies between 0 and 1", where="--level"
-            )
-        comparison = compare_runs(asked.runs, asked.metric, asked.level)
-        if asked.report:
-            write_page(draw_comparison(comparison), asked.report)
-        if asked.json:
-            sys.stdout.write(
-                json.dumps(comparison_json(comparison), ensure_ascii=False, allow_nan=False) + "\n"
-            )
-            return
-        sys.stdout.write("\n".join(comparison_lines(comparison)) + "\n")
-        if asked.report:
-            sys.stdout.write(f"  report   {asked.report}\n")
-
-
-def _parser() -> Parser:
+    """Run the command; exit with a documented code if anything is wrong."""
     parser = Parser(prog="trainwright", description=__doc__)
     command = parser.add_subparsers(dest="command", required=True).add_parser("compare")
     command.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of their evaluations")
-    command.add_argument("--metric", action="append", default=[], help="figure to compare")
-    command.add_argument("--level", type=float, default=0.05, help="what p-values are held to, after Holm")
+    command.add_argument("--metric", action="append", default=[], help="metric to compare")
+    command.add_argument("--level", type=float, default=0.05, help="level of p-values, after Holm")
     command.add_argument("--report", type=Path, help="file for a page")
     command.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    return parser
+    with reported("evaluate"):
+        options = parser.parse_args(arguments)
+        if not 0 < options.level < 1:
+            raise InputError(
+                f"{options.level:g} is no level of a test: it lies between 0 and 1", where="--level"
+            )
+        comparison = compare_runs(options.runs, options.metric, options.level)
+        if options.report:
+            write_page(draw_comparison(comparison), options.report)
+        if options.json:
+            lines = [json.dumps(comparison_json(comparison), ensure_ascii=False, allow_nan=False)]
+        else:
+            lines = [
+                *comparison_lines(comparison),
+                *([f"  report   {options.report}"] if options.report else []),
+            ]
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

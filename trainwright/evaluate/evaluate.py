@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_text
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
-from trainwright.evaluate.measurement import EvaluationContext, measure
+from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.page import draw_report
-from trainwright.evaluate.plot_data import thin
 from trainwright.evaluate.predictions import (
     PredictionPair,
-    Predictions,
     pair,
     read_predictions,
     require_held_out,
@@ -26,13 +23,10 @@ from trainwright.report.page import MAX_BYTES, write_page
 from trainwright.tracking import Stopwatch
 from trainwright.verdicts import NotJudged, Verdict
 
-CURVE_POINTS = 100
-"""Most points of a ROC curve that Kubeflow's page is given."""
-
 
 @dataclass(frozen=True)
 class BaselinePredictions:
-    """Predictions, as a step was given them.
+    """The predictions of the model in production.
 
     Attributes:
         folder: Folder of the snapshot; None, or any, where ``version`` is empty.
@@ -45,37 +39,6 @@ class BaselinePredictions:
     registered: str = ""
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The result of an evaluation, as the component returns it.
-
-    Attributes:
-        decision: PASS, HOLD, FAIL or INCONCLUSIVE.
-        headline: Why, in one line.
-        metrics: Finite overall figures by flat name, such as ``auc`` and ``gain/auc``.
-        details: Those of slices and groups, and the ends of intervals, such as ``slice/origin/EWR/recall``.
-        labels: Names of the classes in order; empty where there are none.
-        confusion: Rows by true class (first) and predicted class; empty where there are none.
-        roc: The ROC curve, thinned: false positive rates, true positive rates, thresholds, all finite; None
-            unless there are two classes.
-    """
-
-    decision: str
-    headline: str
-    metrics: dict[str, float]
-    details: dict[str, float]
-    labels: list[str]
-    confusion: list[list[int]]
-    roc: tuple[list[float], list[float], list[float]] | None
-
-    def draw(self, curve: Any) -> None:
-        """Log the confusion matrix and the ROC curve, where there are any, to a ``ClassificationMetrics``."""
-        if self.confusion:
-            curve.log_confusion_matrix(self.labels, self.confusion)
-        if self.roc:
-            curve.log_roc_curve(*self.roc)
-
-
 def evaluate_predictions(
     predictions: Path,
     version: str,
@@ -86,7 +49,7 @@ def evaluate_predictions(
     summary: Path,
     baseline: BaselinePredictions | None = None,
     most_bytes: int = MAX_BYTES,
-) -> EvaluationResult:
+) -> Findings:
     """Judge a model by its predictions on a split it has not learned from.
 
     Args:
@@ -96,15 +59,12 @@ def evaluate_predictions(
         verdict: Folder for ``verdict.json``, which is written last, and what lies beside it.
         report: File of the page, written whatever the decision.
         summary: File of the Markdown summary.
-        baseline: What the model in production says of the same rows; None where there is none.
+        baseline: Predictions of the model in production for the same rows; None where there is none.
         most_bytes: Size that the page stays below.
 
     Raises:
-        InputError: The predictions are gone or changed, or cannot be judged at all, or not compared, or are
-            of rows that the model was made with: see
-            :func:`trainwright.evaluate.predictions.read_predictions`,
-            :func:`trainwright.evaluate.predictions.pair` and
-            :func:`trainwright.evaluate.predictions.require_held_out`.
+        InputError: The predictions are missing or changed, or cannot be judged or compared, or are of rows
+            that the model was made with: see :mod:`trainwright.evaluate.predictions`.
     """
     watch = Stopwatch()
     (verdict / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
@@ -112,8 +72,17 @@ def evaluate_predictions(
     require_held_out(predictions, evaluation)
     baseline = baseline or BaselinePredictions()
     pairs = _read(predictions, snapshot, evaluation, baseline)
-    beside = _context(predictions, pairs.candidate, evaluation, baseline)
-    findings = measure(pairs, evaluation, beside)
+    over, fitted = evaluation.overfitting, None
+    if over and snapshot.splits.get(over.split):
+        columns = [evaluation.cluster] if evaluation.cluster else []
+        fitted = read_predictions(predictions, snapshot, over.split, columns)
+    warnings: tuple[str, ...] = ()
+    if pairs.candidate.kind == "binary":
+        known = {*snapshot.roles.values(), "score", pairs.candidate.label_name}
+        warnings = suspicious_columns(predictions, snapshot, evaluation.split, sorted(known))
+    findings = measure(
+        pairs, evaluation, fitted=fitted, baseline_version=baseline.registered, warnings=warnings
+    )
     document = build_verdict(findings, snapshot, baseline.registered)
     write_page(draw_report(findings, document), report, most_bytes)
     summary.parent.mkdir(parents=True, exist_ok=True)
@@ -126,53 +95,35 @@ def evaluate_predictions(
         findings.headline,
         decision=document.decision,
         config=evaluation.model_dump(mode="json"),
-        inputs={name: digest for name, digest in document.judged.items() if name in _INPUTS},
+        inputs={
+            name: document.judged[name] for name in ("predictions", "baseline") if name in document.judged
+        },
         outputs={"verdict": document.digest},
         parents=[predictions],
     )
     document.write(verdict)
-    return _result(findings)
-
-
-_INPUTS = ("predictions", "baseline")
+    return findings
 
 
 def _read(
     folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions
 ) -> PredictionPair:
-    columns = evaluation.columns
-    candidate = read_predictions(folder, snapshot, evaluation.split, columns)
+    candidate = read_predictions(folder, snapshot, evaluation.split, evaluation.columns)
     require_varied(candidate)
     if not baseline.version:
         return pair(candidate, None)
     if baseline.folder is None:
         raise InputError("a baseline has a version, and no folder", where="baseline")
     other = Snapshot.open(baseline.folder, baseline.version)
-    there = {column.name for column in other.columns}
-    shared = [name for name in columns if name in there]
+    present = {column.name for column in other.columns}
+    shared = [name for name in evaluation.columns if name in present]
     return pair(candidate, read_predictions(baseline.folder, other, evaluation.split, shared, "baseline"))
 
 
-def _context(
-    folder: Path, candidate: Predictions, evaluation: Evaluation, baseline: BaselinePredictions
-) -> EvaluationContext:
-    """Look at what lies beside the judged rows: the fitted split, and columns that give the label away."""
-    snapshot, fitted = candidate.snapshot, None
-    over = evaluation.overfitting
-    if over and snapshot.splits.get(over.split):
-        together = [evaluation.cluster] if evaluation.cluster else []
-        fitted = read_predictions(folder, snapshot, over.split, together, "predictions")
-    warnings: tuple[str, ...] = ()
-    if candidate.kind == "binary":
-        taken = {*snapshot.roles.values(), "score", candidate.label_name}
-        warnings = suspicious_columns(folder, snapshot, evaluation.split, sorted(taken))
-    return EvaluationContext(fitted, baseline.registered, warnings)
-
-
 def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") -> Verdict:
-    """Write the verdict on some findings: its rules, what it is about, and what it does not cover."""
-    said = [entry for ruling in findings.rulings for entry in ruling.undecided]
-    told = {entry.name for entry in said}
+    """Return the verdict: rules, digests of everything judged, and what was not judged."""
+    undecided = [entry for ruling in findings.rulings for entry in ruling.undecided]
+    named = {entry.name for entry in undecided}
     judged = {
         "predictions": snapshot.digest,
         "evaluation": digest_text(findings.evaluation.to_json()),
@@ -186,24 +137,19 @@ def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") 
         decision=findings.decision,
         rules=tuple(rule for ruling in findings.rulings for rule in ruling.rules),
         judged=judged,
-        not_judged=(*said, *(entry for entry in _unjudged(findings) if entry.name not in told)),
+        not_judged=(*undecided, *(entry for entry in _left_out(findings) if entry.name not in named)),
         baseline_version=registered,
     )
 
 
-def _unjudged(findings: Findings) -> list[NotJudged]:
-    """List the slices and the rows that no rule looked at."""
+def _left_out(findings: Findings) -> list[NotJudged]:
+    """List the slices and the rows that no rule applies to."""
     left = [
         NotJudged(name=f"{cut.name} = {entry.name}", reason=entry.reason)
-        for cut in findings.cuts
+        for cut in findings.all_cuts
         for entry in cut.slices
         if entry.reason
     ]
-    shown = {cut.columns for cut in findings.cuts}
-    for columns, groups in (findings.fairness.groups if findings.fairness else {}).items():
-        named = " and ".join(columns)
-        small = [group for group in groups if group.reason and columns not in shown]
-        left += [NotJudged(name=f"{named} = {group.name}", reason=group.reason) for group in small]
     sample = findings.sample
     if sample.unlabelled:
         reason = f"{sample.unlabelled:,} of {sample.rows + sample.unlabelled:,} rows of the split"
@@ -212,19 +158,3 @@ def _unjudged(findings: Findings) -> list[NotJudged]:
         reason = f"{sample.unmatched:,} rows were scored by one of the two models"
         left.append(NotJudged(name="rows that only one model scored", reason=reason))
     return left
-
-
-def _result(findings: Findings) -> EvaluationResult:
-    roc = None
-    if findings.kind == "binary" and (curve := findings.curves.roc.get("")):
-        drawn = thin(curve, CURVE_POINTS)
-        roc = (drawn.x.tolist(), drawn.y.tolist(), drawn.threshold.tolist())
-    return EvaluationResult(
-        decision=findings.decision,
-        headline=findings.headline,
-        metrics=findings.overall_metrics(),
-        details=findings.detailed_metrics(),
-        labels=list(findings.sample.classes),
-        confusion=[list(row) for row in findings.confusion],
-        roc=roc,
-    )

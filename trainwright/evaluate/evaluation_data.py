@@ -23,13 +23,7 @@ _HIGHEST = 700.0
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of features by name.
-
-    Attributes:
-        names: Names of the features.
-        values: Shape (..., features).
-        part: Sums of a part that is taken away from ``values``; None for none.
-    """
+    """Sums of features by name, shape (..., features), less those of a ``part`` if there is one."""
 
     names: tuple[str, ...]
     values: Floats
@@ -190,13 +184,7 @@ def _multiclass_features(label: NDArray[np.int64], scores: Floats) -> dict[str, 
 
 @dataclass(frozen=True)
 class ModelFeatures:
-    """One model's features.
-
-    Attributes:
-        predictions: What it said.
-        threshold: A score of at least this counts as label 1; 0.5 for other kinds.
-        columns: Features by name, weighted, each of shape (rows,).
-    """
+    """One model's features by name, weighted, each of shape (rows,); the threshold is 0.5 for other kinds."""
 
     predictions: Predictions
     threshold: float
@@ -207,12 +195,7 @@ class ModelFeatures:
 class EvaluationData:
     """Both models on the same rows.
 
-    Attributes:
-        evaluation: What was asked.
-        candidate: The model that is judged.
-        baseline: The model in production; None without one.
-        clusters: Which rows were drawn together, from 0 on, shape (rows,); None where each counts alone.
-        sampler: Draws of rows, or of clusters.
+    ``clusters`` has the cluster of each row, from 0 on, shape (rows,); None where each counts alone.
     """
 
     evaluation: Evaluation
@@ -267,11 +250,7 @@ class EvaluationData:
 
 
 def build_evaluation_data(pairs: PredictionPair, evaluation: Evaluation) -> EvaluationData:
-    """Turn predictions into features.
-
-    Raises:
-        InputError: The model carries no threshold that was asked for, or a row has no cluster.
-    """
+    """Turn predictions into features, and draw their rows or clusters."""
     predictions = pairs.candidate
     clusters = _clusters(predictions, evaluation.cluster) if evaluation.cluster else None
     sampler = Resampler.over(

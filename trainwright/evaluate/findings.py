@@ -1,54 +1,49 @@
 """Findings of an evaluation: metrics, slices, disparities, plot data and rulings, as frozen data."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.documents import Document
 from trainwright.experiment import Evaluation
+from trainwright.experiment.evaluation import HIGHER, LOWER
 from trainwright.significance import Estimate
 from trainwright.verdicts import SEVERITY, NotJudged, Rule, worst
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+Kind = Literal["binary", "multiclass", "regression", "language_model"]
+"""Kind of prediction."""
+
 
 @dataclass(frozen=True)
 class CurveLine:
-    """A curve, thinned to at most 200 points; arrays of shape (points,).
-
-    Attributes:
-        x: Ascending.
-        y: In [0, 1].
-        threshold: Where a score counts as the class, finite.
-    """
+    """A curve, x ascending, y in [0, 1], with the finite threshold of each point; shape (points,)."""
 
     x: Floats
     y: Floats
     threshold: Floats
 
+    def thin(self, points: int) -> "CurveLine":
+        """Return at most so many points of the curve, evenly along its way, both ends included."""
+        along = np.append(0.0, np.cumsum(np.abs(np.diff(self.x)) + np.abs(np.diff(self.y))))
+        kept = np.unique(np.searchsorted(along, np.linspace(0, along[-1], points)))
+        kept[0], kept[-1] = 0, len(along) - 1
+        return CurveLine(self.x[kept], self.y[kept], self.threshold[kept])
+
 
 @dataclass(frozen=True)
 class CalibrationBins:
-    """Scores against what was observed, in bins of about as many rows; arrays of shape (bins,).
-
-    Attributes:
-        score: Mean score, or mean estimate, ascending.
-        observed: Share of the class, or mean of the label.
-        low: Lower end of the 95 % interval of ``observed``.
-        high: Its upper end.
-        rows: Rows of each bin.
-    """
+    """Mean score of each bin, and what was observed with its 95 % interval; shape (bins,)."""
 
     score: Floats
     observed: Floats
     low: Floats
     high: Floats
-    rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,19 +51,12 @@ class Histogram:
     """Counts between ``edges``; a series a class, or one of errors; shape (edges - 1,) each."""
 
     edges: Floats
-    series: dict[str, NDArray[np.int64]]
+    series: dict[str, Integers]
 
 
 @dataclass(frozen=True)
 class PlotData:
-    """Plot data of one model; a plot that its kind does not have is None or empty.
-
-    Attributes:
-        roc: By class (one for two classes): true over false positive rate.
-        precision_recall: By class: precision over recall.
-        calibration: By class, or one of a number: scores against what was observed.
-        histogram: Scores by outcome, errors of a number, or losses of a language model.
-    """
+    """Plot data of one model by class (one for two classes); empty or None where its kind has none."""
 
     roc: dict[str, CurveLine] = field(default_factory=dict)
     precision_recall: dict[str, CurveLine] = field(default_factory=dict)
@@ -76,69 +64,9 @@ class PlotData:
     histogram: Histogram | None = None
 
 
-@dataclass(frozen=True)
-class GroupRates:
-    """One group in a comparison of fairness: its name, its rows, and the rates that are compared.
-
-    ``reason`` says why it is too small to be compared, and is empty if it is not.
-    """
-
-    name: str
-    rows: int
-    rates: dict[str, Estimate]
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Disparity:
-    """The disparity between groups, by one fairness measure.
-
-    Attributes:
-        measure: Such as ``equal_opportunity``.
-        columns: What the groups are made of: one column, or two crossed.
-        against: ``groups``: the largest difference of two; ``overall``: the largest from the whole.
-        value: The candidate's; None where it could not be measured.
-        baseline: The baseline's; None where there is none.
-        worsening: By how much the candidate is worse than the baseline, paired; positive is worse.
-        lowest: Name of the group at the low end, such as ``race = B, sex = F``.
-        highest: Name of the group at the high end.
-        rates: What the two have of the rate that is compared, the lowest first; empty where not measured.
-        reason: Why it could not be measured; empty if it could.
-    """
-
-    measure: str
-    columns: tuple[str, ...]
-    against: str
-    value: Estimate | None
-    baseline: Estimate | None = None
-    worsening: Estimate | None = None
-    lowest: str = ""
-    highest: str = ""
-    rates: tuple[float, ...] = ()
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class GroupComparison:
-    """The comparison of groups: who they are, and how unequal they are."""
-
-    groups: dict[tuple[str, ...], tuple[GroupRates, ...]]
-    disparities: tuple[Disparity, ...]
-
-
-HIGHER, LOWER = "higher", "lower"
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricValue:
-    """One figure.
-
-    Attributes:
-        name: Its flat name, such as ``auc`` or ``slice/origin/EWR/recall``.
-        value: The figure; finite.
-        interval: Lower and upper end of its 95 % interval; empty where there is none.
-        better: ``higher`` or ``lower``; empty where neither is better, as of a number of rows.
-    """
+    """One metric under its flat name, such as ``slice/origin/EWR/recall``."""
 
     name: str
     value: float
@@ -148,17 +76,17 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredMetrics(Document):
-    """Every figure of one judgement. It lies beside the verdict.
+    """Every metric of one evaluation. It lies beside the verdict.
 
     Attributes:
-        predictions: Digest of the predictions that were judged.
-        rows_digest: Digest of the keys and labels of the judged rows, whatever their order: two models with
-            the same one were judged on the same examples.
-        rows: How many rows those are.
-        split: The split they are of.
+        predictions: Digest of the evaluated predictions.
+        rows_digest: Digest of the keys and labels of the evaluated rows, whatever their order: two models
+            with the same one were evaluated on the same examples.
+        rows: Number of those rows.
+        split: Their split.
         kind: What was predicted: ``binary``, ``multiclass``, ``regression`` or ``language_model``.
-        label: What the label is called; empty for a language model.
-        measures: The figures, the one that matters most first.
+        label: Name of the label; empty for a language model.
+        measures: The metrics, the one that matters most first.
     """
 
     FILE: ClassVar[str] = "measured.json"
@@ -171,29 +99,12 @@ class MeasuredMetrics(Document):
     measures: tuple[MetricValue, ...] = ()
 
 
-_DETAIL = re.compile(r"(slice|fairness)/.*|.*_(low|high)")
-"""Names of figures that are not of the whole split, or that are ends of an interval."""
-
-Kind = Literal["binary", "multiclass", "regression", "language_model"]
-"""Kind of prediction."""
-
-
 @dataclass(frozen=True)
 class Sample:
-    """The rows that were judged.
+    """The evaluated rows: their numbers overall, by class and by cluster, and the rows that are left out.
 
-    Attributes:
-        split: The split they are of.
-        rows: Rows with a label, that both models scored.
-        label_name: Column of the label; empty for a language model.
-        classes: Names of the classes, such as ``late = 0``, in order; empty without classes.
-        counts: Rows by class, in the same order.
-        unlabelled: Rows left out because they have no label.
-        unmatched: Rows left out because only one of the two models scored them.
-        weighted: Whether rows count by their weight.
-        clusters: Groups of rows that were drawn together; 0 where every row counts for itself.
-        counts_in_clusters: How many of those have rows of each class; empty without them.
-        digest: SHA-256 of the keys and labels of the rows, whatever their order.
+    ``clusters`` is 0 where every row counts for itself; ``unmatched`` counts rows that only one model scored;
+    ``digest`` is the SHA-256 of keys and labels, whatever the order of the rows.
     """
 
     split: str
@@ -211,13 +122,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ComparedBaseline:
-    """The model in production, whose predictions of the same rows were compared.
-
-    Attributes:
-        version: Its number in the registry; empty if it has none.
-        predictions: Digest of its predictions.
-        model: Digest of it; empty where the predictions do not say.
-    """
+    """The baseline: registered version or empty, digests of its predictions and of its model, or empty."""
 
     version: str
     predictions: str
@@ -226,16 +131,11 @@ class ComparedBaseline:
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """One metric on one set of rows: of the candidate, of the baseline, and the difference.
+    """One metric on one set of rows: of the candidate, of the baseline, and the paired gain.
 
-    Attributes:
-        metric: Its name, such as ``auc``; a class's own figure ends in ``/`` and the class.
-        better: ``higher`` or ``lower``; empty where neither is better.
-        candidate: The candidate's; None where it is not defined on these rows.
-        baseline: The baseline's; None where there is none.
-        gain: By how much the candidate is better, paired; positive is better, whatever ``better`` is.
-        method: Where the intervals come from, in a few words.
-        p_value: Of the null hypothesis that both are equally good, two-sided; None without a test.
+    The name of a metric of one class ends in ``/`` and the class. A gain is positive where the candidate is
+    better, whatever ``better`` is: ``higher``, ``lower`` or empty. An estimate that is not defined is None.
+    ``p_value`` is two-sided, of the null hypothesis that both models are equally good.
     """
 
     metric: str
@@ -249,14 +149,9 @@ class ComparedMetric:
 
 @dataclass(frozen=True)
 class Slice:
-    """The figures of the rows that share a value, or two.
+    """The metrics of the rows that share a value, or two (``EWR, 6``), with the rows by class.
 
-    Attributes:
-        name: The value; of a crossing ``EWR, 6``.
-        rows: Rows with a label.
-        counts: Rows by class; empty without classes.
-        figures: The figures by metric; those that are not defined here have no estimate.
-        reason: Why it is not judged; empty if it is.
+    ``reason`` says why it is not judged, and is empty if it is.
     """
 
     name: str
@@ -268,18 +163,13 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slicing:
-    """All slices of a column, or of two crossed.
+    """All slices of a column, or of two crossed, judged or not.
 
-    Attributes:
-        columns: One name, or two.
-        slices: Every slice, judged or not.
-        edges: Where a column of numbers was cut into buckets, ascending; empty otherwise.
-        edges_from: ``baseline`` or ``these rows``: whose quantiles those are; empty otherwise.
+    ``edges_from``: whose quantiles bound the buckets, ``baseline`` or ``these rows``; empty without buckets.
     """
 
     columns: tuple[str, ...]
     slices: tuple[Slice, ...]
-    edges: tuple[float, ...] = ()
     edges_from: str = ""
 
     @property
@@ -291,6 +181,33 @@ class Slicing:
     def judged(self) -> list[Slice]:
         """The slices that are judged, in order."""
         return [entry for entry in self.slices if not entry.reason]
+
+
+@dataclass(frozen=True)
+class Disparity:
+    """The disparity between groups of a column, or of two crossed, by one fairness measure.
+
+    ``against`` is ``groups`` (the largest difference of two) or ``overall`` (the largest from the whole). A
+    positive ``worsening`` is worse than the baseline, paired. ``rates`` are those of the lowest and the
+    highest group. ``reason`` says why ``value`` is None.
+    """
+
+    measure: str
+    columns: tuple[str, ...]
+    against: str
+    value: Estimate | None
+    baseline: Estimate | None = None
+    worsening: Estimate | None = None
+    lowest: str = ""
+    highest: str = ""
+    rates: tuple[float, ...] = ()
+    reason: str = ""
+
+    @property
+    def flat_name(self) -> str:
+        """Its name among the metrics, such as ``fairness/race*sex/equal_opportunity``."""
+        ending = "" if self.against == "groups" else "_to_overall"
+        return f"fairness/{'*'.join(self.columns)}/{self.measure}{ending}"
 
 
 @dataclass(frozen=True)
@@ -317,62 +234,64 @@ class Ruling:
     scope: str = "overall"
 
     @property
-    def worst(self) -> Rule | None:
-        """The rule that matters most; None where there is none."""
-        return self.rules[0] if self.rules else None
-
-    @property
     def needed(self) -> int:
-        """Rows with which it would tell, with 80 %; 0 where that is not known."""
+        """Rows that would decide it with a power of 80 %; 0 where that is not known."""
         counts = [rule.needed for rule in self.rules], [entry.needed for entry in self.undecided]
         return max((*counts[0], *counts[1]), default=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The figures of a model, and what the rules say of them.
+    """The result of an evaluation: every metric, and the rulings on them.
 
     Attributes:
-        evaluation: What was asked.
-        kind: What was predicted.
-        sample: The rows that were judged.
-        baseline: What the candidate was compared with; None if with nothing.
+        unscored: The version in production, if there is one and there are no predictions of it.
         threshold: A score of at least this counts as label 1; None for other kinds.
-        threshold_from: ``section`` or ``model``: who says so.
-        overall: Figures over all rows, by metric, the one that matters most first.
+        overall: Metrics over all rows, by name, the one that matters most first.
         confusion: Rows by true class (first) and predicted class; empty without classes.
-        baseline_confusion: The same of the baseline; empty without one.
-        curves: What is drawn of the candidate.
-        baseline_curves: What is drawn of the baseline; None without one.
-        cuts: The slices of each column, and of each crossing, that was asked for.
-        fairness: The comparison of groups; None if none was asked for.
-        fitted: The figures on the split that the model was fitted on, by metric; empty if not scored.
+        cuts: The slices of each configured column and crossing.
+        groups: The groups that fairness compares, by column or crossing.
+        gaps: Gaps of recall between the slices of the columns that have a limit on it.
+        fitted_sample: The rows that the model was fitted on; None where they were not scored.
+        fitted: The metrics on those rows, by name.
         overfitting: By metric: by how much the model is better on the rows it was fitted on.
         warnings: What a person should look at, and no rule judges: a column that gives the label away.
-        rulings: What each rule says.
     """
 
     evaluation: Evaluation
     kind: Kind
     sample: Sample
-    baseline: ComparedBaseline | None
-    threshold: float | None
-    threshold_from: str
     overall: dict[str, ComparedMetric]
-    confusion: tuple[tuple[int, ...], ...]
-    baseline_confusion: tuple[tuple[int, ...], ...]
     curves: PlotData
-    baseline_curves: PlotData | None
-    cuts: tuple[Slicing, ...]
-    fairness: GroupComparison | None
-    fitted: dict[str, Estimate]
-    overfitting: dict[str, Estimate]
-    warnings: tuple[str, ...]
-    rulings: tuple[Ruling, ...]
+    baseline: ComparedBaseline | None = None
+    unscored: str = ""
+    threshold: float | None = None
+    confusion: tuple[tuple[int, ...], ...] = ()
+    baseline_confusion: tuple[tuple[int, ...], ...] = ()
+    baseline_curves: PlotData | None = None
+    cuts: tuple[Slicing, ...] = ()
+    groups: tuple[Slicing, ...] = ()
+    disparities: tuple[Disparity, ...] = ()
+    gaps: dict[str, Disparity] = field(default_factory=dict)
+    fitted_sample: Sample | None = None
+    fitted: dict[str, Estimate] = field(default_factory=dict)
+    overfitting: dict[str, Estimate] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+
+    @property
+    def threshold_from(self) -> str:
+        """``model`` or ``section``: the source of the threshold."""
+        return "model" if self.evaluation.threshold == "model" else "section"
+
+    @property
+    def all_cuts(self) -> list[Slicing]:
+        """The slices and the groups, each column or crossing once."""
+        return list({cut.columns: cut for cut in (*self.cuts, *self.groups)}.values())
 
     @property
     def decision(self) -> str:
-        """The worst of the rulings."""
+        """The worst of the rulings: PASS, HOLD, FAIL or INCONCLUSIVE."""
         return worst(ruling.decision for ruling in self.rulings)
 
     @property
@@ -389,38 +308,62 @@ class Findings:
         """The rulings, the most severe decision first."""
         return sorted(self.rulings, key=lambda ruling: -SEVERITY.index(ruling.decision))
 
-    def overall_metrics(self) -> dict[str, float]:
-        """Return the figures of the whole split: few enough to compare runs by."""
-        return {name: value for name, value in self._flat() if not _DETAIL.fullmatch(name)}
-
-    def detailed_metrics(self) -> dict[str, float]:
-        """Return the figures of slices and groups, and the ends of the overall figures' intervals."""
-        return {name: value for name, value in self._flat() if _DETAIL.fullmatch(name)}
-
-    def _flat(self) -> Iterator[tuple[str, float]]:
-        for name, found in self.overall.items():
-            yield from _flat_figure(name, found)
-        for cut in self.cuts:
-            for entry in cut.slices:
-                place = f"slice/{'*'.join(cut.columns)}/{entry.name}"
-                yield f"{place}/rows", float(entry.rows)
-                for name, found in entry.figures.items():
-                    if found.candidate:
-                        yield f"{place}/{name}", found.candidate.value
-        for disparity in self.fairness.disparities if self.fairness else ():
-            if disparity.value:
-                place = f"fairness/{'*'.join(disparity.columns)}/{disparity.measure}"
-                yield place if disparity.against == "groups" else f"{place}_to_overall", disparity.value.value
+    def measures(self) -> Iterator[MetricValue]:
+        """Return every defined metric with its interval, the ones over all rows first."""
+        yield from _measures("", self.overall)
         for name, gap in self.overfitting.items():
-            yield f"overfitting/{name}", gap.value
+            yield _measure(f"overfitting/{name}", gap, LOWER)
+        for entry in self.disparities:
+            if entry.value:
+                better = HIGHER if "ratio" in entry.measure else LOWER
+                yield _measure(entry.flat_name, entry.value, better)
+        for cut in self.cuts:
+            for part in cut.slices:
+                place = f"slice/{'*'.join(cut.columns)}/{part.name}/"
+                yield MetricValue(name=f"{place}rows", value=float(part.rows))
+                yield from _measures(place, part.figures)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the whole split by flat name, such as ``auc`` and ``gain/auc``; finite."""
+        found = {entry.name: entry.value for entry in self.measures() if not entry.name.startswith(_DETAILS)}
+        for name, entry in self.overall.items():
+            found |= {f"baseline/{name}": entry.baseline.value} if entry.baseline else {}
+            found |= {f"gain/{name}": entry.gain.value} if entry.gain else {}
+        return found
+
+    @property
+    def details(self) -> dict[str, float]:
+        """The metrics of slices and groups, and the ends of the overall metrics' intervals."""
+        found = {entry.name: entry.value for entry in self.measures() if entry.name.startswith(_DETAILS)}
+        for name, entry in self.overall.items():
+            if entry.candidate:
+                found |= {f"{name}_low": entry.candidate.low, f"{name}_high": entry.candidate.high}
+        return found
+
+    def draw(self, curve: Any) -> None:
+        """Log the confusion matrix and the ROC curve, where there are any, to a ``ClassificationMetrics``."""
+        if self.confusion:
+            curve.log_confusion_matrix(list(self.sample.classes), [list(row) for row in self.confusion])
+        if roc := self.roc:
+            curve.log_roc_curve(roc.x.tolist(), roc.y.tolist(), roc.threshold.tolist())
+
+    @property
+    def roc(self) -> CurveLine | None:
+        """The ROC curve that Kubeflow's page draws; None unless there are two classes."""
+        found = self.curves.roc.get("") if self.kind == "binary" else None
+        return found and found.thin(_LOGGED_POINTS)
 
 
-def _flat_figure(name: str, found: ComparedMetric) -> Iterator[tuple[str, float]]:
-    if found.candidate:
-        yield name, found.candidate.value
-        yield f"{name}_low", found.candidate.low
-        yield f"{name}_high", found.candidate.high
-    if found.baseline:
-        yield f"baseline/{name}", found.baseline.value
-    if found.gain:
-        yield f"gain/{name}", found.gain.value
+_LOGGED_POINTS = 100
+_DETAILS = ("slice/", "fairness/")
+
+
+def _measures(place: str, figures: dict[str, ComparedMetric]) -> Iterator[MetricValue]:
+    for name, entry in figures.items():
+        if entry.candidate:
+            yield _measure(f"{place}{name}", entry.candidate, entry.better)
+
+
+def _measure(name: str, found: Estimate, better: str) -> MetricValue:
+    return MetricValue(name=name, value=found.value, interval=(found.low, found.high), better=better)

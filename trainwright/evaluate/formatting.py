@@ -1,8 +1,9 @@
-"""Format estimates, intervals and limits for the report and the summaries."""
+"""Format estimates, intervals, limits and names for the report and the summaries."""
 
 import math
 
-from trainwright.experiment import Evaluation
+from trainwright.evaluate.findings import Findings
+from trainwright.report.markdown import escape
 from trainwright.significance import Estimate
 from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, UP_TO, Rule
 
@@ -24,48 +25,47 @@ def decimals(width: float, value: float = 0.0) -> int:
 
 def estimate(found: Estimate | None, *, signed: bool = False) -> str:
     """Write an estimate with its interval, ``0.711 [0.702, 0.719]``; ``-`` where there is none."""
+    return " ".join(value_and_interval(found, signed=signed)) if found else NONE
+
+
+def value_and_interval(found: Estimate | None, *, signed: bool = False) -> tuple[str, str]:
+    """Write an estimate and its interval, with as many decimals as the interval deserves."""
     if found is None:
-        return NONE
-    return f"{value(found, signed=signed)} {interval(found, signed=signed)}"
+        return NONE, NONE
+    digits, sign = decimals(found.high - found.low, found.value), "+" if signed else ""
+    # Zero is added so that no zero has a minus.
+    numbers = (round(number, digits) + 0.0 for number in (found.value, found.low, found.high))
+    value, low, high = (f"{number:{sign},.{digits}f}" for number in numbers)
+    return value, f"[{low}, {high}]"
 
 
-def value(found: Estimate | None, *, signed: bool = False) -> str:
-    """Write an estimate alone, with as many decimals as its interval deserves."""
-    if found is None:
-        return NONE
-    return _number(found.value, decimals(found.high - found.low, found.value), signed=signed)
-
-
-def interval(found: Estimate | None, *, signed: bool = False) -> str:
-    """Write an interval alone."""
-    if found is None:
-        return NONE
-    digits = decimals(found.high - found.low, found.value)
-    low, high = (_number(end, digits, signed=signed) for end in (found.low, found.high))
-    return f"[{low}, {high}]"
-
-
-def _number(number: float, digits: int, *, signed: bool) -> str:
-    number = round(number, digits) + 0.0  # no zero with a minus
-    return f"{number:{'+' if signed else ''},.{digits}f}"
-
-
-def of_rule(rule: Rule) -> Estimate | None:
-    """Return the number of a rule with its interval; None where it has no interval."""
-    return Estimate(rule.value, *rule.interval) if rule.interval else None
-
-
-def limit(rule: Rule, kind: str) -> str:
-    """Write the limit of a rule with the side on which it holds: ``> 0.65``, ``≤ 0.05``, ``> -0.01``.
+def rule_cells(rule: Rule, kind: str) -> list[object]:
+    """Write name, value, interval and limit of a rule: ``> 0.65``, ``≤ 0.05``, ``> -0.01``.
 
     A rule without a number, as of a baseline that is missing, has ``-``.
     """
-    if not rule.test:
+    number = Estimate(rule.value, *rule.interval) if rule.interval else None
+    return [rule.name, *value_and_interval(number, signed=kind in AGAINST_BASELINE), limit(rule, kind)]
+
+
+def limit(rule: Rule | None, kind: str) -> str:
+    """Write the limit of a rule with the side on which it holds; ``-`` where there is none."""
+    if rule is None or not rule.test:
         return NONE
     text = f"{rule.limit:{'+' if kind in AGAINST_BASELINE and rule.limit else ''}.6g}"
     return f"{_SIGNS[rule.test]} {text}"
 
 
-def level(evaluation: Evaluation) -> str:
+def count(rows: int) -> str:
+    """Write a number of rows; nothing for 0."""
+    return f"{rows:,}" if rows else ""
+
+
+def level(findings: Findings) -> str:
     """Write the confidence of all intervals: ``95 %``."""
-    return f"{100 * evaluation.confidence:g} %"
+    return f"{100 * findings.evaluation.confidence:g} %"
+
+
+def bullet(name: str, text: str) -> str:
+    """Write an item of a Markdown list."""
+    return f"- {escape(name)}: {escape(text)}"

@@ -1,14 +1,13 @@
 """Disparities between groups, with confidence intervals, and their change against the baseline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from trainwright.evaluate.evaluation_data import Sums, ratio
 from trainwright.evaluate.findings import Disparity, Floats, Integers
 from trainwright.evaluate.metrics import ModelSums, Partition
-from trainwright.evaluate.slices import MIN_UNITS, count_units
+from trainwright.evaluate.slices import MIN_UNITS, Grouping, count_units
 from trainwright.significance import (
     Estimate,
     Rest,
@@ -56,15 +55,16 @@ def size(
     parts = [counted(tally, name, kept, exact=exact) for name in names]
     rest = [_rest(tally, name, kept, exact=exact) for name in names] if against == "overall" else []
     if measure == RATIO:
-        found = (
-            ratio_to_whole(*parts[0], confidence, rest[0]) if rest else smallest_ratio(*parts[0], confidence)
-        )
+        if rest:
+            found = ratio_to_whole(*parts[0], rest[0], confidence)
+        else:
+            found = smallest_ratio(*parts[0], confidence)
         return found and Estimate(value, min(value, found.low), max(value, found.high))
     shared = 1 - (1 - confidence) / len(parts)
     if rest:
-        gaps = [gap_to_whole(*part, shared, other).size for part, other in zip(parts, rest, strict=True)]
+        gaps = [gap_to_whole(*part, other, shared) for part, other in zip(parts, rest, strict=True)]
     else:
-        gaps = [largest_gap(*part, shared).size for part in parts]
+        gaps = [largest_gap(*part, shared) for part in parts]
     low, high = max(entry.low for entry in gaps), max(entry.high for entry in gaps)
     return Estimate(value, min(value, low), max(value, high))
 
@@ -110,7 +110,8 @@ def _rest(tally: ModelSums, name: str, kept: Integers, *, exact: bool) -> Rest:
     if not exact:
         drawn = tuple(column.sum(axis=-1)[:, None] - column[..., kept] for column in rates(tally.drawn)[name])
     others = _effective(tally, over.sum() - over[kept], under.sum() - under[kept], drawn)
-    return Rest(*others, own=(under[kept] / under.sum()).tolist())
+    hits, trials = (np.asarray(entry) for entry in others)
+    return Rest(hits, trials, own=under[kept] / under.sum())
 
 
 def _effective(
@@ -155,7 +156,7 @@ def worsened(partition: Partition, measure: str, kept: Integers, against: str) -
     The low end is that of the draws. The high one cannot be: where the baseline's groups are alike, every
     draw finds a gap all the same, and takes it from the candidate's. See :func:`_at_most`.
     """
-    confidence = partition.subject.evaluation.confidence
+    confidence = partition.data.evaluation.confidence
     sign = -1.0 if measure == RATIO else 1.0
     ours, theirs = partition.tallies
     value = sign * (
@@ -180,7 +181,7 @@ def _at_most(partition: Partition, measure: str, kept: Integers, against: str) -
     Berger, Technometrics 24, 1982). Where groups have come closer that says little; there the candidate's
     whole interval less the baseline's says more.
     """
-    evaluation, exact = partition.subject.evaluation, partition.subject.exact
+    evaluation, exact = partition.data.evaluation, partition.data.exact
     wrong = 1 - evaluation.confidence
     reach = normal_quantile(1 - wrong / 2)
     bounds = np.concatenate(
@@ -202,7 +203,7 @@ def _changes(
 
     Some comparisons at a time, each of shape (comparisons,).
     """
-    tallies, exact = partition.tallies, partition.subject.exact
+    tallies, exact = partition.tallies, partition.data.exact
     for name in RATES[measure]:
         found = [_apart(rates(tally.total)[name], kept, measure, against) for tally in tallies]
         draws = [_apart(rates(tally.drawn)[name], kept, measure, against) for tally in tallies]
@@ -255,96 +256,64 @@ def _hidden(
         yield ratio(beside + ratio(others, one) ** 2 * own, one**2)
 
 
-@dataclass(frozen=True)
-class GroupMinimums:
-    """The fewest rows, positives and negatives with which a group is compared."""
-
-    rows: int
-    positives: int
-    negatives: int
-
-    def met(self, measure: str, rows: Integers, classes: tuple[Integers, Integers]) -> Integers:
-        """Return the groups with enough rows of what a measure is about, as indices.
-
-        Args:
-            measure: One of :data:`MEASURES`.
-            rows: Of each group, shape (groups,).
-            classes: Negatives and positives of each, of shape (groups,); 0 of a class of too few clusters.
-        """
-        enough = rows >= self.rows
-        if measure in (OPPORTUNITY, ODDS):
-            enough = enough & (classes[1] >= self.positives)
-        if measure == ODDS:
-            enough = enough & (classes[0] >= self.negatives)
-        return np.flatnonzero(enough)
-
-
 def compare_groups(
-    partition: Partition, columns: tuple[str, ...], names: Sequence[str], needs: GroupMinimums, against: str
+    partition: Partition, grouping: Grouping, against: str, measures: Sequence[str] = MEASURES
 ) -> list[Disparity]:
-    """Measure every disparity of a partition.
-
-    Args:
-        partition: The rows by group; the candidate, and the baseline where there is one.
-        columns: What the groups are made of.
-        names: Of the groups, shape (parts,).
-        needs: What a group must have to be compared; the others are left out.
-        against: ``groups`` or ``overall``.
-    """
-    classes = _class_counts(partition, 0), _class_counts(partition, 1)
+    """Measure disparities of the groups that are large enough, against each other or the whole."""
+    section = partition.data.evaluation
+    rows, negatives, positives = (_count(partition, label) for label in (None, 0, 1))
+    if grouping.pooled:
+        # The rarest values are no group: their own members may differ as much as any.
+        rows[list(grouping.names).index(grouping.pooled)] = 0
     found = []
-    for measure in MEASURES:
-        kept = needs.met(measure, partition.rows, classes)
+    for measure in measures:
+        enough = rows >= section.min_rows
+        if measure in (OPPORTUNITY, ODDS):
+            enough = enough & (positives >= section.min_positives)
+        if measure == ODDS:
+            enough = enough & (negatives >= section.min_negatives)
+        kept = np.flatnonzero(enough)
         if len(kept) < 2:  # noqa: PLR2004
             reason = f"{len(kept)} of {partition.parts} groups are large enough; two are needed"
-            found.append(Disparity(measure, columns, against, None, reason=reason))
+            found.append(Disparity(measure, grouping.columns, against, None, reason=reason))
         else:
-            found.append(_disparity(partition, measure, columns, [names[i] for i in kept], kept, against))
+            found.append(_disparity(partition, measure, grouping, kept, against))
     return found
 
 
-def _class_counts(partition: Partition, value: int) -> Integers:
-    """Return the rows of a class by group, shape (parts,); 0 where they are of too few clusters."""
-    subject = partition.subject
-    rows = np.flatnonzero(subject.candidate.predictions.label == value)
+def _count(partition: Partition, label: int | None) -> Integers:
+    """Return the rows of a class, or all, by group; 0 where they are of too few clusters."""
+    data = partition.data
+    every = np.arange(data.rows)
+    rows = every if label is None else np.flatnonzero(data.candidate.predictions.label == label)
     count = np.bincount(partition.place[rows], minlength=partition.parts).astype(np.int64)
-    if subject.clusters is None:
+    if data.clusters is None:
         return count
-    units = count_units(subject, partition.place, partition.parts, rows)
-    return np.where(units < MIN_UNITS, 0, count)
+    return np.where(count_units(data, partition.place, partition.parts, rows) < MIN_UNITS, 0, count)
 
 
 def _disparity(
-    partition: Partition,
-    measure: str,
-    columns: tuple[str, ...],
-    names: list[str],
-    kept: Integers,
-    against: str,
+    partition: Partition, measure: str, grouping: Grouping, kept: Integers, against: str
 ) -> Disparity:
-    confidence, exact = partition.subject.evaluation.confidence, partition.subject.exact
+    confidence, exact = partition.data.evaluation.confidence, partition.data.exact
     values = [size(measure, tally, kept, against, confidence, exact=exact) for tally in partition.tallies]
-    share = _furthest_apart(measure, partition.tallies[0].total, kept)
-    ends = int(np.nanargmin(share)), int(np.nanargmax(share))
-    value = values[0]
-    if value is None:
+    if values[0] is None:
         reason = "no group has a row that is selected"
-        return Disparity(measure, columns, against, None, reason=reason)
-    worsening = worsened(partition, measure, kept, against) if len(values) > 1 else None
+        return Disparity(measure, grouping.columns, against, None, reason=reason)
+    total = partition.tallies[0].total
+    shares = [ratio(over[kept], under[kept]) for over, under in (rates(total)[n] for n in RATES[measure])]
+    # Of several rates, the one in which groups differ most.
+    share = max(shares, key=lambda found: float(np.nanmax(found) - np.nanmin(found)))
+    low, high = int(np.nanargmin(share)), int(np.nanargmax(share))
+    both = len(values) > 1
     return Disparity(
         measure=measure,
-        columns=columns,
+        columns=grouping.columns,
         against=against,
-        value=value,
-        baseline=values[1] if len(values) > 1 else None,
-        worsening=worsening,
-        lowest=names[ends[0]],
-        highest=names[ends[1]],
-        rates=(float(share[ends[0]]), float(share[ends[1]])),
+        value=values[0],
+        baseline=values[1] if both else None,
+        worsening=worsened(partition, measure, kept, against) if both else None,
+        lowest=grouping.names[kept[low]],
+        highest=grouping.names[kept[high]],
+        rates=(float(share[low]), float(share[high])),
     )
-
-
-def _furthest_apart(measure: str, total: Sums, kept: Integers) -> Floats:
-    """Return, of the rates that a measure looks at, the one in which groups differ most; shape (kept,)."""
-    each = [ratio(over[kept], under[kept]) for over, under in (rates(total)[n] for n in RATES[measure])]
-    return max(each, key=lambda share: float(np.nanmax(share) - np.nanmin(share)))

@@ -1,4 +1,4 @@
-"""Data of the plots: ROC, precision over recall, calibration, and histograms of scores."""
+"""Data of the plots: ROC, precision over recall, calibration, histograms of scores, and confusion."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from trainwright.evaluate.predictions import Predictions
 from trainwright.significance import CONFIDENCE, normal_quantile, wilson
 
 POINTS = 200
-"""Most points of a curve that is drawn; it looks the same, and stays small."""
+"""Most points of a drawn curve; it looks the same, and stays small."""
 
 MOST_CLASSES = 10
 """Classes of which curves are drawn: the first ones."""
@@ -17,26 +17,44 @@ _BUCKETS = 25
 
 
 def plot_data(predictions: Predictions) -> PlotData:
-    """Return what is drawn of a model's predictions; rows count alike here, whatever their weight."""
+    """Return the plot data of a model's predictions; rows count alike here, whatever their weight."""
     label, scores = predictions.label, predictions.scores
+    edges = np.linspace(0, 1, _BUCKETS + 1)
     if predictions.kind == "binary":
-        return _of_classes({"": (label.astype(np.int64), scores[:, 0])}, _by_outcome(predictions))
+        series = {
+            f"{predictions.label_name} = {outcome}": _counts(scores[label == outcome, 0], edges)
+            for outcome in (1, 0)
+        }
+        return _of_classes({"": (label.astype(np.int64), scores[:, 0])}, Histogram(edges, series))
     if predictions.kind == "multiclass":
+        top, right = scores.max(axis=1), scores.argmax(axis=1) == label
+        series = {"right": _counts(top[right], edges), "wrong": _counts(top[~right], edges)}
         shown = range(min(MOST_CLASSES, scores.shape[1]))
         parts = {str(k): ((label == k).astype(np.int64), scores[:, k]) for k in shown}
-        kept = {name: part for name, part in parts.items() if 0 < part[0].sum() < len(label)}
-        return _of_classes(kept, _by_right(predictions))
+        present = {name: part for name, part in parts.items() if 0 < part[0].sum() < len(label)}
+        return _of_classes(present, Histogram(edges, series))
     if predictions.kind == "language_model":
-        return PlotData(histogram=_spread({"loss": scores[:, 0]}))
+        return PlotData(histogram=_spread("loss", scores[:, 0]))
     return PlotData(
-        calibration={"": _means(label, scores[:, 0])}, histogram=_spread({"error": scores[:, 0] - label})
+        calibration={"": _means(label, scores[:, 0])}, histogram=_spread("error", scores[:, 0] - label)
     )
+
+
+def _counts(values: Floats, edges: Floats) -> Integers:
+    return np.histogram(values, edges)[0].astype(np.int64)
+
+
+def _spread(name: str, values: Floats) -> Histogram:
+    """Count values between their 0.5 % and 99.5 % quantiles; those beyond are in the outer buckets."""
+    low, high = np.quantile(values, [0.005, 0.995])
+    edges = np.linspace(low, high if high > low else low + 1, _BUCKETS + 1)
+    return Histogram(edges, {name: _counts(np.clip(values, edges[0], edges[-1]), edges)})
 
 
 def _of_classes(parts: dict[str, tuple[Integers, Floats]], histogram: Histogram) -> PlotData:
     return PlotData(
-        roc={name: thin(roc(*part)) for name, part in parts.items()},
-        precision_recall={name: thin(precision_recall(*part)) for name, part in parts.items()},
+        roc={name: roc(*part).thin(POINTS) for name, part in parts.items()},
+        precision_recall={name: precision_recall(*part).thin(POINTS) for name, part in parts.items()},
         calibration={name: _frequencies(*part) for name, part in parts.items()},
         histogram=histogram,
     )
@@ -67,26 +85,13 @@ def precision_recall(label: Integers, score: Floats) -> CurveLine:
     return CurveLine(x=hits / hits[-1], y=hits / (hits + false), threshold=threshold)
 
 
-def thin(curve: CurveLine, points: int = POINTS) -> CurveLine:
-    """Keep at most so many points of a curve, evenly along its way, both ends included."""
-    along = np.append(0.0, np.cumsum(np.abs(np.diff(curve.x)) + np.abs(np.diff(curve.y))))
-    kept = np.unique(np.searchsorted(along, np.linspace(0, along[-1], points)))
-    kept[0], kept[-1] = 0, len(along) - 1
-    return CurveLine(curve.x[kept], curve.y[kept], curve.threshold[kept])
-
-
 def _frequencies(label: Integers, score: Floats) -> CalibrationBins:
     place = calibration_bins(score)
     rows = np.bincount(place)
     hits = np.bincount(place, weights=label)
     ends = [wilson(float(hit), float(count)) for hit, count in zip(hits, rows, strict=True)]
-    return CalibrationBins(
-        score=np.bincount(place, weights=score) / rows,
-        observed=hits / rows,
-        low=np.array([end.low for end in ends]),
-        high=np.array([end.high for end in ends]),
-        rows=rows,
-    )
+    low, high = np.array([end.low for end in ends]), np.array([end.high for end in ends])
+    return CalibrationBins(np.bincount(place, weights=score) / rows, hits / rows, low, high)
 
 
 def _means(label: Floats, estimate: Floats) -> CalibrationBins:
@@ -95,40 +100,7 @@ def _means(label: Floats, estimate: Floats) -> CalibrationBins:
     mean = np.bincount(place, weights=label) / rows
     square = np.bincount(place, weights=(label - mean[place]) ** 2) / np.maximum(rows - 1, 1)
     reach = normal_quantile(CONFIDENCE) * np.sqrt(square / rows)
-    score = np.bincount(place, weights=estimate) / rows
-    return CalibrationBins(score=score, observed=mean, low=mean - reach, high=mean + reach, rows=rows)
-
-
-def _by_outcome(predictions: Predictions) -> Histogram:
-    score, name = predictions.scores[:, 0], predictions.label_name
-    edges = np.linspace(0, 1, _BUCKETS + 1)
-    series = {
-        f"{name} = {outcome}": np.histogram(score[predictions.label == outcome], edges)[0].astype(np.int64)
-        for outcome in (1, 0)
-    }
-    return Histogram(edges, series)
-
-
-def _by_right(predictions: Predictions) -> Histogram:
-    """Count the highest score of each row, by whether it is of the true class."""
-    top, right = predictions.scores.max(axis=1), predictions.scores.argmax(axis=1) == predictions.label
-    edges = np.linspace(0, 1, _BUCKETS + 1)
-    series = {
-        name: np.histogram(top[rows], edges)[0].astype(np.int64)
-        for name, rows in (("right", right), ("wrong", ~right))
-    }
-    return Histogram(edges, series)
-
-
-def _spread(values: dict[str, Floats]) -> Histogram:
-    """Count values between their 0.5 % and 99.5 % quantiles; those beyond are in the outer buckets."""
-    series = {}
-    every = np.concatenate(list(values.values()))
-    low, high = np.quantile(every, [0.005, 0.995])
-    edges = np.linspace(low, high if high > low else low + 1, _BUCKETS + 1)
-    for name, column in values.items():
-        series[name] = np.histogram(np.clip(column, edges[0], edges[-1]), edges)[0].astype(np.int64)
-    return Histogram(edges, series)
+    return CalibrationBins(np.bincount(place, weights=estimate) / rows, mean, mean - reach, mean + reach)
 
 
 def confusion(predictions: Predictions, threshold: float) -> tuple[tuple[int, ...], ...]:

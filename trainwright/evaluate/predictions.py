@@ -1,8 +1,8 @@
 """Read the predictions of one split, pair them with the baseline's, and check that they may be judged."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,12 @@ class Predictions:
         scores: Probability of label 1 (one column), of every class, an estimate, or a mean loss a token;
             shape (rows, columns).
         weight: Of each row, at least 0; of a language model its tokens; None where all count alike.
-        bounds: Low and high end of an interval around the estimate, shape (rows, 2); None without.
-        key: Column of Arrow that tells rows apart; None without.
-        columns: What slices are cut from, by name; of Arrow, each of shape (rows,).
+        bounds: Low and high end of an interval around the estimate, shape (rows, 2), or None.
+        key: Arrow column that identifies rows, or None.
+        columns: Arrow columns to slice by, by name, each of shape (rows,).
         label_name: Column of the label; empty of a language model.
         unlabelled: Rows that were left out because they have no label.
-        threshold: Where the model says that label 1 begins; None where it does not.
+        threshold: The model's own threshold, or None.
         snapshot: The manifest.
     """
 
@@ -79,6 +79,12 @@ class _Roles:
         named = (self.key, self.label, self.weight, *self.scores, *self.bounds)
         return [name for name in named if name]
 
+    @property
+    def meaning(self) -> str:
+        """Describe the values of a label."""
+        classes = f"a class from 0 to {len(self.scores) - 1}"
+        return {"regression": "a number", "binary": "0 or 1"}.get(self.kind, classes)
+
 
 def read_predictions(
     folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str], where: str = "predictions"
@@ -91,22 +97,21 @@ def read_predictions(
     """
     where = f"{where}, split {split!r}"
     roles = _roles(snapshot)
-    wanted = list(dict.fromkeys([*roles.names, *columns]))
-    require_columns(snapshot, set(wanted), where)
-    table = read_split(folder, snapshot, split, wanted)
-    _require_once(table, roles.key, where)
+    names = list(dict.fromkeys([*roles.names, *columns]))
+    require_columns(snapshot, set(names), where)
+    table = read_split(folder, snapshot, split, names)
+    _require_unique(table, roles.key, where)
     known = table.filter(pc.is_valid(table[roles.label])) if roles.label else table
     if not known.num_rows:
         name = roles.label or roles.scores[0]
         raise InputError(
             f"none of the {table.num_rows:,} rows has a label in {name!r}", where=where, hint=_LABELS
         )
-    label = _label(known, roles, where)
     return Predictions(
         kind=roles.kind,
-        label=label,
-        scores=_scores(known, roles, label, where),
-        weight=_weight(known, roles, where),
+        label=_label(known, roles, where),
+        scores=_scores(known, roles, where),
+        weight=_weight(known, roles.weight, where) if roles.weight else None,
         bounds=_numbers(known, roles.bounds, where) if roles.bounds else None,
         key=known[roles.key] if roles.key else None,
         columns={name: known[name] for name in columns},
@@ -118,7 +123,7 @@ def read_predictions(
 
 
 def _roles(snapshot: Snapshot) -> _Roles:
-    """Find out what was predicted: the roles of the columns tell."""
+    """Return what was predicted: the roles of the columns tell."""
     roles = snapshot.roles
     classes = sorted((role for role in roles if re.fullmatch(r"score_\d+", role)), key=lambda x: int(x[6:]))
     weight = roles.get("weight", "")
@@ -138,11 +143,9 @@ def _roles(snapshot: Snapshot) -> _Roles:
     return _Roles(kind, scores, label, roles.get("key", ""), weight, bounds if len(bounds) > 1 else ())
 
 
-def _require_once(table: Any, key: str, where: str) -> None:
-    """Refuse rows that were scored twice, as a sampler that pads its last batch does."""
-    if not key:
-        return
-    distinct = pc.count_distinct(table[key], mode="all").as_py()
+def _require_unique(table: Any, key: str, where: str) -> None:
+    """Reject rows that were scored twice, as a sampler that pads its last batch does."""
+    distinct = pc.count_distinct(table[key], mode="all").as_py() if key else table.num_rows
     if distinct != table.num_rows:
         raise InputError(
             f"{table.num_rows:,} rows have {distinct:,} keys in {key!r}: some were scored twice",
@@ -155,16 +158,15 @@ def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
     name = roles.label
     if not name:
         return np.zeros(known.num_rows, np.int64)
-    values = _numeric(known[name], f"label {name!r}", _meaning(roles), where)
+    values = _numeric(known[name], f"label {name!r}", roles.meaning, where)
     if roles.kind == "regression":
         return values
-    allowed = len(roles.scores) if roles.kind == "multiclass" else 2
+    allowed = np.isin(values, np.arange(len(roles.scores) if roles.kind == "multiclass" else 2))
     found = np.unique(values)
-    if not np.isin(found, np.arange(allowed)).all():
-        wrong = int(np.flatnonzero(~np.isin(values, np.arange(allowed)))[0])
+    if not allowed.all():
         raise InputError(
-            f"label {name!r} holds {found[:5].tolist()}; a label is {_meaning(roles)}",
-            where=f"{where}, row {wrong:,}",
+            f"label {name!r} holds {found[:5].tolist()}; a label is {roles.meaning}",
+            where=f"{where}, row {int(allowed.argmin()):,}",
         )
     if len(found) == 1:
         raise InputError(
@@ -173,12 +175,6 @@ def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
             hint=_LABELS,
         )
     return values.astype(np.int64)
-
-
-def _meaning(roles: _Roles) -> str:
-    if roles.kind == "regression":
-        return "a number"
-    return "0 or 1" if roles.kind == "binary" else f"a class from 0 to {len(roles.scores) - 1}"
 
 
 def _numeric(column: Any, what: str, meaning: str, where: str) -> Floats:
@@ -210,7 +206,7 @@ def _numbers(known: Any, names: Sequence[str], where: str) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _scores(known: Any, roles: _Roles, label: NDArray[Any], where: str) -> Floats:
+def _scores(known: Any, roles: _Roles, where: str) -> Floats:
     scores = _numbers(known, roles.scores, where)
     low, high = float(scores.min()), float(scores.max())
     if roles.kind == "language_model" and low < 0:
@@ -229,7 +225,7 @@ def _scores(known: Any, roles: _Roles, label: NDArray[Any], where: str) -> Float
     off = np.flatnonzero(np.abs(total - 1) > _SUM_TO_ONE)
     if roles.kind == "multiclass" and len(off):
         raise InputError(
-            f"the scores of {len(off):,} of {len(label):,} rows do not add up to 1; the first to "
+            f"the scores of {len(off):,} of {len(scores):,} rows do not add up to 1; the first to "
             f"{total[off[0]]:.4g}",
             where=f"{where}, row {int(off[0]):,}",
             hint="Write the probabilities of all classes.",
@@ -237,27 +233,22 @@ def _scores(known: Any, roles: _Roles, label: NDArray[Any], where: str) -> Float
     return scores
 
 
-def _weight(known: Any, roles: _Roles, where: str) -> Floats | None:
-    if not roles.weight:
-        return None
-    weight = _numeric(known[roles.weight], f"weight {roles.weight!r}", "a number of at least 0", where)
-    if negative := int((weight < 0).sum()):
+def _weight(known: Any, name: str, where: str) -> Floats:
+    weight = _numeric(known[name], f"weight {name!r}", "a number of at least 0", where)
+    negative = np.flatnonzero(weight < 0)
+    if len(negative):
         raise InputError(
-            f"{negative:,} of {len(weight):,} weights in {roles.weight!r} are negative; the smallest is "
+            f"{len(negative):,} of {len(weight):,} weights in {name!r} are negative; the smallest is "
             f"{weight.min():.4g}",
-            where=f"{where}, first in row {int(np.flatnonzero(weight < 0)[0]):,}",
+            where=f"{where}, first in row {int(negative[0]):,}",
         )
     if not weight.sum() > 0:
-        raise InputError(f"all weights in {roles.weight!r} are 0", where=where)
+        raise InputError(f"all weights in {name!r} are 0", where=where)
     return weight
 
 
 def require_varied(predictions: Predictions) -> None:
-    """Refuse scores of which every row has the same: they tell no row from another.
-
-    Raises:
-        InputError: They are all equal.
-    """
+    """Reject scores that are the same for every row: they rank nothing."""
     scores = predictions.scores
     if len(scores) > 1 and bool((scores == scores[0]).all()):
         raise InputError(
@@ -278,10 +269,7 @@ _AGAIN = "Let the baseline score the rows of the candidate: the step score does.
 class PredictionPair:
     """The rows that both models scored, in the candidate's order; without a baseline all of them.
 
-    Attributes:
-        candidate: What the candidate said of them.
-        baseline: What the baseline said; None without one.
-        unmatched: Rows of either that the other did not score.
+    ``unmatched`` counts rows of either model that the other did not score.
     """
 
     candidate: Predictions
@@ -290,12 +278,7 @@ class PredictionPair:
 
 
 def pair(candidate: Predictions, baseline: Predictions | None) -> PredictionPair:
-    """Put two models' predictions of the same rows side by side.
-
-    Raises:
-        InputError: They are of different data, another kind, or rows without a key; too few rows are in
-            both; or the same row has two labels.
-    """
+    """Put two models' predictions of the same rows of the same data side by side, matched by key."""
     if baseline is None:
         return PredictionPair(candidate)
     _require_comparable(candidate, baseline)
@@ -327,11 +310,10 @@ def _require_comparable(candidate: Predictions, baseline: Predictions) -> None:
             f"the baseline predicts {_describe_kind(baseline)}, the candidate {_describe_kind(candidate)}",
             where=_BASELINE,
         )
-    ours, theirs = candidate.snapshot.parents, baseline.snapshot.parents
-    name = "training_set"
-    if name in ours and name in theirs and ours[name] != theirs[name]:
+    ours, theirs = (entry.snapshot.parents.get("training_set") for entry in (candidate, baseline))
+    if ours and theirs and ours != theirs:
         raise InputError(
-            f"the baseline scored rows of data {theirs[name][:12]}, the candidate of {ours[name][:12]}; "
+            f"the baseline scored rows of data {theirs[:12]}, the candidate of {ours[:12]}; "
             "numbers of different data are never compared",
             where=_BASELINE,
             hint=_AGAIN,
@@ -365,71 +347,58 @@ def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
         )
 
 
-def take(predictions: Predictions, rows: NDArray[np.int64]) -> Predictions:
-    """Return some rows of predictions, in the order given."""
+def take(predictions: Predictions, rows: Integers) -> Predictions:
+    """Return some rows of predictions with a key, in the order of ``rows``."""
     if len(rows) == predictions.rows and bool((rows == np.arange(len(rows))).all()):
         return predictions
-    index = pa.array(rows)
-
-    def taken(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value[rows]
-        if isinstance(value, pa.ChunkedArray):
-            return value.take(index)
-        return {name: taken(column) for name, column in value.items()} if isinstance(value, dict) else value
-
-    changed = ("label", "scores", "weight", "bounds", "key", "columns")
-    parts = {entry.name: getattr(predictions, entry.name) for entry in fields(predictions)}
-    return replace(predictions, **{name: taken(parts[name]) for name in changed})
+    index, weight, bounds = pa.array(rows), predictions.weight, predictions.bounds
+    return replace(
+        predictions,
+        label=predictions.label[rows],
+        scores=predictions.scores[rows],
+        weight=None if weight is None else weight[rows],
+        bounds=None if bounds is None else bounds[rows],
+        key=predictions.key.take(index),
+        columns={name: column.take(index) for name, column in predictions.columns.items()},
+    )
 
 
 _DEFAULT = str(Training.model_fields["split"].default)
 
 
 def require_held_out(folder: Path, evaluation: Evaluation) -> None:
-    """Check that the split that is judged had no part in making the model.
+    """Check that the evaluated split had no part in making the model.
 
     Neither the rows that it was fitted on, nor those that its training looked at to end, and to choose its
     weights and its threshold: the best of many looks is better there than it will be anywhere else (Cawley
     and Talbot, Journal of Machine Learning Research 11, 2010). The record beside the predictions names both.
-    Where there is none, a split of the name that a training learns from by default is refused.
-
-    Raises:
-        InputError: It had.
+    Where there is none, a split of the name that a training learns from by default is rejected.
     """
-    why = dict(_training_splits(folder)).get(evaluation.split)
-    if why:
+    records = ancestors([Record.read(folder)]) if (folder / Record.FILE).exists() else []
+    sections = [record.config.get("training") for record in records]
+    trainings = [section for section in sections if isinstance(section, dict)]
+    why = (
+        {}
+        if trainings
+        else {_DEFAULT: "is what a model is fitted on, and no record beside the predictions says another"}
+    )
+    for training in trainings:
+        watched = (training.get("guards") or {}).get("early_stopping") or {}
+        if watched.get("split"):
+            why[str(watched["split"])] = "ended the training, and chose the model"
+    for training in trainings:
+        why[str(training.get("split", _DEFAULT))] = "is what the model was fitted on"
+    if evaluation.split in why:
         raise InputError(
-            f"split {evaluation.split!r} {why}: it does not tell how good the model is on rows that are new",
+            f"split {evaluation.split!r} {why[evaluation.split]}: "
+            "it does not tell how good the model is on rows that are new",
             where="evaluation.split",
             hint="Judge a split that had no part in the training; data.splits and training.predict name it.",
         )
 
 
-def _training_splits(folder: Path) -> Iterator[tuple[str, str]]:
-    """Give every split that had a part, and which."""
-    trained = list(_trainings(folder))
-    for training in trained:
-        watched = (training.get("guards") or {}).get("early_stopping") or {}
-        if watched.get("split"):
-            yield str(watched["split"]), "ended the training, and chose the model"
-    for training in trained:
-        yield str(training.get("split", _DEFAULT)), "is what the model was fitted on"
-    if not trained:
-        yield _DEFAULT, "is what a model is fitted on, and no record beside the predictions says another"
-
-
-def _trainings(folder: Path) -> Iterator[dict[str, Any]]:
-    """Give the section ``training`` of every step that the predictions came through."""
-    if not (folder / Record.FILE).exists():
-        return
-    for record in ancestors([Record.read(folder)]):
-        if isinstance(asked := record.config.get("training"), dict):
-            yield asked
-
-
 SUSPICIOUS = 0.99
-"""Area under the ROC curve of a single column from which on a person should look."""
+"""Area under the ROC curve of a single column above which a person should look."""
 
 MOST_ROWS = 50_000
 """Rows that are looked at: of so many an area is known to 0.005 and better."""
@@ -438,31 +407,27 @@ _MIN_CLASS_ROWS = 30
 _MOST_NAMES = 50
 
 
-def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, taken: Sequence[str]) -> tuple[str, ...]:
-    """Say which columns beside the scores tell a label of 0 and 1 alone.
+def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning for each column, but the ``known`` ones, that alone ranks a label of 0 and 1.
 
     A number ranks as it is, upwards or downwards; a name by how often the label is 1 with it, in the half of
     the rows that it is not measured on. It warns, and decides nothing: such a column may be right.
     """
     label_name = snapshot.roles.get("label", "label")
-    left = [column.name for column in snapshot.columns if column.name not in taken]
-    table = read_split(folder, snapshot, split, list(dict.fromkeys([label_name, *left])))
+    names = [column.name for column in snapshot.columns if column.name not in known]
+    table = read_split(folder, snapshot, split, list(dict.fromkeys([label_name, *names])))
     table = table.filter(pc.is_valid(table[label_name]))
     if table.num_rows > MOST_ROWS:
         rows = np.random.default_rng(0).choice(table.num_rows, MOST_ROWS, replace=False)
         table = table.take(pa.array(np.sort(rows)))
     label = table[label_name].cast(pa.float64()).to_numpy().astype(np.int64)
-    return tuple(_leakage_warnings(table, left, label, label_name))
-
-
-def _leakage_warnings(table: Any, names: Sequence[str], label: Integers, label_name: str) -> Iterator[str]:
-    for name in names:
-        found = _column_auc(table[name], label)
-        if found > SUSPICIOUS:
-            yield (
-                f"column {name!r} alone tells {label_name} with an AUC of {found:.4f}: "
-                "is it known when the model is asked?"
-            )
+    areas = {name: _column_auc(table[name], label) for name in names}
+    return tuple(
+        f"column {name!r} alone tells {label_name} with an AUC of {area:.4f}: "
+        "is it known when the model is asked?"
+        for name, area in areas.items()
+        if area > SUSPICIOUS
+    )
 
 
 def _column_auc(column: Any, label: Integers) -> float:

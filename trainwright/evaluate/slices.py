@@ -29,23 +29,16 @@ MISSING = "(no value)"
 
 @dataclass(frozen=True)
 class Grouping:
-    """The slice of each row.
+    """The slice of each row: the slices' names in order, and the index of each row's, shape (rows,).
 
-    Attributes:
-        columns: One name, or two.
-        names: Names of the slices, in the order in which they are shown.
-        place: Index of each row's slice, shape (rows,).
-        pooled: Name of the slice of rare values; empty if there is none.
-        edges: Where numbers were cut into buckets, ascending; empty otherwise.
-        values: Distinct values that there were.
+    ``pooled`` is the name of the slice of rare values, or empty.
     """
 
     columns: tuple[str, ...]
     names: Sequence[str]
     place: Integers
     pooled: str = ""
-    edges: tuple[float, ...] = ()
-    values: int = 0
+    buckets: bool = False
 
 
 def group_rows(column: Any, name: str, *, most: int = 50, frozen: Any = None) -> Grouping:
@@ -54,14 +47,8 @@ def group_rows(column: Any, name: str, *, most: int = 50, frozen: Any = None) ->
     Names and truth values give one slice a value; numbers one a value up to :data:`MAX_VALUES`, else
     :data:`BUCKETS` of about equally many rows. Rows without a value form a slice of their own.
 
-    Args:
-        column: The column.
-        name: What it is called.
-        most: Most slices of names; the rarest values share one that is listed, not judged.
-        frozen: Column whose quantiles bound the buckets; the column itself if None.
-
-    Raises:
-        InputError: The column holds neither names nor numbers, or no value at all.
+    Of more than ``most`` names the rarest share a slice that is listed, not judged. Buckets are bounded by
+    the quantiles of ``frozen``, or of the column itself.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -85,25 +72,22 @@ _WHERE = "evaluation.slices"
 def cross(first: Grouping, second: Grouping, *, most: int = 50) -> Grouping:
     """Put each row into the slice of both: those that occur, the rarest together."""
     code, place = np.unique(first.place * len(second.names) + second.place, return_inverse=True)
-    names = [
-        f"{first.names[index // len(second.names)]}, {second.names[index % len(second.names)]}"
-        for index in code.tolist()
-    ]
-    columns = (*first.columns, *second.columns)
-    return _pool(columns, names, place.astype(np.int64).ravel(), most)
+    pairs = (divmod(index, len(second.names)) for index in code.tolist())
+    names = [f"{first.names[i]}, {second.names[j]}" for i, j in pairs]
+    return _pool((*first.columns, *second.columns), names, place.astype(np.int64).ravel(), most)
 
 
 def _by_name(column: Any, name: str, most: int) -> Grouping:
     coded = pc.fill_null(column, MISSING).combine_chunks().dictionary_encode()
-    values = np.asarray(coded.dictionary.to_pylist(), dtype=object)
-    order = np.argsort(values.astype(str), kind="stable")
+    values = np.asarray(coded.dictionary.to_pylist(), dtype=object).astype(str)
+    order = np.argsort(values, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     place = rank[coded.indices.to_numpy(zero_copy_only=False)]
-    return _pool((name,), [_short(str(value)) for value in values[order]], place, most)
+    return _pool((name,), [_shorten(str(value)) for value in values[order]], place, most)
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """Cut a very long value to its beginning, and tell it from others that begin so by its digest."""
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 10]}… {digest_text(name)[:8]}"
 
@@ -111,15 +95,13 @@ def _short(name: str) -> str:
 def _pool(columns: tuple[str, ...], names: list[str], place: Integers, most: int) -> Grouping:
     """Keep the largest slices, in the order of their names, and put the rest together."""
     if len(names) <= most:
-        return Grouping(columns, names, place, values=len(names))
+        return Grouping(columns, names, place)
     rows = np.bincount(place, minlength=len(names))
     kept = np.sort(np.argsort(-rows, kind="stable")[:most])
     target = np.full(len(names), most)
     target[kept] = np.arange(most)
     pooled = f"({len(names) - most} rarer values)"
-    return Grouping(
-        columns, [*(names[index] for index in kept), pooled], target[place], pooled, values=len(names)
-    )
+    return Grouping(columns, [*(names[index] for index in kept), pooled], target[place], pooled)
 
 
 def _known(column: Any) -> NDArray[np.bool_]:
@@ -132,23 +114,20 @@ def _by_number(column: Any, name: str, frozen: Any) -> Grouping:
     # In the column's own type: a large integer has no place in a float64.
     values = column.filter(pa.array(known)).to_numpy()
     distinct = np.unique(values)
-    edges: tuple[float, ...] = ()
-    if len(distinct) <= MAX_VALUES:
-        names, slot = [str(value).removesuffix(".0") for value in distinct], np.searchsorted(distinct, values)
-    else:
+    if buckets := len(distinct) > MAX_VALUES:
         ordered = np.sort(frozen.filter(pa.array(_known(frozen))).to_numpy())
         cuts = np.unique(ordered[[len(ordered) * part // BUCKETS for part in range(1, BUCKETS)]])
-        ends = _told_apart([distinct[0], *cuts, distinct[-1]])
+        ends = _distinct_texts([distinct[0], *cuts, distinct[-1]])
         names = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
         slot = np.searchsorted(cuts, values, side="right")
-        edges = tuple(float(cut) for cut in cuts)
+    else:
+        names, slot = [str(value).removesuffix(".0") for value in distinct], np.searchsorted(distinct, values)
     place = np.full(len(known), len(names), np.int64)
     place[known] = slot
-    names = names if known.all() else [*names, MISSING]
-    return Grouping((name,), names, place, edges=edges, values=len(distinct))
+    return Grouping((name,), names if known.all() else [*names, MISSING], place, buckets=buckets)
 
 
-def _told_apart(ends: Sequence[Any]) -> list[str]:
+def _distinct_texts(ends: Sequence[Any]) -> list[str]:
     """Write ascending numbers with as few digits as tell the different ones apart, six at least."""
     texts = ([f"{end:.{digits}g}" for end in ends] for digits in range(6, 17))
     short = (found for found in texts if len(set(found)) == len(set(ends)))
@@ -161,7 +140,7 @@ with fewer clusters (Cameron, Gelbach and Miller, Review of Economics and Statis
 
 
 def smallest_count(kind: Kind, sample: Sample, metric: str, cluster: str | None) -> tuple[int, str]:
-    """Return how few there are of what a metric is about, and what that is."""
+    """Return the smallest number of rows or clusters that a metric depends on, and its description."""
     number = metric.partition("/")[2]
     found = [(sample.rows, "rows")]
     counted = [(sample.counts, "rows of")]
@@ -188,55 +167,48 @@ def class_too_small(metric: str, entry: Slice, least: int) -> str:
     return f"{count:,} of at least {least:,} rows of class {number}" if count < least else ""
 
 
-def count_units(
-    subject: EvaluationData, place: Integers, parts: int, rows: Integers | None = None
-) -> Integers:
-    """Return how many clusters each part has, shape (parts,); without clusters how many rows.
+def count_units(data: EvaluationData, place: Integers, parts: int, rows: Integers | None = None) -> Integers:
+    """Return how many clusters, or without clusters how many rows, each part has, shape (parts,).
 
-    Args:
-        subject: The rows.
-        place: The part of each, shape (rows,).
-        parts: How many there are.
-        rows: Indices of those that count; all if None.
+    ``place`` is the part of each row, shape (rows,); ``rows`` are the indices of those that count.
     """
-    of = np.arange(subject.rows) if subject.clusters is None else subject.clusters
-    cell = place * subject.units + of
-    met = np.unique(cell if rows is None else cell[rows]) // subject.units
+    of = np.arange(data.rows) if data.clusters is None else data.clusters
+    cell = place * data.units + of
+    met = np.unique(cell if rows is None else cell[rows]) // data.units
     return np.bincount(met, minlength=parts).astype(np.int64)
 
 
-def units_by_class(subject: EvaluationData) -> tuple[int, ...]:
+def units_by_class(data: EvaluationData) -> tuple[int, ...]:
     """Return how many clusters have rows of each class; empty without clusters, or without classes."""
-    if subject.clusters is None or not subject.classes:
+    if data.clusters is None or not data.classes:
         return ()
-    label = subject.candidate.predictions.label.astype(np.int64)
-    return tuple(count_units(subject, label, subject.classes).tolist())
+    label = data.candidate.predictions.label.astype(np.int64)
+    return tuple(count_units(data, label, data.classes).tolist())
 
 
 def slice_too_small(
-    subject: EvaluationData, grouping: Grouping, index: int, rows: Integers, counts: Sequence[int]
+    data: EvaluationData, grouping: Grouping, index: int, rows: Integers, counts: Sequence[int]
 ) -> str:
     """Say why a slice is not judged; empty if it is."""
-    asked = subject.evaluation
+    section = data.evaluation
     if grouping.names[index] == grouping.pooled:
         return "rare values together"
-    if len(rows) < asked.min_rows:
-        return f"{len(rows):,} of at least {asked.min_rows:,} rows"
-    units = len(rows) if subject.clusters is None else len(np.unique(subject.clusters[rows]))
-    if subject.clusters is not None and units < MIN_UNITS:
-        return f"{units} of at least {MIN_UNITS} values of {asked.cluster}"
-    binary = subject.candidate.predictions.kind == "binary"
-    return _binary_class_too_small(subject, rows, counts) if binary else ""
+    if len(rows) < section.min_rows:
+        return f"{len(rows):,} of at least {section.min_rows:,} rows"
 
+    def too_few_units(some: Integers, what: str = "") -> str:
+        units = MIN_UNITS if data.clusters is None else len(np.unique(data.clusters[some]))
+        return (
+            f"{units} of at least {MIN_UNITS} values of {section.cluster}{what}" if units < MIN_UNITS else ""
+        )
 
-def _binary_class_too_small(subject: EvaluationData, rows: Integers, counts: Sequence[int]) -> str:
-    asked, label = subject.evaluation, subject.candidate.predictions.label[rows]
-    for value, what, least in ((1, "positives", asked.min_positives), (0, "negatives", asked.min_negatives)):
+    if reason := too_few_units(rows):
+        return reason
+    label = data.candidate.predictions.label[rows]
+    of_classes = (1, "positives", section.min_positives), (0, "negatives", section.min_negatives)
+    for value, what, least in of_classes if data.candidate.predictions.kind == "binary" else ():
         if counts[value] < least:
             return f"{counts[value]:,} of at least {least:,} {what}"
-        if subject.clusters is None:
-            continue
-        units = len(np.unique(subject.clusters[rows[label == value]]))
-        if units < MIN_UNITS:
-            return f"{units} of at least {MIN_UNITS} values of {asked.cluster} with {what}"
+        if reason := too_few_units(rows[label == value], f" with {what}"):
+            return reason
     return ""

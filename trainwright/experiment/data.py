@@ -17,7 +17,7 @@ class Window(Section):
     """Rows with ``start <= time < end``, in UTC unless a zone is given."""
 
     start: Time = Field(description="First moment.")
-    end: Time = Field(description="First moment after it.")
+    end: Time = Field(description="First moment after the window.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -29,7 +29,7 @@ class Window(Section):
 class Share(Section):
     """Rows by a hash of `split_by`; rows with equal values are in the same split."""
 
-    fraction: float = Field(gt=0, le=1, description="Fraction of the values; all fractions sum to at most 1.")
+    fraction: float = Field(gt=0, le=1, description="Fraction of the values; the sum is at most 1.")
 
 
 def _tag_of_split(value: object) -> str:
@@ -46,35 +46,25 @@ Split = Annotated[
 class Query(Section):
     """SELECT to read from a database: one repeatable-read transaction, ordered by the key."""
 
-    select: Name = Field(description="SELECT statement; refer to parameters as `:name`.")
-    parameters: dict[Name, str | int | float | bool] = Field(
-        default_factory=dict, description="Values bound to `:name`."
-    )
-    tables: tuple[Name, ...] = Field(min_length=1, description="Tables that the statement may read.")
-    version: Name | None = Field(
-        None, description="Cheap SELECT whose result changes with the rows. Default: digest all rows."
-    )
+    select: Name = Field(description="SELECT statement; parameters as `:name`.")
+    parameters: dict[Name, str | int | float | bool] = Field({}, description="Values bound to `:name`.")
+    tables: tuple[Name, ...] = Field(min_length=1, description="Tables that it may read.")
+    version: Name | None = Field(None, description="Cheap SELECT that changes with rows. Default: all rows.")
     user: Name | None = Field(None, description="Database user. Default: the driver's.")
-    password_file: Name | None = Field(None, description="File with the password, such as a mounted Secret.")
-    timeout_s: int = Field(3600, ge=1, description="Timeout of the statement in seconds.")
+    password_file: Name | None = Field(None, description="File with the password.")
+    timeout_s: int = Field(3600, ge=1, description="Timeout of the statement.")
 
 
 class Quality(Section):
     """Limits on a snapshot; `ingest` rejects one that exceeds them."""
 
-    max_missing: dict[Name, Fraction] = Field(
-        default_factory=dict, description="Largest fraction of missing values by column."
-    )
-    max_bytes: int | None = Field(None, ge=1, description="Largest source in bytes, checked before reading.")
-    fresh_within_s: int | None = Field(
-        None, ge=1, description="Age limit of the source's newest object in seconds."
-    )
+    max_missing: dict[Name, Fraction] = Field({}, description="Largest fraction missing by column.")
+    max_bytes: int | None = Field(None, ge=1, description="Largest source, checked before reading.")
+    fresh_within_s: int | None = Field(None, ge=1, description="Largest age of the newest object.")
     fresh_rows_within_s: int | None = Field(
-        None,
-        ge=1,
-        description="Age limit of the newest row at the run's date, in seconds; `validate` checks it.",
+        None, ge=1, description="The same of the newest row, in `validate`."
     )
-    previous: Name | None = Field(None, description="Folder or URI of an earlier snapshot to compare with.")
+    previous: Name | None = Field(None, description="Earlier snapshot to compare with.")
     min_volume: float | None = Field(None, gt=0, description="Fewest rows, as a multiple of `previous`.")
     max_volume: float | None = Field(None, gt=0, description="Most rows, as a multiple of `previous`.")
 
@@ -94,10 +84,8 @@ class Runner(Section):
     """Engine that processes the rows; the result is the same with each."""
 
     engine: Literal["processes", "beam"] = Field("processes", description="Local processes or Apache Beam.")
-    workers: int = Field(2, ge=1, le=1024, description="Number of local processes.")
-    options: tuple[Name, ...] = Field(
-        (), description="Beam pipeline options, such as `--runner=FlinkRunner`."
-    )
+    workers: int = Field(2, ge=1, le=1024, description="Local processes.")
+    options: tuple[Name, ...] = Field((), description="Beam options, such as `--runner=FlinkRunner`.")
 
     @model_validator(mode="after")
     def _options_have_beam(self) -> Self:
@@ -110,37 +98,30 @@ class Data(Section):
     """Source of the rows, their columns and splits."""
 
     source: Name = Field(
-        description="File, folder or glob (local, gs://, s3://, https://), or database URI without password. "
-        "`{date}` is the run's date, also as `{date:%Y/%m}`."
+        description="File, folder, glob or database URI; `{date}`, `{date:%Y/%m}`: the run's."
     )
-    format: Format = Field("auto", description="`auto`: by file name and URI scheme.")
-    version: Name | None = Field(None, description="Delta table version or Iceberg snapshot id.")
+    format: Format = Field("auto", description="`auto`: by name and URI scheme.")
+    version: Name | None = Field(None, description="Delta version or Iceberg snapshot id.")
     sql: Query | None = Field(None, description="Query, with format `sql`.")
     hosts: tuple[Name, ...] = Field((), description="Allowed hosts of an https:// source.")
-    key: Name = Field(description="Column that identifies a row; unique, never null.")
-    time: Name = Field(description="Timestamp column: time of the prediction.")
+    key: Name = Field(description="Unique column that identifies a row.")
+    time: Name = Field(description="Timestamp of the prediction.")
     label: Name = Field(description="Column to predict; training skips rows without it.")
-    types: dict[Name, Name] = Field(
-        default_factory=dict, description="Arrow types of CSV and JSONL columns. Default: inferred."
-    )
-    missing: tuple[str, ...] = Field(
-        ("", "NA", "NaN", "nan", "null", "NULL"), description="Texts for a missing value in CSV files."
-    )
+    types: dict[Name, Name] = Field({}, description="Arrow types in CSV and JSONL. Default: inferred.")
+    missing: tuple[str, ...] = Field(("", "NA", "NaN", "nan", "null", "NULL"), description="Missing values.")
     splits: dict[Name, Split] = Field(
-        min_length=1, description="Splits by time or by hash; other rows are stored as `unassigned`."
+        min_length=1, description="Splits by time or hash; others: `unassigned`."
     )
     split_by: Name | None = Field(None, description="Column to hash. Default: the key.")
     split_seed: int = Field(0, ge=0, description="Seed of the hash.")
-    disjoint: tuple[Name, ...] = Field((), description="Columns whose values may occur in one split only.")
+    disjoint: tuple[Name, ...] = Field((), description="Columns whose values occur in one split only.")
     min_rows: int = Field(1, ge=1, description="Fewest rows of each split.")
-    quality: Quality = Field(default_factory=Quality, description="Limits on the snapshot.")
-    mode: Literal["copy", "reference"] = Field(
-        "copy", description="`copy`: write Parquet shards; `reference`: pin the source's objects."
-    )
+    quality: Quality = Field(Quality(), description="Limits on the snapshot.")
+    mode: Literal["copy", "reference"] = Field("copy", description="Write shards, or pin source objects.")
     store: Name | None = Field(None, description="Folder or bucket for shards. Default: the step's output.")
     shard_rows: int = Field(1_000_000, ge=1, description="Rows per shard.")
     remember: Name | None = Field(None, description="Folder that caches checksums of local files.")
-    runner: Runner = Field(default_factory=Runner, description="Engine that writes the shards.")
+    runner: Runner = Field(Runner(), description="Engine that writes the shards.")
 
     @field_validator("splits", mode="after")
     @classmethod

@@ -15,12 +15,9 @@ BINARY, MULTICLASS, REGRESSION, LANGUAGE = "binary", "multiclass", "regression",
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a model.
+    """A metric: kinds of label that it is defined for, which is better, and whether it lies in [0, 1].
 
-    Attributes:
-        kinds: Kinds of label that it is defined for.
-        better: ``higher``, ``lower``, or empty if neither is better and no rule may name it.
-        fraction: True if it lies in [0, 1].
+    ``better`` is empty where neither is, and no rule may name it.
     """
 
     kinds: tuple[str, ...]
@@ -82,25 +79,15 @@ _LIMITS = ("at_least", "at_most", "margin", "min_gain")
 class ModelRule(Section):
     """Limit on one metric: absolute, or relative to the production model."""
 
-    metric: Name = Field(
-        description="Metric, such as auc, recall, log_loss, rmse or perplexity; `recall/2` for class 2."
-    )
-    at_least: float | None = Field(None, description="The confidence interval must lie above this.")
-    at_most: float | None = Field(None, description="The confidence interval must lie below this.")
-    margin: float | None = Field(
-        None, gt=0, description="Worse than the baseline by less than this (non-inferiority)."
-    )
-    min_gain: float | None = Field(
-        None, ge=0, description="Better than the baseline by more than this (superiority)."
-    )
-    scope: Literal["overall", "slice"] = Field(
-        "overall", description="All rows, or every slice that is large enough."
-    )
-    by: tuple[Name, ...] = Field((), description="Slices of these columns. Default: of all `slices`.")
-    broken: Literal["fail", "hold"] = Field("fail", description="Decision if the rule is violated.")
-    undecided: Literal["hold", "warn"] = Field(
-        "hold", description="If the rows do not suffice: INCONCLUSIVE (`hold`) or report only (`warn`)."
-    )
+    metric: Name = Field(description="Metric, such as auc, log_loss or rmse; `recall/2` for class 2.")
+    at_least: float | None = Field(None, description="The confidence interval must lie above.")
+    at_most: float | None = Field(None, description="The confidence interval must lie below.")
+    margin: float | None = Field(None, gt=0, description="Largest loss to the baseline (non-inferiority).")
+    min_gain: float | None = Field(None, ge=0, description="Smallest gain over the baseline (superiority).")
+    scope: Literal["overall", "slice"] = Field("overall", description="All rows, or each large enough slice.")
+    by: tuple[Name, ...] = Field((), description="Slices of these columns. Default: all `slices`.")
+    broken: Literal["fail", "hold"] = Field("fail", description="Decision on a violation.")
+    undecided: Literal["hold", "warn"] = Field("hold", description="With too few rows: INCONCLUSIVE or warn.")
 
     @model_validator(mode="after")
     def _one_limit_that_makes_sense(self) -> Self:
@@ -157,24 +144,15 @@ Disparity = Literal[
 class Fairness(Section):
     """Limits on differences between groups, with the measures of Fairlearn."""
 
-    by: tuple[Name, ...] = Field(
-        min_length=1, description="Columns that define groups, such as sex and race."
-    )
-    intersections: bool = Field(True, description="Also compare groups by pairs of columns.")
+    by: tuple[Name, ...] = Field(min_length=1, description="Columns that define groups.")
+    intersections: bool = Field(True, description="Also compare pairs of columns.")
     against: Literal["groups", "overall"] = Field(
-        "groups", description="Compare groups with each other, or with all rows."
+        "groups", description="Compare with each other or all rows."
     )
-    limits: dict[Disparity, Fraction] = Field(
-        default_factory=dict,
-        description="Largest value by measure; smallest for the ratio (four-fifths rule: 0.8).",
-    )
-    worsening: dict[Disparity, Fraction] = Field(
-        default_factory=dict, description="Largest worsening against the baseline by measure."
-    )
-    group_minimum: dict[Name, float] = Field(
-        default_factory=dict, description="Smallest metric in every group, such as `recall: 0.5`."
-    )
-    broken: Literal["fail", "hold"] = Field("hold", description="Decision if a limit is violated.")
+    limits: dict[Disparity, Fraction] = Field({}, description="Largest value; smallest for the ratio (0.8).")
+    worsening: dict[Disparity, Fraction] = Field({}, description="Largest worsening by measure.")
+    group_minimum: dict[Name, float] = Field({}, description="Smallest metric in every group.")
+    broken: Literal["fail", "hold"] = Field("hold", description="Decision on a violation.")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
@@ -215,48 +193,28 @@ class Overfitting(Section):
 class Evaluation(Section):
     """Requirements on the model before it is registered."""
 
-    split: Name = Field(
-        "evaluate", description="Split to evaluate; not trained on or watched by early stopping."
-    )
-    threshold: Fraction | Literal["model"] = Field(
-        0.5, description="Smallest score that predicts label 1; `model`: the model's own threshold."
-    )
-    rules: tuple[ModelRule, ...] = Field((), description="Rules. Default: for two classes, an AUC above 0.5.")
+    split: Name = Field("evaluate", description="Split to evaluate; not trained on or watched.")
+    threshold: Fraction | Literal["model"] = Field(0.5, description="Smallest score of 1; `model`: its own.")
+    rules: tuple[ModelRule, ...] = Field((), description="Default: for two classes, an AUC above 0.5.")
     slices: tuple[Name, ...] = Field((), max_length=20, description="Columns to slice by.")
-    crosses: tuple[Pair, ...] = Field(
-        (), max_length=20, description="Pairs of columns to slice by, such as [sex, race]."
-    )
-    max_slices: int = Field(
-        50, ge=2, le=500, description="Most slices per column or pair; rarer values share one."
-    )
+    crosses: tuple[Pair, ...] = Field((), max_length=20, description="Pairs of columns to slice by.")
+    max_slices: int = Field(50, ge=2, le=500, description="Most slices per column or pair; others share one.")
     min_rows: int = Field(200, ge=1, description="Smaller slices are listed, not judged.")
-    min_positives: int = Field(30, ge=1, description="The same for rows with label 1.")
-    min_negatives: int = Field(30, ge=1, description="The same for rows with label 0.")
-    small_slices: Literal["warn", "hold", "block"] = Field(
-        "warn", description="Effect of slices that are too small."
-    )
-    fairness: Fairness | None = Field(None, description="Limits between groups. Default: none.")
-    overfitting: Overfitting | None = Field(
-        None, description="Limit on the gap to the training split. Default: none."
-    )
+    min_positives: int = Field(30, ge=1, description="The same for label 1.")
+    min_negatives: int = Field(30, ge=1, description="The same for label 0.")
+    small_slices: Literal["warn", "hold", "block"] = Field("warn", description="Effect of too small slices.")
+    fairness: Fairness | None = Field(None, description="Limits between groups.")
+    overfitting: Overfitting | None = Field(None, description="Limit on the gap to the training split.")
     missing_baseline: Literal["fail", "hold", "bootstrap"] = Field(
-        "hold",
-        description="Decision without a production model where a rule needs one: FAIL, HOLD, or pass as the first.",
+        "hold", description="Decision without a production model."
     )
-    cluster: Name | None = Field(
-        None, description="Column of dependent rows, such as the customer. Default: rows are independent."
-    )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the two-sided confidence intervals.")
+    cluster: Name | None = Field(None, description="Column of dependent rows, such as the customer.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the two-sided intervals.")
     resamples: int = Field(2000, ge=200, le=100_000, description="Bootstrap samples.")
     seed: int = Field(0, ge=0, description="Seed of the bootstrap.")
-    min_auc: Fraction | None = Field(None, description="Short for the rule `{metric: auc, at_least: …}`.")
-    max_recall_gap: Fraction | None = Field(
-        None, description="Largest gap of recall between the slices of a column."
-    )
-    recall_gaps: dict[Name, Fraction] = Field(
-        default_factory=dict,
-        description="The same by column, instead of `max_recall_gap`.",
-    )
+    min_auc: Fraction | None = Field(None, description="Short for `{metric: auc, at_least: …}`.")
+    max_recall_gap: Fraction | None = Field(None, description="Largest gap of recall between slices.")
+    recall_gaps: dict[Name, Fraction] = Field({}, description="The same by column.")
     max_calibration_error: Fraction | None = Field(None, description="Largest expected calibration error.")
 
     @model_validator(mode="after")

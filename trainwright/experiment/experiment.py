@@ -18,23 +18,19 @@ from trainwright.experiment.validation import Validation
 class Experiment(Section):
     """Configuration of a run of `train_and_register`."""
 
-    schema_version: Literal[1] = Field(1, description="Version of the file format.")
+    schema_version: Literal[1] = Field(1, description="File format version.")
     data: Data = Field(description="Source, columns and splits.")
-    schema_file: Name = Field(
-        description="Reviewed TFDV schema (.pbtxt): file relative to this one, or object store URI."
-    )
-    validation: Validation = Field(default_factory=Validation, description="Limits on the data.")
+    schema_file: Name = Field(description="Reviewed TFDV schema (.pbtxt): relative path or URI.")
+    validation: Validation = Field(Validation(), description="Limits on the data.")
     features: Features = Field(description="Features to join.")
-    network: Network = Field(default_factory=Mlp, description="Architecture; kind `mlp` by default.")
-    training: Training = Field(
-        default_factory=Training, description="Optimizer, parallelism, checkpoints, guards."
-    )
-    resources: Resources = Field(default_factory=Resources, description="Compute of the training job.")
-    steps: Steps = Field(default_factory=Steps, description="Compute of the other steps.")
-    evaluation: Evaluation = Field(default_factory=Evaluation, description="Requirements on the model.")
+    network: Network = Field(Mlp(), description="Architecture; `mlp` by default.")
+    training: Training = Field(Training(), description="Optimizer, checkpoints, guards.")
+    resources: Resources = Field(Resources(), description="Compute of the training job.")
+    steps: Steps = Field(Steps(), description="Compute of the other steps.")
+    evaluation: Evaluation = Field(Evaluation(), description="Requirements on the model.")
     registry: Registry = Field(description="Registration of the model.")
-    promotion: Promotion = Field(default_factory=Promotion, description="Promotion policy.")
-    materialize: Materialize | None = Field(None, description="Configuration of `materialize_features`.")
+    promotion: Promotion = Field(Promotion(), description="Promotion policy.")
+    materialize: Materialize | None = Field(None, description="Settings of `materialize_features`.")
 
     @model_validator(mode="after")
     def _splits_exist(self) -> Self:

@@ -11,39 +11,29 @@ from trainwright.experiment.section import Fraction, Name, Section, Time
 class JoinLimits(Section):
     """Limits on the joined features; `join` rejects a training set that exceeds them."""
 
-    max_missing: dict[Name, Fraction] = Field(
-        default_factory=dict, description="Largest fraction of null or NaN values by feature."
-    )
-    max_missing_default: Fraction | None = Field(
-        None, description="The same for every other feature. Default: no limit."
-    )
-    max_expired: dict[Name, Fraction] = Field(
-        default_factory=dict, description="Largest fraction of rows past the TTL, by view."
-    )
-    max_age_s: dict[Name, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="Largest age of a joined value in seconds, by view."
-    )
+    max_missing: dict[Name, Fraction] = Field({}, description="Largest fraction missing by feature.")
+    max_missing_default: Fraction | None = Field(None, description="The same for other features.")
+    max_expired: dict[Name, Fraction] = Field({}, description="Largest fraction past the TTL, by view.")
+    max_age_s: dict[Name, Annotated[float, Field(gt=0)]] = Field({}, description="Largest age by view.")
     max_single_feature_auc: float = Field(
-        0.99, ge=0.5, le=1, description="Largest AUC of a single column; more indicates leakage. 1: no limit."
+        0.99, ge=0.5, le=1, description="Largest AUC of one column. 1: off."
     )
 
 
 class Features(Section):
     """Features to join, and columns of the row to use."""
 
-    repository: Name = Field(
-        description="Feast repository: folder with `feature_store.yaml`, its object store URI, or a git commit."
-    )
+    repository: Name = Field(description="Feast repository: folder, object store URI or git commit.")
     source: Name = Field(description="Glob of definitions and offline files; their content decides reuse.")
     service: Name = Field(description="Feast feature service.")
     request: tuple[Name, ...] = Field((), description="Columns known at prediction time.")
     known_after: tuple[Name, ...] = Field((), description="Columns known only later; never features.")
     needed: tuple[Name, ...] = Field((), description="Other required columns; a run adds its slices.")
-    cutoff: Time | None = Field(None, description="Reject rows from this time on. Default: none.")
+    cutoff: Time | None = Field(None, description="Reject rows from this time on.")
     allow_backfill_leak: Name | None = Field(
-        None, description="Reason to accept views without a created timestamp."
+        None, description="Reason to accept views without creation time."
     )
-    checked_rows: int = Field(20_000, ge=1, description="Most rows to join again with Feast and compare.")
+    checked_rows: int = Field(20_000, ge=1, description="Rows that Feast joins again to compare.")
     limits: JoinLimits = Field(JoinLimits(), description="Limits on the joined features.")
 
     @model_validator(mode="after")
@@ -72,23 +62,19 @@ ZonedTime = Annotated[datetime, BeforeValidator(_parse_zoned_time)]
 class Materialize(Section):
     """Copying of features to the online store by `materialize_features`."""
 
-    repository: Name = Field(
-        description="Feast repository: folder with `feature_store.yaml`, its object store URI, or a git commit."
-    )
-    source: Name = Field(description="Glob of definitions and offline files; their content is recorded.")
-    state: Name = Field(description="Folder or URI of watermarks and leases, shared by all runs.")
+    repository: Name = Field(description="Feast repository: folder, object store URI or git commit.")
+    source: Name = Field(description="Glob of definitions and offline files.")
+    state: Name = Field(description="Folder or URI of watermarks and leases.")
     views: tuple[Name, ...] = Field((), description="Feature views. Default: all online views.")
     start: ZonedTime | None = Field(None, description="Start of a backfill. Default: the watermark.")
-    end: ZonedTime | None = Field(
-        None, description="End of the window, exclusive. Default: the run's date, or now."
-    )
+    end: ZonedTime | None = Field(None, description="Exclusive end. Default: the run's date, or now.")
     since: ZonedTime | None = Field(None, description="Start of the first window. Default: the oldest row.")
-    overlap_s: int = Field(3600, ge=0, description="Seconds to look back for late rows.")
-    lag_s: int = Field(0, ge=0, description="Seconds that rows may take to arrive; newer rows wait.")
-    check_keys: int = Field(1000, ge=1, le=100_000, description="Most keys to compare afterwards.")
-    lease_s: float = Field(60, gt=0, le=3600, description="Seconds until the lease of a dead writer expires.")
-    retry_s: int = Field(600, ge=0, description="Seconds to retry an unavailable online store or registry.")
-    wait_s: float = Field(180, ge=0, description="Seconds to wait for another writer of the same view.")
+    overlap_s: int = Field(3600, ge=0, description="Look-back for late rows.")
+    lag_s: int = Field(0, ge=0, description="Newer rows wait so long.")
+    check_keys: int = Field(1000, ge=1, le=100_000, description="Keys to compare afterwards.")
+    lease_s: float = Field(60, gt=0, le=3600, description="Expiry of a dead writer's lease.")
+    retry_s: int = Field(600, ge=0, description="Longest outage of the online store or registry.")
+    wait_s: float = Field(180, ge=0, description="Longest wait for another writer of the view.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -14,11 +14,9 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 class Tabular(Section):
     """Encoding of the columns of a tabular model."""
 
-    scaling: Literal["standard", "quantile"] = Field(
-        "standard", description="Scaling of numbers: by mean and deviation, or by quantile."
-    )
+    scaling: Literal["standard", "quantile"] = Field("standard", description="By deviation or quantile.")
     max_categories: int = Field(256, ge=2, description="Categories per column; the rest share a bucket.")
-    min_category_rows: int = Field(10, ge=1, description="Rarer categories share that bucket too.")
+    min_category_rows: int = Field(10, ge=1, description="Rarer categories share that bucket.")
 
 
 class Mlp(Tabular):
@@ -27,18 +25,18 @@ class Mlp(Tabular):
     kind: Literal["mlp"] = Field("mlp", description="Architecture.")
     hidden: tuple[Width, ...] = Field((256, 128), description="Units per layer.")
     dropout: Dropout = Field(0.1, description="Dropout rate.")
-    embedding: int = Field(16, ge=1, le=1024, description="Largest embedding width of a category.")
+    embedding: int = Field(16, ge=1, le=1024, description="Largest embedding width.")
 
 
 class FeatureTokenizer(Tabular):
     """FT-Transformer: one token per column (Gorishniy et al., NeurIPS 2021)."""
 
     kind: Literal["ft_transformer"] = Field("ft_transformer", description="Architecture.")
-    width: Width = Field(192, description="Width of a token, a multiple of `heads`.")
+    width: Width = Field(192, description="Token width, a multiple of `heads`.")
     layers: int = Field(3, ge=1, le=64, description="Transformer blocks.")
     heads: int = Field(8, ge=1, le=256, description="Attention heads.")
     hidden_ratio: float = Field(4 / 3, gt=0, le=16, description="Feed-forward units per unit of width.")
-    dropout: Dropout = Field(0.1, description="Dropout rate of attention and feed-forward units.")
+    dropout: Dropout = Field(0.1, description="Dropout rate.")
 
     @property
     def units(self) -> int:
@@ -57,19 +55,17 @@ class LanguageModel(Section):
     """Decoder-only transformer: rotary positions, RMSNorm, SwiGLU, causal attention."""
 
     kind: Literal["lm"] = Field("lm", description="Architecture.")
-    tokens: Name = Field("tokens", description="Column with a list of token ids per row.")
+    tokens: Name = Field("tokens", description="Column with lists of token ids.")
     vocabulary: int = Field(ge=2, le=2**31 - 1, description="Number of token ids.")
     context: int = Field(1024, ge=2, le=2**20, description="Tokens per sequence.")
-    separator: int | None = Field(None, ge=0, description="Token id between rows. Default: none.")
-    width: Width = Field(512, description="Width of a token, a multiple of twice `heads`.")
+    separator: int | None = Field(None, ge=0, description="Token id between rows.")
+    width: Width = Field(512, description="Token width, a multiple of twice `heads`.")
     layers: int = Field(8, ge=1, le=512, description="Transformer blocks.")
     heads: int = Field(8, ge=1, le=256, description="Attention heads.")
     groups: int | None = Field(None, ge=1, description="Key-value heads. Default: `heads`.")
-    hidden: Width | None = Field(
-        None, description="Feed-forward units. Default: 8/3 of the width, rounded up to a multiple of 64."
-    )
-    rope_base: float = Field(10_000, gt=1, description="Base of the rotary position wavelengths.")
-    tied: bool = Field(True, description="Share the input and output embedding.")
+    hidden: Width | None = Field(None, description="Feed-forward units. Default: 8/3 of the width, by 64.")
+    rope_base: float = Field(10_000, gt=1, description="Base of the rotary wavelengths.")
+    tied: bool = Field(True, description="Share input and output embedding.")
 
     @property
     def shared_heads(self) -> int:
@@ -99,11 +95,11 @@ class Trees(Section):
     learning_rate: float = Field(0.1, gt=0, le=1, description="Learning rate.")
     subsample: float = Field(1.0, gt=0, le=1, description="Fraction of rows per tree.")
     columns: float = Field(1.0, gt=0, le=1, description="Fraction of columns per tree.")
-    min_child_weight: float = Field(1.0, ge=0, description="Smallest sum of Hessians in a leaf.")
+    min_child_weight: float = Field(1.0, ge=0, description="Smallest Hessian sum in a leaf.")
     penalty: float = Field(1.0, ge=0, description="L2 penalty on leaf weights.")
     bins: int = Field(256, ge=2, le=65536, description="Bins of a histogram.")
     max_categories: int = Field(256, ge=2, description="Categories per column; the rest share a bucket.")
-    min_category_rows: int = Field(10, ge=1, description="Rarer categories share that bucket too.")
+    min_category_rows: int = Field(10, ge=1, description="Rarer categories share that bucket.")
 
     @property
     def encoding(self) -> Tabular:
@@ -115,10 +111,8 @@ class Imported(Tabular):
     """Your own module, by import path; see [models](models.md)."""
 
     kind: Literal["module"] = Field("module", description="Architecture.")
-    path: str = Field(
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="Importable object, as `package.module:Name`."
-    )
-    options: dict[Name, JsonValue] = Field(default_factory=dict, description="Its keyword arguments.")
+    path: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="As `package.module:Name`.")
+    options: dict[Name, JsonValue] = Field({}, description="Its keyword arguments.")
 
 
 _KINDS: dict[str, type[Section]] = {

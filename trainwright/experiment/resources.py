@@ -1,9 +1,8 @@
 """Sections ``resources`` and ``steps``: compute and placement of the training job and of the steps' pods."""
 
-import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, Field, JsonValue, field_validator, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, JsonValue, model_validator
 
 from trainwright.experiment.section import Name, Section
 
@@ -23,36 +22,30 @@ LabelKey = Annotated[
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-def _mountable(path: str) -> str:
-    if not path.startswith("/") or path == "/" or ":" in path:
-        raise ValueError("must be an absolute path other than / and without a colon")
-    return path
+MountPath = Annotated[str, Field(pattern=r"^/[^:]+$")]
+Link = Annotated[str, Field(pattern=r"^https?://([^\s{}()<>]|\{(kind|namespace|name)\})+$")]
 
 
 class JobToleration(Section):
     """Toleration of a node taint."""
 
-    key: LabelKey | Literal[""] = Field("", description="Key of the taint; empty for all, with `Exists`.")
+    key: LabelKey | Literal[""] = Field("", description="Taint key; empty for all, with `Exists`.")
     operator: Literal["Equal", "Exists"] = Field("Equal", description="Compare the value, or ignore it.")
-    value: LabelValue = Field("", description="Value of the taint, with `Equal`.")
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
-        "", description="Effect of the taint; empty for all."
-    )
-    seconds: int | None = Field(
-        None, ge=0, description="Seconds to tolerate a `NoExecute` taint. Default: no limit."
-    )
+    value: LabelValue = Field("", description="Taint value, with `Equal`.")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("", description="Empty: all.")
+    seconds: int | None = Field(None, ge=0, description="Limit of a `NoExecute` toleration.")
 
 
 class VolumeMount(Section):
     """Volume to mount into every pod: exactly one of `claim`, `secret` and `config`."""
 
-    path: Annotated[str, AfterValidator(_mountable)] = Field(description="Mount path.")
-    claim: ObjectName | Literal[""] = Field("", description="Name of a PersistentVolumeClaim.")
-    secret: ObjectName | Literal[""] = Field("", description="Name of a Secret.")
-    config: ObjectName | Literal[""] = Field("", description="Name of a ConfigMap.")
+    path: MountPath = Field(description="Mount path.")
+    claim: ObjectName | Literal[""] = Field("", description="PersistentVolumeClaim.")
+    secret: ObjectName | Literal[""] = Field("", description="Secret.")
+    config: ObjectName | Literal[""] = Field("", description="ConfigMap.")
     read_only: bool = Field(False, description="Mount read-only; a Secret always is.")
-    sub_path: str = Field("", description="Path within the volume to mount instead of its root.")
-    optional: bool = Field(False, description="Start pods also without the Secret or ConfigMap.")
+    sub_path: str = Field("", description="Path within the volume.")
+    optional: bool = Field(False, description="Start pods without the Secret or ConfigMap too.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -66,10 +59,10 @@ class JobVariable(Section):
     """Environment variable from a Secret or a ConfigMap, whose value stays in the cluster."""
 
     name: VariableName = Field(description="Variable, such as `MLFLOW_TRACKING_TOKEN`.")
-    secret: ObjectName | Literal[""] = Field("", description="Name of the Secret.")
-    config: ObjectName | Literal[""] = Field("", description="Name of the ConfigMap, instead of a Secret.")
+    secret: ObjectName | Literal[""] = Field("", description="Secret.")
+    config: ObjectName | Literal[""] = Field("", description="ConfigMap, instead of a Secret.")
     key: str = Field(pattern=r"^[-._a-zA-Z0-9]+$", description="Key within it.")
-    optional: bool = Field(False, description="Start pods also without it.")
+    optional: bool = Field(False, description="Start pods without it too.")
 
     @model_validator(mode="after")
     def _one_object(self) -> Self:
@@ -82,78 +75,35 @@ class JobVariable(Section):
 class JobPlacement(Section):
     """Scheduling, volumes and identity of the job's pods; clusters only."""
 
-    queue: ObjectName | Literal[""] = Field("", description="Kueue LocalQueue of the job. Default: none.")
-    workload_priority: ObjectName | Literal[""] = Field(
-        "", description="Kueue WorkloadPriorityClass: order in the queue."
-    )
-    priority_class: ObjectName | Literal[""] = Field(
-        "", description="PriorityClass of the pods: preemption on the nodes."
-    )
-    max_exec_time_s: int | None = Field(
-        None, ge=1, description="Seconds from admission until Kueue evicts the job. Default: no limit."
-    )
+    queue: ObjectName | Literal[""] = Field("", description="Kueue LocalQueue.")
+    workload_priority: ObjectName | Literal[""] = Field("", description="Kueue WorkloadPriorityClass.")
+    priority_class: ObjectName | Literal[""] = Field("", description="PriorityClass of the pods.")
+    max_exec_time_s: int | None = Field(None, ge=1, description="Time until Kueue evicts the admitted job.")
     tolerations: tuple[JobToleration, ...] = Field((), description="Tolerations of node taints.")
-    node_selector: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Labels that a node must have."
-    )
-    affinity: dict[str, JsonValue] = Field(default_factory=dict, description="Kubernetes `affinity`.")
-    accelerator: LabelValue = Field("", description="Required value of the node label `accelerator_label`.")
-    accelerator_label: LabelKey = Field(
-        "nvidia.com/gpu.product",
-        description="Node label of the GPU model; on GKE `cloud.google.com/gke-accelerator`.",
-    )
+    node_selector: dict[LabelKey, LabelValue] = Field({}, description="Required node labels.")
+    affinity: dict[str, JsonValue] = Field({}, description="Kubernetes `affinity`.")
+    accelerator: LabelValue = Field("", description="Required value of `accelerator_label`.")
+    accelerator_label: LabelKey = Field("nvidia.com/gpu.product", description="Node label of the GPU model.")
     spot: bool = Field(False, description="Use spot nodes.")
     spot_label: str = Field(
-        "cloud.google.com/gke-spot=true",
-        pattern=r"^[^=\s]+=[^=\s]*$",
-        description="Label and taint of spot nodes, as `key=value`.",
+        "cloud.google.com/gke-spot=true", pattern=r"^[^=\s]+=[^=\s]*$", description="Label and taint."
     )
-    service_account: ObjectName | Literal[""] = Field(
-        "", description="ServiceAccount of the pods. Default: the namespace's."
-    )
-    shared_memory_gib: float | None = Field(
-        None,
-        gt=0,
-        description="Size of `/dev/shm` in GiB, part of `memory_gib`. Default: half of it with GPUs or "
-        "several processes.",
-    )
-    disk_gib: float | None = Field(
-        None, gt=0, description="Ephemeral storage of a pod in GiB. Default: no limit."
-    )
+    service_account: ObjectName | Literal[""] = Field("", description="Default: the namespace's.")
+    shared_memory_gib: float | None = Field(None, gt=0, description="Size of `/dev/shm`, in `memory_gib`.")
+    disk_gib: float | None = Field(None, gt=0, description="Ephemeral storage of a pod.")
     volumes: tuple[VolumeMount, ...] = Field((), description="Additional volumes.")
-    labels: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Labels of the job and its pods, such as `team` or `cost-center`."
-    )
+    labels: dict[LabelKey, LabelValue] = Field({}, description="Labels of the job and its pods.")
     image_pull_secrets: tuple[ObjectName, ...] = Field((), description="Secrets for pulling the image.")
-    env_from_secrets: tuple[JobVariable, ...] = Field(
-        (), description="Environment variables from Secrets or ConfigMaps."
-    )
-    min_nodes: int | None = Field(
-        None, ge=1, description="Fewest nodes of an elastic job. Default: not elastic."
-    )
-    devices: dict[LabelKey, int] = Field(
-        default_factory=dict, description='Extended resources of a pod beside GPUs, such as `{"rdma/ib": 1}`.'
-    )
-    ipc_lock: bool = Field(
-        False,
-        description="Add the capability `IPC_LOCK`, as RDMA needs it; Pod Security `restricted` and `baseline` "
-        "reject it.",
-    )
-    scheduler: ObjectName | Literal[""] = Field(
-        "", description="Scheduler of the pods. Default: Kubernetes' own; for a TrainJob, the runtime's."
-    )
-    required_topology: LabelKey | Literal[""] = Field(
-        "", description="Label of the topology level in one domain of which Kueue must place the pods."
-    )
-    preferred_topology: LabelKey | Literal[""] = Field(
-        "", description="The same, but Kueue uses several domains if one does not suffice."
-    )
-    runtime: ObjectName = Field(
-        "trainwright-torch",
-        description="Runtime of a TrainJob; the default is in `deploy/trainer/runtime.yaml`.",
-    )
+    env_from_secrets: tuple[JobVariable, ...] = Field((), description="Variables from Secrets or ConfigMaps.")
+    min_nodes: int | None = Field(None, ge=1, description="Fewest nodes. Default: not elastic.")
+    devices: dict[LabelKey, int] = Field({}, description='Extended resources, such as `{"rdma/ib": 1}`.')
+    ipc_lock: bool = Field(False, description="`IPC_LOCK`, for RDMA; Pod Security `baseline` rejects it.")
+    scheduler: ObjectName | Literal[""] = Field("", description="Scheduler of the pods.")
+    required_topology: LabelKey | Literal[""] = Field("", description="Topology level for all pods.")
+    preferred_topology: LabelKey | Literal[""] = Field("", description="The same, if one domain suffices.")
+    runtime: ObjectName = Field("trainwright-torch", description="Runtime of a TrainJob (`deploy/trainer/`).")
     runtime_kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = Field(
-        "ClusterTrainingRuntime", description="`TrainingRuntime` for a runtime of the namespace."
+        "ClusterTrainingRuntime", description="Scope of the runtime."
     )
 
 
@@ -161,37 +111,31 @@ class RetryBudget(Section):
     """Retries of the job by class of interruption."""
 
     preemption: int = Field(10, ge=0, description="Preemptions and evictions.")
-    infrastructure: int = Field(3, ge=0, description="Failed nodes, networks and disks; hangs.")
+    infrastructure: int = Field(3, ge=0, description="Failed nodes, networks, disks; hangs.")
     user: int = Field(0, ge=0, description="Errors of the program.")
 
 
 class StepSize(Section):
     """Request and limit of a step's pod."""
 
-    cpu: Cores = Field("1", description="Cores, such as `500m` or `2`.")
-    memory: Memory = Field("4G", description="Memory, such as `4G` or `512Mi`.")
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads cpu: 2 as a number
 
-    @field_validator("cpu", mode="before")
-    @classmethod
-    def _written_as_a_number(cls, value: object) -> object:
-        """Accept ``cpu: 2``, which YAML reads as a number."""
-        return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    cpu: Cores = Field("1", description="Cores, such as `500m`.")
+    memory: Memory = Field("4G", description="Memory, such as `4G`.")
 
 
 class Steps(Section):
     """Sizes of the steps' own pods on a cluster; those of the training job are `resources`."""
 
-    ingest: StepSize = Field(default_factory=StepSize, description="Size of `ingest`.")
-    validate_: StepSize = Field(default_factory=StepSize, alias="validate", description="Size of `validate`.")
-    join: StepSize = Field(default_factory=StepSize, description="Size of `join`.")
-    score: StepSize = Field(default_factory=StepSize, description="Size of `score`.")
-    evaluate: StepSize = Field(default_factory=StepSize, description="Size of `evaluate`.")
+    ingest: StepSize = Field(StepSize(), description="Size of `ingest`.")
+    validate_: StepSize = Field(StepSize(), alias="validate", description="Size of `validate`.")
+    join: StepSize = Field(StepSize(), description="Size of `join`.")
+    score: StepSize = Field(StepSize(), description="Size of `score`.")
+    evaluate: StepSize = Field(StepSize(), description="Size of `evaluate`.")
     smoke_test: StepSize = Field(
-        default_factory=StepSize,
-        validation_alias=AliasChoices("smoke_test", "probe"),
-        description="Size of `smoke_test`.",
+        StepSize(), validation_alias=AliasChoices("smoke_test", "probe"), description="Size of `smoke_test`."
     )
-    materialize: StepSize = Field(default_factory=StepSize, description="Size of `materialize`.")
+    materialize: StepSize = Field(StepSize(), description="Size of `materialize`.")
 
     def parameters(self) -> dict[str, str]:
         """Return each amount by the name of the pipeline's parameter, such as ``ingest_cpu``."""
@@ -205,44 +149,23 @@ class Resources(Section):
     launcher: Literal["auto", "local", "pytorchjob", "trainjob"] = Field(
         "auto", description="`auto`: `pytorchjob` on a cluster, else `local`."
     )
-    nodes: int = Field(1, ge=1, description="Number of pods; 1 with the local launcher.")
+    nodes: int = Field(1, ge=1, description="Pods; 1 with the local launcher.")
     processes: int = Field(2, ge=1, description="Processes per node.")
-    restarts: int = Field(3, ge=0, description="Restarts of the processes after one is lost.")
-    timeout_s: int = Field(3600, ge=1, description="Timeout of the job in seconds.")
-    pending_s: int = Field(
-        1800, ge=1, description="On a cluster: seconds until all pods must run, without time in a queue."
-    )
-    outage_s: int = Field(
-        900, ge=1, description="On a cluster: longest API outage to tolerate in seconds; the job continues."
-    )
-    grace_s: int = Field(30, ge=1, description="Seconds for a stopped training to save a checkpoint.")
+    restarts: int = Field(3, ge=0, description="Restarts after a lost process.")
+    timeout_s: int = Field(3600, ge=1, description="Timeout of the job.")
+    pending_s: int = Field(1800, ge=1, description="Longest start of all pods, without queueing.")
+    outage_s: int = Field(900, ge=1, description="Longest outage of the cluster's API.")
+    grace_s: int = Field(30, ge=1, description="Time to save a checkpoint after a stop.")
     cpu: float = Field(2, gt=0, description="Cores per pod.")
     memory_gib: float = Field(4, gt=0, description="Memory per pod in GiB.")
     gpus: int = Field(0, ge=0, description="GPUs per pod.")
-    claim: Name = Field(
-        "trainwright-shared",
-        description="On a cluster: PersistentVolumeClaim that the train step and its job share.",
+    claim: Name = Field("trainwright-shared", description="PersistentVolumeClaim of step and job.")
+    mount: str = Field("/shared", pattern=r"^/\S*$", description="Mount path of `claim`.")
+    placement: JobPlacement = Field(JobPlacement(), description="Placement of the pods.")
+    budget: RetryBudget = Field(RetryBudget(), description="Retry budget.")
+    links: dict[Name, Link] = Field(
+        {}, description="Links for the summary, with the job's `{kind}`, `{namespace}` and `{name}`."
     )
-    mount: str = Field("/shared", pattern=r"^/\S*$", description="On a cluster: mount path of `claim`.")
-    placement: JobPlacement = Field(default_factory=JobPlacement, description="Placement of the pods.")
-    budget: RetryBudget = Field(default_factory=RetryBudget, description="Retry budget.")
-    links: dict[Name, str] = Field(
-        default_factory=dict,
-        description="Links for the step's summary by title, such as a dashboard; may use the job's `{kind}`, "
-        "`{namespace}` and `{name}`.",
-    )
-
-    @field_validator("links")
-    @classmethod
-    def _are_addresses(cls, links: dict[str, str]) -> dict[str, str]:
-        for title, template in links.items():
-            rest = re.sub(r"\{(kind|namespace|name)\}", "", template)
-            if not re.fullmatch(r"https?://[^\s{}()<>]+", rest):
-                raise ValueError(
-                    f"{title} is {template!r}; expected an address (https://…) with no other placeholders "
-                    "than {kind}, {namespace} and {name}"
-                )
-        return links
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,7 +1,6 @@
 """Base class of the sections of the experiment file: frozen and validated, all errors reported together."""
 
 import difflib
-import json
 import re
 import types
 import typing
@@ -20,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from trainwright.documents import canonical, read_json
 from trainwright.errors import InputError
 
 LARGEST = 2**53 - 1
@@ -54,25 +54,18 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _reject_boolean_for_number(cls, value: object, info: ValidationInfo) -> object:
-        """Reject ``yes``, ``on`` and ``true`` where a number is expected: pydantic reads them as 1."""
-        if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
-            raise ValueError("must be a number")
-        return value
+    def _as_on_kubeflow(cls, value: object, info: ValidationInfo) -> object:
+        """Reject what pydantic would read as a number, and what Kubeflow rounds or does not pass.
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _never_is_null(cls, value: object, info: ValidationInfo) -> object:
-        """Read :data:`NEVER` where a limit can be switched off."""
+        That is ``yes``, ``on`` and ``true`` for a number, long integers, and ``null``, which :data:`NEVER`
+        replaces where a limit with a default can be switched off.
+        """
         field = cls.model_fields[str(info.field_name)]
-        off = value == NEVER and isinstance(field.default, float)
-        return None if off and type(None) in _value_types(field.annotation) else value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _exact_on_kubeflow(cls, value: object, info: ValidationInfo) -> object:
-        """Reject an integer that Kubeflow would round, and ``null``, which it does not pass."""
-        kinds = set(_value_types(cls.model_fields[str(info.field_name)].annotation))
+        kinds = set(_value_types(field.annotation))
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise ValueError("must be a number")
+        if value == NEVER and isinstance(field.default, float) and types.NoneType in kinds:
+            return None
         if Any in kinds and _holds_null(value):
             raise ValueError("null cannot be passed to a step; leave the key out")
         if kinds & {int, Any} and (found := _inexact_integer(value)) is not None:
@@ -88,17 +81,11 @@ class Section(BaseModel):
         Raises:
             InputError: The text is not JSON, or a key or value is invalid; all of them are reported.
         """
-        if not isinstance(value, str):
-            return cls.check(value, where)
         try:
-            data = json.loads(value)
-        except json.JSONDecodeError as error:
-            # The text may hold a credential, so the error does not repeat it.
-            raise InputError(
-                f"expected a JSON object, found text that is not JSON: {error}",
-                where=where,
-                hint="Pass the section as a JSON object.",
-            ) from None
+            data = read_json(value) if isinstance(value, str) else value
+        except InputError as error:
+            what = f"expected a JSON object, found text that is {error.what}"
+            raise InputError(what, where=where, hint="Pass the section as a JSON object.") from None
         return cls.check(data, where)
 
     @classmethod
@@ -121,7 +108,7 @@ class Section(BaseModel):
 
     def to_json(self) -> str:
         """Return the section as one canonical JSON string."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return canonical(self.model_dump(mode="json"))
 
     def to_parameter(self, *, as_written: bool = False) -> dict[str, Any]:
         """Return the section as a JSON object without ``null``: the form in which components take it.
@@ -170,14 +157,6 @@ def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
             # A rule on several keys names their values itself.
             whole = kind == "value_error" and isinstance(problem["input"], Mapping | BaseModel)
             yield f"{path}: {text}" + ("" if whole else f"; found {problem['input']!r:.80}")
-
-
-def _is_number(annotation: Any) -> bool:
-    """Return whether a key holds a number or null, and no boolean."""
-    several = typing.get_origin(annotation) in {typing.Union, types.UnionType}
-    parts = typing.get_args(annotation) if several else (annotation,)
-    kinds = [typing.get_args(part)[0] if typing.get_origin(part) is Annotated else part for part in parts]
-    return bool not in kinds and (int in kinds or float in kinds)
 
 
 def _value_types(annotation: Any) -> Iterator[Any]:

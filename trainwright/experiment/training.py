@@ -13,22 +13,12 @@ class Objective(Section):
     """Kind of target, and handling of imbalance."""
 
     kind: Literal["auto", "binary", "multiclass", "regression"] = Field(
-        "auto", description="`auto`: integers and booleans are classes 0 to n-1, other numbers are regressed."
+        "auto", description="`auto`: integers and booleans are classes, other numbers are regressed."
     )
-    class_weights: Literal["none", "balanced"] = Field(
-        "none", description="`balanced`: equal weight of every class in the loss (mean weight 1)."
-    )
-    sampling: Literal["none", "balanced"] = Field(
-        "none", description="`balanced`: draw every class equally often, with replacement."
-    )
-    focal: float = Field(
-        0.0, ge=0, le=10, description="Focusing exponent of the focal loss (Lin et al., ICCV 2017). 0: off."
-    )
-    threshold: Literal["half", "f1", "youden"] = Field(
-        "half",
-        description="Threshold for label 1: 0.5, or the best on the early stopping split, without it on the "
-        "first of `predict`.",
-    )
+    class_weights: Literal["none", "balanced"] = Field("none", description="`balanced`: equal class losses.")
+    sampling: Literal["none", "balanced"] = Field("none", description="`balanced`: draw classes equally.")
+    focal: float = Field(0.0, ge=0, le=10, description="Focal loss exponent (Lin et al., ICCV 2017). 0: off.")
+    threshold: Literal["half", "f1", "youden"] = Field("half", description="0.5, or best on a scored split.")
 
     @model_validator(mode="after")
     def _balanced_once(self) -> Self:
@@ -59,16 +49,12 @@ class Objective(Section):
 class Parallel(Section):
     """Degrees of parallelism; their product is the number of processes."""
 
-    replicate: int | None = Field(
-        None, ge=1, description="Data parallel replicas (DDP). Default: as many as fit."
-    )
+    replicate: int | None = Field(None, ge=1, description="Replicas (DDP). Default: as many as fit.")
     shard: int = Field(1, ge=1, description="Processes that shard parameters and optimizer (FSDP2).")
     tensor: int = Field(1, ge=1, description="Processes per tensor parallel group.")
     pipeline: int = Field(1, ge=1, description="Pipeline stages.")
     schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Pipeline schedule.")
-    micro_batches: int | None = Field(
-        None, ge=1, description="Micro-batches per step in the pipeline. Default: twice the stages."
-    )
+    micro_batches: int | None = Field(None, ge=1, description="Per pipeline step. Default: twice the stages.")
 
     @property
     def in_flight(self) -> int:
@@ -79,38 +65,23 @@ class Parallel(Section):
 class Feeding(Section):
     """Shuffling, prefetching and local cache of samples."""
 
-    streams: int | None = Field(
-        None,
-        ge=1,
-        description="Parallel parts of the sample order, which is the same for any number of data parallel "
-        "processes that divides this. Default: the least multiple of 8 that the job's number divides.",
-    )
-    block: int = Field(4096, ge=1, description="Neighboring samples that are shuffled as one block.")
-    window: int = Field(262_144, ge=1, description="Samples of a stream that are then shuffled together.")
+    streams: int | None = Field(None, ge=1, description="Parts of the sample order; the processes divide it.")
+    block: int = Field(4096, ge=1, description="Neighboring samples shuffled as one block.")
+    window: int = Field(262_144, ge=1, description="Samples of a stream then shuffled together.")
     prefetch: int = Field(4, ge=1, le=1024, description="Batches to prefetch.")
-    cache: Name | None = Field(
-        None, description="Folder on a fast disk for encoded samples. Default: the job directory."
-    )
-    cache_gib: float | None = Field(
-        None, gt=0, description="Largest size of `cache` in GiB. Default: 90 % of the free disk."
-    )
+    cache: Name | None = Field(None, description="Folder for encoded samples. Default: the job directory.")
+    cache_gib: float | None = Field(None, gt=0, description="Largest size. Default: 90 % of the free disk.")
 
 
 class Checkpointing(Section):
     """Frequency, location and retention of checkpoints."""
 
-    every_steps: int | None = Field(
-        None, ge=1, description="Steps between checkpoints. Default: use `every_s`."
-    )
-    every_s: float = Field(600, gt=0, description="Seconds between checkpoints without `every_steps`.")
+    every_steps: int | None = Field(None, ge=1, description="Steps between them. Default: use `every_s`.")
+    every_s: float = Field(600, gt=0, description="Seconds between checkpoints.")
     keep: int = Field(3, ge=2, description="Newest verified checkpoints to retain.")
-    keep_best: bool = Field(
-        True, description="Also retain the one with the least loss on the early stopping split."
-    )
-    store: Name | None = Field(
-        None, description="Folder or URI to copy checkpoints to. Default: the job directory only."
-    )
-    wait_s: float = Field(60, ge=0, description="Seconds to wait at the end for the last copy to `store`.")
+    keep_best: bool = Field(True, description="Also retain the best by early stopping.")
+    store: Name | None = Field(None, description="Folder or URI to copy checkpoints to.")
+    wait_s: float = Field(60, ge=0, description="Longest final wait for the copy to `store`.")
 
 
 class EarlyStopping(Section):
@@ -125,47 +96,24 @@ class EarlyStopping(Section):
 class Guards(Section):
     """Detection of divergence, hangs and overfitting."""
 
-    not_finite: Literal["stop", "roll_back", "skip"] = Field(
-        "stop",
-        description="On a loss or gradient that is not finite: stop; return to the last checkpoint and skip "
-        "the batch; or skip the batch at once.",
-    )
+    not_finite: Literal["stop", "roll_back", "skip"] = Field("stop", description="Infinite loss or gradient.")
     forgiven: int = Field(2, ge=0, description="Batches that may be skipped.")
-    spike: float | None = Field(
-        12.0,
-        gt=3,
-        description="Rise of the smoothed loss above its median that counts as divergence, in robust "
-        "deviations. null or `never`: off.",
-    )
+    spike: float | None = Field(12.0, gt=3, description="Rise of the loss, robust deviations. `never`: off.")
     window: int = Field(200, ge=20, description="Steps of that median.")
-    norm_spike: float | None = Field(
-        20.0, gt=1, description="Gradient norm that warns, as a multiple of its median. null or `never`: off."
-    )
-    slow: float | None = Field(2.0, gt=1, description="Deprecated, without effect; also null or `never`.")
-    halve_micro_batch: bool = Field(
-        False,
-        description="Retry once with half the micro-batch when GPU memory runs out; rounding differs. Uses "
-        "one of `resources.restarts`.",
-    )
-    stall_s: float = Field(600, gt=0, description="Seconds without a step that count as a hang.")
-    collective_s: float = Field(
-        600, gt=0, description="Timeout of a collective in seconds, from the third step on."
-    )
+    norm_spike: float | None = Field(20.0, gt=1, description="Gradient norm in medians. `never`: off.")
+    halve_micro_batch: bool = Field(False, description="Retry once with half of it when GPU memory runs out.")
+    stall_s: float = Field(600, gt=0, description="Time without a step that counts as a hang.")
+    collective_s: float = Field(600, gt=0, description="Timeout of a collective, from the third step on.")
     early_stopping: EarlyStopping | None = Field(None, description="Early stopping. Default: off.")
 
 
 class Tracking(Section):
     """MLflow tracking of the training curves."""
 
-    uri: str | None = Field(
-        None,
-        pattern=r"^https?://[^\s@]+$",
-        description="MLflow server for live curves. Default: the run that KFP provides, or none. The "
-        "registered model's run always gets them.",
-    )
-    experiment: Name = Field("trainwright", description="MLflow experiment, unless KFP provides a run.")
+    uri: str | None = Field(None, pattern=r"^https?://[^\s@]+$", description="MLflow server. Default: KFP's.")
+    experiment: Name = Field("trainwright", description="MLflow experiment.")
     every_steps: int = Field(10, ge=1, description="Steps between points of a curve.")
-    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU hour. Default: report no cost.")
+    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU hour.")
 
 
 class Training(Section):
@@ -174,31 +122,25 @@ class Training(Section):
     split: Name = Field("train", description="Split to train on.")
     epochs: int = Field(3, ge=1, description="Passes over the split.")
     steps: int | None = Field(None, ge=1, description="Number of steps. Default: by `epochs`.")
-    batch_size: int = Field(8192, ge=1, description="Global batch size in samples.")
-    micro_batch: int | None = Field(
-        None, ge=1, description="Most samples per process and pass, with gradient accumulation."
-    )
+    batch_size: int = Field(8192, ge=1, description="Global batch size.")
+    micro_batch: int | None = Field(None, ge=1, description="Most samples per process and pass.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
-    schedule: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="Decay of the learning rate to 0; `constant`: none."
-    )
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="Decay to 0.")
     warmup: Fraction = Field(0.05, description="Fraction of steps for linear warmup.")
     weight_decay: float = Field(1e-4, ge=0, description="Decoupled weight decay.")
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Betas of AdamW.")
-    clip: float | None = Field(None, gt=0, description="Largest gradient norm. Default: no clipping.")
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Precision of the arithmetic."
-    )
+    clip: float | None = Field(None, gt=0, description="Largest gradient norm.")
+    precision: Literal["float32", "bf16", "fp16"] = Field("float32", description="Arithmetic precision.")
     compile: bool = Field(False, description="Use `torch.compile`.")
-    recompute: bool = Field(False, description="Recompute activations in the backward pass to save memory.")
-    seed: int = Field(0, ge=0, description="Seed of weights, dropout and sample order.")
+    recompute: bool = Field(False, description="Recompute activations to save memory.")
+    seed: int = Field(0, ge=0, description="Seed of weights, dropout and order.")
     predict: tuple[Name, ...] = Field(("evaluate",), min_length=1, description="Splits to score at the end.")
-    objective: Objective = Field(default_factory=Objective, description="Target and imbalance.")
-    parallel: Parallel = Field(default_factory=Parallel, description="Degrees of parallelism.")
-    feeding: Feeding = Field(default_factory=Feeding, description="Shuffling and prefetching.")
-    checkpoints: Checkpointing = Field(default_factory=Checkpointing, description="Checkpoints.")
-    guards: Guards = Field(default_factory=Guards, description="Divergence, hangs, early stopping.")
-    tracking: Tracking = Field(default_factory=Tracking, description="MLflow tracking.")
+    objective: Objective = Field(Objective(), description="Target and imbalance.")
+    parallel: Parallel = Field(Parallel(), description="Degrees of parallelism.")
+    feeding: Feeding = Field(Feeding(), description="Shuffling and prefetching.")
+    checkpoints: Checkpointing = Field(Checkpointing(), description="Checkpoints.")
+    guards: Guards = Field(Guards(), description="Divergence, hangs, early stopping.")
+    tracking: Tracking = Field(Tracking(), description="MLflow tracking.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -28,7 +28,7 @@ class DriftLimit(Section):
     """Drift limit of one column."""
 
     comparator: Literal["jensen_shannon_divergence", "infinity_norm"] = Field(
-        description="Jensen-Shannon divergence (any column, base 2) or L-infinity norm (strings only)."
+        description="L-infinity is for strings only."
     )
     threshold: Fraction = Field(description="Largest distance that passes.")
 
@@ -49,14 +49,10 @@ class VolumeLimits(Section):
 class SeverityRule(Section):
     """Severity of a kind of finding."""
 
-    kind: Name = Field(description="Kind of finding, such as `SCHEMA_NEW_COLUMN`; `*` matches any text.")
+    kind: Name = Field(description="Finding, such as `SCHEMA_NEW_COLUMN`; `*` matches any text.")
     column: Name | None = Field(None, description="Column. Default: any.")
-    against: Literal["previous", "baseline", "serving"] | None = Field(
-        None, description="Comparison. Default: any."
-    )
-    severity: Severity = Field(
-        description="WARN: report only; HOLD: wait for a person; BLOCK: fail the data."
-    )
+    against: Literal["previous", "baseline", "serving"] | None = Field(None, description="Default: any.")
+    severity: Severity = Field(description="Report only, wait for a person, or fail the data.")
 
     @model_validator(mode="after")
     def _not_waved_through(self) -> Self:
@@ -70,19 +66,17 @@ class SeverityRule(Section):
 class Suppression(Section):
     """Known finding to ignore until a date."""
 
-    kind: Name = Field(description="Kind of finding, such as `SCHEMA_NEW_COLUMN`; `*` matches any text.")
+    kind: Name = Field(description="Finding, such as `SCHEMA_NEW_COLUMN`; `*` matches any text.")
     column: Name | None = Field(None, description="Column. Default: any.")
-    against: Literal["previous", "baseline", "serving"] | None = Field(
-        None, description="Comparison. Default: any."
-    )
+    against: Literal["previous", "baseline", "serving"] | None = Field(None, description="Default: any.")
     reason: Name = Field(description="Reason, shown in reports.")
-    until: Day = Field(description="Last day of the data that it applies to, in UTC.")
+    until: Day = Field(description="Last day of data, in UTC.")
 
 
 class Quarantine(Section):
     """Limit on the rows to remove because they violate the schema."""
 
-    max_share: Fraction = Field(description="Largest fraction of a split to remove; more is FAIL.")
+    max_share: Fraction = Field(description="Largest fraction of a split to remove.")
 
 
 class Validation(Section):
@@ -91,35 +85,22 @@ class Validation(Section):
     current: Name = Field("evaluate", description="Split to check for drift.")
     previous: Name = Field("train", description="Split to compare it with.")
     trained_on: Name | None = Field(None, description="Training split. Default: `previous`.")
-    serving: Name | None = Field(
-        None, description="Split of rows logged in serving, to compare with `trained_on`."
-    )
+    serving: Name | None = Field(None, description="Split of rows logged in serving.")
     baseline: str = Field("", description="`baseline.json` of the production model: file or URI.")
     on_missing_baseline: Literal["hold", "fail", "bootstrap", "skip"] = Field(
-        "hold",
-        description="Decision without `baseline`: hold, fail, pass as the first data, or skip the check.",
+        "hold", description="`bootstrap`: pass the first data."
     )
     numeric_threshold: Fraction = Field(0.1, description="Jensen-Shannon limit of numeric columns.")
     categorical_threshold: Fraction = Field(0.05, description="L-infinity limit of string columns.")
-    missing_threshold: Fraction = Field(
-        0.05, description="Limit on the change of the fraction of missing values."
-    )
-    new_values_threshold: Fraction = Field(
-        0.05, description="Limit on the fraction of rows with unseen values."
-    )
-    volume: VolumeLimits = Field(
-        default_factory=VolumeLimits, description="Limits on the rows of `trained_on`."
-    )
-    min_label_share: Fraction = Field(0.0, description="Smallest fraction of rows of each label value.")
+    missing_threshold: Fraction = Field(0.05, description="Largest change of the fraction missing.")
+    new_values_threshold: Fraction = Field(0.05, description="Largest fraction of rows with unseen values.")
+    volume: VolumeLimits = Field(VolumeLimits(), description="Limits on the rows of `trained_on`.")
+    min_label_share: Fraction = Field(0.0, description="Smallest fraction of each label value.")
     false_alarm_rate: float = Field(0.01, gt=0, lt=1, description="Probability that clean data is held.")
-    drift: dict[Name, DriftLimit] = Field(default_factory=dict, description="Limits by column.")
+    drift: dict[Name, DriftLimit] = Field({}, description="Limits by column.")
     ignore: tuple[Name, ...] = Field((), description="Columns not to compare, such as the time.")
-    severity: tuple[SeverityRule, ...] = Field(
-        (), description="Severities that differ from the default; the last matching rule applies."
-    )
+    severity: tuple[SeverityRule, ...] = Field((), description="Changed severities; the last match applies.")
     suppressions: tuple[Suppression, ...] = Field((), description="Findings to ignore.")
-    quarantine: Quarantine | None = Field(
-        None, description="Remove rows that violate the schema. Default: remove none."
-    )
+    quarantine: Quarantine | None = Field(None, description="Remove rows that violate the schema.")
     statistics_store: Name | None = Field(None, description="Folder or URI that caches statistics.")
-    runner: Runner = Field(default_factory=Runner, description="Engine that calculates the statistics.")
+    runner: Runner = Field(Runner(), description="Engine that computes the statistics.")

@@ -16,7 +16,14 @@ from trainwright.featurestore.repository import (
     read_definitions,
     retry_outage,
 )
-from trainwright.featurestore.service import Service, View, offline_file, offline_files, open_service
+from trainwright.featurestore.service import (
+    Service,
+    View,
+    broken_offline_file,
+    offline_file,
+    offline_files,
+    open_service,
+)
 
 __all__ = [
     "OFFLINE_STORE",
@@ -26,6 +33,7 @@ __all__ = [
     "OnlineView",
     "Service",
     "View",
+    "broken_offline_file",
     "checked_out",
     "close_store",
     "inside",

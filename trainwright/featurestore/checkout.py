@@ -25,13 +25,9 @@ _STORES = ("s3://", "gs://", "minio://")
 
 @dataclass(frozen=True)
 class Checkout:
-    """A repository's files on this machine.
+    """A repository's files on this machine, in a ``fetched`` temporary copy or its own folder.
 
-    Attributes:
-        uri: The repository, as it was configured.
-        folder: Where its files are.
-        fetched: Whether ``folder`` is a temporary copy.
-        pinned: Whether ``uri`` itself names the content, as a commit does.
+    It is ``pinned`` if ``uri`` itself names the content, as a commit does.
     """
 
     uri: str
@@ -56,11 +52,7 @@ def is_remote(repository: str) -> bool:
 
 
 def require_version(source: str, version: str) -> Listing:
-    """List the files of a repository, and check their content digest.
-
-    Raises:
-        InputError: They are not.
-    """
+    """List the files of a repository, and check their content digest."""
     listing = take_listing(source)
     found = listing.content_digest
     if found != version:
@@ -76,16 +68,11 @@ def require_version(source: str, version: str) -> Listing:
 def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
     """Yield the folder of a repository: its own, or a temporary copy that is removed afterwards.
 
-    Args:
-        repository: A folder, the URI of one in an object store, or a commit of a git repository.
-        listing: The files of its ``source``. From an object store, those below the URI are fetched.
+    A repository is a folder, its URI in an object store, or a commit of git. From an object store, the files
+    of ``listing`` below the URI are fetched, in the versions that were listed.
 
     Raises:
         InputError: There is no repository, its URI is unsupported, or the listing lacks it.
-        ObjectChanged: A file was replaced since it was listed.
-        PermissionRefused: A file may not be read.
-        TransientError: The store kept failing.
-        DependencyError: Nothing answers there.
     """
     commit = parse_commit(repository)
     path = None if commit else local_path(repository)
@@ -101,18 +88,11 @@ def checked_out(repository: str, listing: Listing) -> Iterator[Checkout]:
                 hint = "Name the folder that holds it: #subdirectory=FOLDER."
                 raise InputError(f"no Feast repository here: no {SETTINGS}", where=uri, hint=hint)
         else:
-            _fetch(_listed_below(uri, listing), folder)
+            files = _listed_below(uri, listing)
+            with ThreadPoolExecutor(_AT_A_TIME) as pool:
+                # join rejects a name that leads out of the folder
+                list(pool.map(lambda name: fetch(files[name], Path(join(str(folder), name))), files))
         yield Checkout(uri=uri, folder=folder, fetched=True, pinned=commit is not None)
-
-
-def _fetch(files: dict[str, SourceFile], folder: Path) -> None:
-    """Copy files into a folder, several at a time."""
-
-    def one(name: str) -> None:
-        fetch(files[name], Path(join(str(folder), name)))  # join refuses a name that leads out of the folder
-
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        list(pool.map(one, files))
 
 
 def _listed_below(uri: str, listing: Listing) -> dict[str, SourceFile]:

@@ -1,6 +1,5 @@
 """The applied feature views that an online store serves."""
 
-import difflib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.errors import InputError, PermissionRefused
 from trainwright.featurestore.repository import (
     SETTINGS,
     apply_hint,
@@ -18,7 +17,8 @@ from trainwright.featurestore.repository import (
     open_folder,
     open_settings,
     open_store,
-    retry_outage,
+    read_registry,
+    require_known,
 )
 from trainwright.featurestore.service import in_files
 from trainwright.retries import OUTAGE_S
@@ -31,16 +31,9 @@ EMBEDDED = "sqlite"
 class OnlineView:
     """One served feature view.
 
-    Attributes:
-        name: Its name.
-        keys: Feast's type of each key column, by name, such as ``INT64``.
-        features: Feast's type of each feature, by name, in the view's order.
-        columns: Column of the files for each key, feature and time.
-        ttl: How old a value may be; zero is any age.
-        source: Absolute path or URI of its Parquet files.
-        time: Name of the time that a value describes.
-        created: Name of the time from which on it was known; empty if there is none.
-        feast: The view as Feast holds it.
+    ``keys`` and ``features`` have Feast's type of each column by name, such as ``INT64``; ``columns`` has the
+    files' column for each of them and each time. A ``ttl`` of zero is any age; without a creation time,
+    ``created`` is empty.
     """
 
     name: str
@@ -56,16 +49,10 @@ class OnlineView:
     @property
     def digest(self) -> str:
         """SHA-256 of the definition, without the rows and their location."""
-        definition = {
-            "name": self.name,
-            "keys": dict(self.keys),
-            "features": list(self.features.items()),
-            "columns": dict(self.columns),
-            "ttl_us": self.ttl // timedelta(microseconds=1),
-            "time": self.time,
-            "created": self.created,
-        }
-        return digest_text(canonical(definition))
+        features, ttl_us = list(self.features.items()), self.ttl // timedelta(microseconds=1)
+        definition = {"name": self.name, "keys": dict(self.keys), "features": features, "ttl_us": ttl_us}
+        places = {"columns": dict(self.columns), "time": self.time, "created": self.created}
+        return digest_text(canonical(definition | places))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +100,9 @@ class Online:
 def open_online(
     repository: str, names: Sequence[str] = (), *, fetched: bool = False, retry_s: float = OUTAGE_S
 ) -> Online:
-    """Open the served views of an applied repository, without writing or reading features.
+    """Open some or all served views of an applied repository, without writing or reading features.
 
-    Args:
-        repository: Folder with ``feature_store.yaml``.
-        names: Views to open; all that are online when empty.
-        fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
-        retry_s: How long the registry may be away.
+    ``fetched`` as in :func:`open_store`; ``retry_s`` is how long the registry may be away.
 
     Raises:
         InputError: There is no such folder, registry or view; the online store is in the temporary copy; a
@@ -136,8 +119,9 @@ def open_online(
         )
     _require_lasting(settings.online_store, folder, fetched=fetched)
     store = open_store(folder, settings, fetched=fetched)
-    known = retry_outage(lambda: _views(store, folder), "reading Feast's registry", retry_s)
-    _require_known(names, known, folder)
+    known = read_registry(store.list_all_feature_views, folder, retry_s)
+    for name in names:
+        require_known("feature view", name, known, folder)
     chosen = names or [name for name, view in known.items() if view.online and getattr(view, "enabled", True)]
     if not chosen:
         raise InputError(
@@ -170,26 +154,6 @@ def _require_lasting(online: Any, folder: Path, *, fetched: bool) -> None:
             where=f"{SETTINGS}: online_store.path {online.path!r}",
             hint=f"{serve} Or mount a volume with write access (--containers: --mount {path.parent}:rw).",
         ) from None
-
-
-def _views(store: Any, folder: Path) -> dict[str, Any]:
-    """Return Feast's views by name; this is the first time that the registry is read."""
-    try:
-        return {view.name: view for view in store.list_all_feature_views()}
-    except Exception as error:
-        raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
-
-
-def _require_known(names: Sequence[str], known: Mapping[str, Any], folder: Path) -> None:
-    for name in names:
-        if name in known:
-            continue
-        close = difflib.get_close_matches(name, known, n=3)
-        raise InputError(
-            f"no feature view {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
-            where=str(folder),
-            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {apply_hint(folder)}",
-        )
 
 
 def _view(feast: Any, folder: Path) -> OnlineView:

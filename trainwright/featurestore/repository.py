@@ -1,11 +1,12 @@
 """A Feast repository on disk: folder, settings, definitions, and Feast's own store behind them."""
 
 import contextlib
+import difflib
 import os
 import re
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,37 +16,21 @@ from trainwright.storage import local_path
 
 _T = TypeVar("_T")
 
-TRANSIENT = frozenset(
-    {
-        *(
-            "ConnectionError",
-            "TimeoutError",
-            "BusyLoadingError",
-            "ClusterDownError",
-            "MasterDownError",
-        ),  # redis
-        *("ReadOnlyError", "TryAgainError", "MasterNotFoundError"),  # redis, while another node takes over
-        *("OperationalError", "InterfaceError"),  # psycopg, SQLAlchemy, SQLite
-        *("EndpointConnectionError", "HTTPClientError", "ConnectionClosedError"),  # boto3
-        *(
-            "ServiceUnavailable",
-            "DeadlineExceeded",
-            "TooManyRequests",
-            "GatewayTimeout",
-            "TransportError",
-        ),  # Google
-        *("NoHostAvailable", "OperationTimedOut", "Unavailable"),  # Cassandra
-        "SSLError",  # a TLS connection that was cut off; a certificate is final
-    }
+TRANSIENT = re.compile(
+    "ConnectionError|TimeoutError|BusyLoadingError|ClusterDownError|MasterDownError|"  # redis
+    "ReadOnlyError|TryAgainError|MasterNotFoundError|"  # redis, while another node takes over
+    "OperationalError|InterfaceError|"  # psycopg, SQLAlchemy, SQLite
+    "EndpointConnectionError|HTTPClientError|ConnectionClosedError|"  # boto3
+    "ServiceUnavailable|DeadlineExceeded|TooManyRequests|GatewayTimeout|TransportError|"  # Google
+    "NoHostAvailable|OperationTimedOut|Unavailable|"  # Cassandra
+    "SSLError"  # a TLS connection that was cut off; a certificate is final
 )
 """Exceptions of any library after which the same call may succeed, by name, with their subclasses."""
 
-FINAL = frozenset(
-    {
-        *("AuthenticationError", "AuthorizationError", "InvalidPassword", "InsufficientPrivilege"),
-        *("DiskFull", "QueryCanceled", "LockNotAvailable"),  # a server's own time limit has passed already
-        "SSLCertVerificationError",
-    }
+FINAL = re.compile(
+    "AuthenticationError|AuthorizationError|InvalidPassword|InsufficientPrivilege|"
+    "DiskFull|QueryCanceled|LockNotAvailable|"  # a server's own time limit has passed already
+    "SSLCertVerificationError"
 )
 """Subclasses of those that are final."""
 
@@ -58,23 +43,22 @@ _FINAL_TEXT = re.compile(
 
 def is_transient(error: BaseException | None) -> bool:
     """Tell whether a failure is transient, by it and its causes."""
-    chain = list(_chain(error))
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if any(isinstance(link, ssl.SSLCertVerificationError) or _FINAL_TEXT.search(str(link)) for link in chain):
         return False
-    names = [{kind.__name__ for kind in type(link).__mro__} for link in chain]
-    return any(found & TRANSIENT and not found & FINAL for found in names)
+    names = [[kind.__name__ for kind in type(link).__mro__] for link in chain]
+    return any(
+        any(map(TRANSIENT.fullmatch, found)) and not any(map(FINAL.fullmatch, found)) for found in names
+    )
 
 
 def retry_outage(call: Callable[[], _T], what: str, retry_s: float) -> _T:
-    """Retry a call to Feast's stores while they are down.
+    """Retry a call to Feast's stores for ``retry_s`` while they are down; ``what`` is for the log.
 
-    Args:
-        call: One attempt; raises :class:`DependencyError` from what the store's library raised.
-        what: What is being done, for the log.
-        retry_s: No attempt starts later than so many seconds after the first failure.
-
-    Raises:
-        DependencyError: It failed for good, or was down all that time.
+    An attempt raises :class:`DependencyError` from what the store's library raised.
     """
 
     def passes(error: Exception) -> bool:
@@ -90,12 +74,27 @@ def retry_outage(call: Callable[[], _T], what: str, retry_s: float) -> _T:
         ) from last.__cause__
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+def read_registry(read: Callable[[], Iterable[Any]], folder: Path, retry_s: float) -> dict[str, Any]:
+    """Return Feast's objects by name; this is the first time that the registry is read."""
+
+    def attempt() -> dict[str, Any]:
+        try:
+            return {found.name: found for found in read()}
+        except Exception as error:
+            raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
+
+    return retry_outage(attempt, "reading Feast's registry", retry_s)
+
+
+def require_known(kind: str, name: str, known: Mapping[str, Any], folder: Path) -> None:
+    """Reject the name of a view or a service that the registry does not have."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        raise InputError(
+            f"no {kind} {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
+            where=str(folder),
+            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {apply_hint(folder)}",
+        )
 
 
 REGISTRY = ".trainwright-registry.db"
@@ -123,11 +122,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def read_definitions(folder: Path, settings: Any) -> Any:
-    """Return what the Python files of a repository define.
-
-    Raises:
-        InputError: They cannot be read.
-    """
+    """Return what the Python files of a repository define."""
     from feast.repo_operations import _get_repo_contents
 
     try:
@@ -141,9 +136,6 @@ def apply_apart(folder: Path, settings_file: Path) -> Path:
     """Apply a repository's definitions to a temporary registry file, and return it.
 
     Without an online store in the settings, Feast creates no tables.
-
-    Raises:
-        InputError: The definitions cannot be read or applied.
     """
     import yaml  # type: ignore[import-untyped]
     from feast import FeatureStore, repo_operations
@@ -174,11 +166,7 @@ ENGINE_STORE = "spark"
 
 
 def open_folder(repository: str) -> Path:
-    """Return the folder of a repository.
-
-    Raises:
-        InputError: It is not a local folder, or has no settings.
-    """
+    """Return the folder of a repository."""
     folder = local_path(repository)
     if folder is None:
         raise InputError(
@@ -196,11 +184,7 @@ def open_folder(repository: str) -> Path:
 
 
 def open_settings(folder: Path) -> Any:
-    """Read a repository's settings.
-
-    Raises:
-        InputError: Feast cannot read them.
-    """
+    """Read a repository's settings."""
     from feast.repo_config import load_repo_config
 
     try:
@@ -214,14 +198,8 @@ def open_settings(folder: Path) -> Any:
 def open_store(folder: Path, settings: Any, *, fetched: bool = False) -> Any:
     """Open Feast's store, without writing outside of ``folder``.
 
-    Args:
-        folder: The repository's folder.
-        settings: Its settings.
-        fetched: Whether that is a copy of a remote repository. If its registry file was not fetched, the
-            definitions are applied to a temporary one.
-
-    Raises:
-        InputError: The repository was never applied.
+    If that is a ``fetched`` copy of a remote repository, without its registry file, the definitions are
+    applied to a temporary one.
     """
     from feast import FeatureStore
 

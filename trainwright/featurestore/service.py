@@ -1,6 +1,5 @@
 """A feature service: the views that it joins, checked before any join."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,16 +9,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import InputError
 from trainwright.featurestore.repository import (
     ENGINE_STORE,
     OFFLINE_STORE,
     SETTINGS,
-    apply_hint,
     open_folder,
     open_settings,
     open_store,
-    retry_outage,
+    read_registry,
+    require_known,
 )
 from trainwright.retries import OUTAGE_S
 from trainwright.storage import TABLE_SUFFIXES, list_files, open_file, take_listing
@@ -34,12 +33,9 @@ class View:
         features: Name and Feast type of each feature, in the service's order.
         keys: Column of the rows by key column of the view.
         ttl: How old a value may be, relative to the row; zero is any age.
-        source: Absolute path or URI of its Parquet files.
-        content: Digest of those files.
-        time: Column with the event time.
-        created: Column with the creation time; empty if there is none.
+        source: Absolute path or URI of its Parquet files; ``content`` is their digest.
+        time: Column with the event time; ``created`` has the creation time, empty if there is none.
         renamed: Name of a feature, key or time by its column of the files, where they differ.
-        feast: The view as Feast holds it.
     """
 
     name: str
@@ -91,19 +87,21 @@ def offline_files(view: View) -> list[str]:
 
 @contextmanager
 def offline_file(view: View, uri: str) -> Iterator[BinaryIO]:
-    """Open a file of a view; translate Arrow's errors into one that names both.
+    """Open a file of a view; raise InputError if it is gone, incomplete, or not Parquet."""
+    with open_file(uri) as stream, broken_offline_file(view.name, uri):
+        yield stream
 
-    Raises:
-        InputError: It is gone, incomplete, or not Parquet.
-    """
+
+@contextmanager
+def broken_offline_file(view: str, uri: str) -> Iterator[None]:
+    """Translate Arrow's errors into one that names the view and its file."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    with open_file(uri) as stream:
-        try:
-            yield stream
-        except (pa.ArrowException, OSError) as error:
-            what = f"the offline file of view {view.name!r} is not Parquet, or broken: {error}"
-            raise InputError(what, where=uri) from None
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        what = f"the offline file of view {view!r} is not Parquet, or broken: {error}"
+        raise InputError(what, where=uri) from None
 
 
 _SOURCES = {OFFLINE_STORE: "FileSource", ENGINE_STORE: "SparkSource"}
@@ -135,23 +133,15 @@ class Service:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the service, its views and the content of their files.
-
-        Independent of the repository's location and when it was applied.
-        """
+        """SHA-256 over the service, its views and the content of their files, without locations."""
         return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
 
 
 def open_service(repository: str, name: str, *, fetched: bool = False, retry_s: float = OUTAGE_S) -> Service:
     """Open one feature service of an applied Feast repository.
 
-    Nothing is written, and nothing outside the repository and its offline files is asked.
-
-    Args:
-        repository: Folder with ``feature_store.yaml``; relative paths in it are relative to this folder.
-        name: Name of the feature service.
-        fetched: Whether that folder is a copy of a remote repository; see :func:`open_store`.
-        retry_s: How long the registry may be away.
+    Nothing is written, and nothing outside the repository and its offline files is asked. ``fetched`` as in
+    :func:`open_store`; ``retry_s`` is how long the registry may be away.
 
     Raises:
         InputError: There is no such folder, registry, service or offline file; or it needs something that
@@ -160,24 +150,10 @@ def open_service(repository: str, name: str, *, fetched: bool = False, retry_s: 
     """
     folder = open_folder(repository)
     store = _store(folder, fetched=fetched)
-    known = retry_outage(lambda: _services(store, folder), "reading Feast's registry", retry_s)
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=3)
-        raise InputError(
-            f"no feature service {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
-            where=str(folder),
-            hint=f"The registry has: {', '.join(sorted(known)) or 'none'}. {apply_hint(folder)}",
-        )
+    known = read_registry(store.list_feature_services, folder, retry_s)
+    require_known("feature service", name, known, folder)
     views = tuple(_view(store, folder, use) for use in known[name].feature_view_projections)
     return Service(name=name, views=views, feast=store)
-
-
-def _services(store: Any, folder: Path) -> dict[str, Any]:
-    """Return Feast's services by name; this is the first time that the registry is read."""
-    try:
-        return {service.name: service for service in store.list_feature_services()}
-    except Exception as error:
-        raise DependencyError(f"Feast cannot read its registry: {error}", where=str(folder)) from error
 
 
 def _store(folder: Path, *, fetched: bool) -> Any:
@@ -212,13 +188,19 @@ def _view(store: Any, folder: Path, use: Any) -> View:
             hint="A table or a query has no content that can be named: a change of it would go unseen.",
         )
     uri = source.path if "://" in source.path else str(folder / source.path)
+    try:
+        content = take_listing(uri).content_digest
+    except InputError as error:
+        what = f"the offline file of view {use.name!r} is not there: {error.what}"
+        raise InputError(what, where=uri, hint=error.hint) from None
     view = View(
         name=use.name_to_use(),
         features={feature.name: str(feature.dtype) for feature in use.features},
-        keys=_keys(feast, use),
+        # A service may rename some of the keys only.
+        keys={column.name: use.join_key_map.get(column.name, column.name) for column in feast.entity_columns},
         ttl=feast.ttl or timedelta(0),
         source=uri,
-        content=_content(use.name, uri),
+        content=content,
         time=source.timestamp_field,
         created=source.created_timestamp_column or "",
         renamed=dict(source.field_mapping),
@@ -242,29 +224,16 @@ def _joinable(store: Any, folder: Path, use: Any) -> Any:
         problem = "has no entity, so no key to join by"
     elif not feast.enabled:
         problem = "is disabled"
-    elif _splits_ttl(store) and feast.ttl and feast.ttl.days and feast.ttl != timedelta(feast.ttl.days):
+    elif (
+        store.config.offline_store.type == OFFLINE_STORE
+        and feast.ttl
+        and feast.ttl.days
+        and feast.ttl != timedelta(feast.ttl.days)
+    ):
         problem = f"has a TTL of {feast.ttl}: Feast's DuckDB store takes whole days or less than one day"
     else:
         return feast.with_projection(use)
     raise InputError(f"view {use.name!r} {problem}", where=str(folder))
-
-
-def _splits_ttl(store: Any) -> bool:
-    return bool(store.config.offline_store.type == OFFLINE_STORE)
-
-
-def _keys(feast: Any, use: Any) -> dict[str, str]:
-    """Name the rows' column for each key column; a service may rename some of them only."""
-    return {column.name: use.join_key_map.get(column.name, column.name) for column in feast.entity_columns}
-
-
-def _content(name: str, uri: str) -> str:
-    try:
-        return take_listing(uri).content_digest
-    except InputError as error:
-        raise InputError(
-            f"the offline file of view {name!r} is not there: {error.what}", where=uri, hint=error.hint
-        ) from None
 
 
 def _require_columns(view: View, *, nanoseconds: bool) -> None:

@@ -8,21 +8,23 @@ committed, and two attempts at once end with one manifest.
 import secrets
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
+
 from trainwright import storage
 from trainwright.artifacts import Listing, Snapshot, SnapshotFile, SourceFile
 from trainwright.documents import canonical, digest_file
 from trainwright.errors import InputError
-from trainwright.ingest.reports import ShardReport, unpacked
-from trainwright.ingest.request import IngestRequest
+from trainwright.ingest.reports import ShardReport
 from trainwright.storage import Access, AlreadyExists
-from trainwright.tables import WrittenFile
+from trainwright.tables import FileWriter
+
+_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +44,10 @@ class OutputLocations:
     reports: str
     shared: bool
 
-    def report(self, shard: int) -> str:
-        """Return where the report of a shard lies."""
-        return storage.join(self.reports, f"{shard:05d}.json")
-
 
 @contextmanager
 def scratch_for(uri: str) -> Iterator[Path]:
-    """Have a folder for what goes to a store, or comes from one; for a place on a disk there is no need."""
+    """Make a folder for files on their way to or from a store; a place on a disk needs none."""
     if storage.local_path(uri) is not None:
         yield Path()
         return
@@ -57,109 +55,84 @@ def scratch_for(uri: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-class Outbox:
-    """Takes the files of one try at one shard to their place, and back if they are not wanted.
+class ShardOutput:
+    """The files of one attempt at one shard: written, sent to their location, and removed if it fails."""
 
-    Args:
-        scratch: A folder of this process, for what goes into a store.
-    """
-
-    def __init__(self, place: OutputLocations, shard: int, scratch: Path, access: Access) -> None:
+    def __init__(
+        self, place: OutputLocations, shard: int, scratch: Path, access: Access, rows_per_file: int
+    ) -> None:
         self._place, self._scratch, self._access = place, scratch, access
+        self._rows_per_file = rows_per_file
         self._stem = f"{shard:05d}" + (f"-{secrets.token_hex(4)}" if place.shared else "")
         self._uris: list[str] = []
+        self._open: dict[str, FileWriter] = {}
+        self._files: list[SnapshotFile] = []
+        self.spill = self._path(place.spills, f"{self._stem}.fingerprints")
+        """A fresh path to write the spill to."""
 
-    def data_path(self, split: str, piece: int) -> Path:
-        """Return where to write a data file; nothing lies there."""
-        return self._path(self._place.files, self._data_name(split, piece))
+    def append(self, split: str, rows: pa.Table) -> None:
+        """Add rows to a split; the batch that brings a file to ``rows_per_file`` is its last."""
+        if split in self._open and self._open[split].rows >= self._rows_per_file:
+            self._end(split)
+        if split not in self._open:
+            self._open[split] = FileWriter(self._path(self._place.files, self._next_name(split)))
+        self._open[split].append(rows)
 
-    def spill_path(self) -> Path:
-        """Return where to write the spill; nothing lies there."""
-        path = self._path(self._place.spills, self._spill_name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def send_data(self, split: str, piece: int, written: WrittenFile) -> SnapshotFile:
-        """Take a finished data file to its place, and say what the manifest says of it."""
-        name = self._data_name(split, piece)
-        sent = self._send(self._place.files, name, written.path)
-        return SnapshotFile(
-            uri=storage.join(self._place.named, name),
-            size=written.size,
-            checksum=written.checksum,
-            rows=written.rows,
-            split=split,
-            version=sent.version if sent else "",
-        )
+    def finish(self) -> tuple[SnapshotFile, ...]:
+        """End every file, send it to its location, and return the entries of the manifest."""
+        for split in tuple(self._open):
+            self._end(split)
+        return tuple(self._files)
 
     def send_spill(self) -> SourceFile:
-        """Take the finished spill to its place."""
-        path = self._path(self._place.spills, self._spill_name)
-        size, checksum = path.stat().st_size, f"sha256:{digest_file(path)}"
-        sent = self._send(self._place.spills, self._spill_name, path)
-        uri = storage.join(self._place.spills, self._spill_name)
-        return SourceFile(uri=uri, size=size, checksum=checksum, version=sent.version if sent else "")
+        """Send the finished spill to its location."""
+        size, checksum = self.spill.stat().st_size, f"sha256:{digest_file(self.spill)}"
+        uri, version = self._send(self._place.spills, self.spill.name, self.spill)
+        return SourceFile(uri=uri, size=size, checksum=checksum, version=version)
 
     def withdraw(self) -> None:
-        """Remove everything again."""
+        """Close what was not finished, and remove everything."""
+        for writer in self._open.values():
+            writer.abandon()
         storage.remove(self._uris, self._access)
 
-    @property
-    def _spill_name(self) -> str:
-        return f"{self._stem}.fingerprints"
+    def _end(self, split: str) -> None:
+        name, written = self._next_name(split), self._open[split].finish()
+        del self._open[split]
+        _, version = self._send(self._place.files, name, written.path)
+        self._files.append(
+            SnapshotFile(
+                uri=storage.join(self._place.named, name),
+                size=written.size,
+                checksum=written.checksum,
+                rows=written.rows,
+                split=split,
+                version=version,
+            )
+        )
 
-    def _data_name(self, split: str, piece: int) -> str:
+    def _next_name(self, split: str) -> str:
+        piece = sum(entry.split == split for entry in self._files)
         return f"{split}/part-{self._stem}{f'.{piece}' if piece else ''}.parquet"
 
     def _path(self, root: str, name: str) -> Path:
         uri = storage.join(root, name)
         self._uris.append(uri)
-        return storage.local_path(uri) or self._scratch / name
+        path = storage.local_path(uri) or self._scratch / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
-    def _send(self, root: str, name: str, path: Path) -> SourceFile | None:
-        """Publish a file that was written in the scratch folder; one that lies on a disk is in its place."""
+    def _send(self, root: str, name: str, path: Path) -> tuple[str, str]:
+        """Publish a file of the scratch folder; one on a disk is in place. Return its URI and version."""
         uri = storage.join(root, name)
         if storage.local_path(uri) is not None:
-            return None
+            return uri, ""
         sent = storage.publish(path, uri, self._access)
         path.unlink()
-        return sent
+        return uri, sent.version
 
 
-_AT_A_TIME = 16
-
-
-class SnapshotCommit(ABC):
-    """Output locations of an attempt, its publication and its clean-up."""
-
-    place: OutputLocations
-
-    @abstractmethod
-    def committed(self) -> Snapshot | None:
-        """Return the snapshot that an earlier attempt at this request committed, if all of it is there."""
-
-    @abstractmethod
-    def reports(self) -> list[ShardReport]:
-        """Return the reports of a committed snapshot, in the order of the shards."""
-
-    @abstractmethod
-    def kept(self) -> dict[int, ShardReport]:
-        """Return what earlier attempts at this request left of shards, by shard, once it is checked."""
-
-    @abstractmethod
-    def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Commit the snapshot, and return what is committed now: another attempt's, if that was first."""
-
-    @abstractmethod
-    def tidy(self) -> None:
-        """After the commit, remove what the manifest does not name."""
-
-    @abstractmethod
-    def give_up(self, *, for_good: bool) -> None:
-        """Remove what this attempt wrote; unless it failed for good, keep what the next can use."""
-
-
-class FolderCommit(SnapshotCommit):
+class FolderCommit:
     """The step's own folder: files below ``data``, named relative to the manifest beside it.
 
     A snapshot that lies there already stays whole until the new manifest replaces its manifest; the new
@@ -172,7 +145,7 @@ class FolderCommit(SnapshotCommit):
         shutil.rmtree(self._attempt, ignore_errors=True)
         for unfinished in folder.glob(".*.json.*"):
             unfinished.unlink()
-        names = ["data", *(f"data-{number}" for number in range(2, 2 + len(_data_folders(folder))))]
+        names = ["data", *(f"data-{number}" for number in range(2, 2 + len(self._data_folders())))]
         self._name = next(name for name in names if not (folder / name).exists())
         self.place = OutputLocations(
             files=str(folder / self._name),
@@ -182,18 +155,12 @@ class FolderCommit(SnapshotCommit):
             shared=False,
         )
 
-    def committed(self) -> Snapshot | None:
-        """Return None: every run of the step makes its own."""
-        return None
+    def committed(self) -> None:
+        """Return None: every run of the step makes its own snapshot."""
 
-    def reports(self) -> list[ShardReport]:
-        """Return what this process has made."""
-        return [report for _, report in sorted(self.kept().items())]
-
-    def kept(self) -> dict[int, ShardReport]:
-        """Return what this process has made already; what an earlier one left was removed."""
-        reports = (unpacked(path.read_bytes(), str(path)) for path in Path(self.place.reports).glob("*.json"))
-        return {report.shard: report for report in reports}
+    def valid_reports(self) -> dict[int, ShardReport]:
+        """Return no shard: what an earlier process left was removed."""
+        return {}
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
         """Replace the manifest, in one step."""
@@ -201,40 +168,39 @@ class FolderCommit(SnapshotCommit):
         snapshot.write(self._folder)
         return snapshot
 
-    def tidy(self) -> None:
-        """Remove the files of snapshots that were there before, and what this attempt needed."""
-        for path in _data_folders(self._folder):
+    def clean_up(self) -> None:
+        """Remove the files of earlier snapshots, and the attempt's temporary files."""
+        for path in self._data_folders():
             if path.name != self._name:
                 shutil.rmtree(path)
         shutil.rmtree(self._attempt, ignore_errors=True)
 
-    def give_up(self, *, for_good: bool) -> None:  # noqa: ARG002 - nobody else can use what lies here
+    def abandon(self, *, final: bool) -> None:  # noqa: ARG002 - nobody else can use what lies here
         """Remove everything that this attempt wrote."""
         shutil.rmtree(self._folder / self._name, ignore_errors=True)
         shutil.rmtree(self._attempt, ignore_errors=True)
 
+    def _data_folders(self) -> list[Path]:
+        return [path for path in self._folder.glob("data*") if path.is_dir()]
 
-class StoreCommit(SnapshotCommit):
+
+class StoreCommit:
     """A folder of a store that all attempts at one request share.
 
     ::
 
         <store>/<request>/manifest.json                     the commit, create-only
-        <store>/<request>/shards/00012.json                 what shard 12 came to, create-only
+        <store>/<request>/shards/00012.json                 the report of shard 12, create-only
         <store>/<request>/attempt-5f0c…/train/part-….parquet
 
     All attempts build the manifest from the same reports, so it is the same whoever writes it.
-
-    Args:
-        root: The store: a folder, ``gs://`` or ``s3://``.
-        listing: The files of the source, which are not looked at again where a manifest names them.
     """
 
-    def __init__(self, root: str, request: IngestRequest, listing: Listing) -> None:
-        self._access = request.access
-        self._listed = {(entry.uri, entry.size, entry.checksum, entry.version) for entry in listing.files}
-        path = storage.local_path(root)
-        self._root = storage.join(str(path) if path else root, request.digest)
+    def __init__(self, store: str, request: str, listing: Listing, access: Access) -> None:
+        self._access = access
+        self._listed = set(map(_identity, listing.files))
+        path = storage.local_path(store)
+        self._root = storage.join(str(path) if path else store, request)
         self._manifest = storage.join(self._root, Snapshot.FILE)
         self._attempt = storage.join(self._root, f"attempt-{secrets.token_hex(8)}")
         self.place = OutputLocations(
@@ -245,40 +211,60 @@ class StoreCommit(SnapshotCommit):
             shared=True,
         )
 
-    def committed(self) -> Snapshot | None:
-        """Return the committed snapshot; one whose files are gone or changed is taken back."""
+    def committed(self) -> tuple[Snapshot, list[ShardReport]] | None:
+        """Return the committed snapshot with its shards in order, if an earlier attempt left it whole.
+
+        The commit of a snapshot whose files are gone or changed is removed.
+        """
         snapshot = self._read_manifest()
         if snapshot is None:
             return None
-        files = {(entry.uri, entry.size, entry.checksum, entry.version) for entry in snapshot.files}
         there = self._objects()
-        if all(_is_there(*file, there) for file in files - self._listed):
-            return snapshot
+        # Files of the source, which a manifest in reference mode names, were listed a moment ago.
+        if all(_is_there(*file, there) for file in set(map(_identity, snapshot.files)) - self._listed):
+            reports = (ShardReport.parse(content, uri) for uri, content in self._reports(there))
+            return snapshot, sorted(reports, key=lambda report: report.shard)
         storage.remove([self._manifest], self._access)
         return None
 
-    def kept(self) -> dict[int, ShardReport]:
-        """Return the reports whose files are as they say; of others, the report is removed."""
+    def valid_reports(self) -> dict[int, ShardReport]:
+        """Return the reports whose files are as they say, by shard; remove the others."""
         there = self._objects()
-        places = [uri for uri in there if uri.startswith(f"{self.place.reports}/")]
-        with ThreadPoolExecutor(_AT_A_TIME) as threads:
-            found = list(threads.map(lambda uri: _whole(uri, there, self._access), places))
-        self._remove(uri for uri, report in zip(places, found, strict=True) if report is None)
-        return {report.shard: report for report in found if report is not None}
+        found, broken = {}, []
+
+        def whole(uri: str, content: bytes) -> ShardReport | None:
+            try:
+                report = ShardReport.parse(content, uri)
+            except (InputError, ValueError):
+                return None
+            files: list[SnapshotFile | SourceFile] = [*report.files, report.spill]
+            return report if all(_is_there(*_identity(file), there) for file in files) else None
+
+        contents = self._reports(there)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for (uri, _), report in zip(
+                contents, threads.map(lambda one: whole(*one), contents), strict=True
+            ):
+                if report is None:
+                    broken.append(uri)
+                else:
+                    found[report.shard] = report
+        self._remove(broken)
+        return found
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Create the manifest, unless another attempt has."""
+        """Create the manifest, and return the one that is committed: another attempt may have been first."""
         try:
             storage.create(self._manifest, canonical(snapshot.to_json()).encode(), self._access)
         except AlreadyExists:
             return self._read_manifest() or snapshot
         return snapshot
 
-    def tidy(self) -> None:
-        """Remove what no report and no manifest names: of this attempt, and of those that were killed.
+    def clean_up(self) -> None:
+        """Remove the files that no manifest names: of this attempt, and of those that were killed.
 
-        All reports are there by now, so an attempt that is still at work can commit no file of its own
-        any more, and loses nothing.
+        All reports exist by now, so a concurrent attempt can commit no file of its own any more, and loses
+        nothing.
         """
         snapshot = self._read_manifest()
         if snapshot is not None:
@@ -286,24 +272,25 @@ class StoreCommit(SnapshotCommit):
             attempts = storage.join(self._root, "attempt-")
             self._remove(uri for uri in self._objects() if uri.startswith(attempts) and uri not in named)
 
-    def give_up(self, *, for_good: bool) -> None:
-        """Remove this attempt's files and the reports that name them, if no later attempt can use them."""
-        if for_good:
-            own = [uri for uri in self._objects() if uri.startswith(f"{self._attempt}/")]
-            reports = [uri for uri, text in self._reports() if self._attempt in text]
+    def abandon(self, *, final: bool) -> None:
+        """Remove this attempt's files and the reports that name them, unless a later attempt can use them."""
+        if final:
+            there = self._objects()
+            own = [uri for uri in there if uri.startswith(f"{self._attempt}/")]
+            reports = [uri for uri, text in self._reports(there) if self._attempt.encode() in text]
             self._remove([*reports, *own])
 
-    def reports(self) -> list[ShardReport]:
-        """Return all reports, in the order of the shards."""
-        return sorted(
-            (unpacked(text.encode(), uri) for uri, text in self._reports()), key=lambda one: one.shard
-        )
+    def _reports(self, there: Iterable[str]) -> list[tuple[str, bytes]]:
+        def read(uri: str) -> bytes:
+            try:
+                return storage.read_bytes(uri, access=self._access)
+            except InputError:  # a concurrent attempt removed it
+                return b""
 
-    def _reports(self) -> list[tuple[str, str]]:
-        places = [uri for uri in self._objects() if uri.startswith(f"{self.place.reports}/")]
-        with ThreadPoolExecutor(_AT_A_TIME) as threads:
-            contents = threads.map(lambda uri: storage.read_bytes(uri, access=self._access).decode(), places)
-            return list(zip(places, contents, strict=True))
+        uris = [uri for uri in there if uri.startswith(f"{self.place.reports}/")]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            found = zip(uris, threads.map(read, uris), strict=True)
+            return [(uri, content) for uri, content in found if content]
 
     def _read_manifest(self) -> Snapshot | None:
         try:
@@ -320,24 +307,12 @@ class StoreCommit(SnapshotCommit):
             return {}
 
     def _remove(self, uris: Iterable[str]) -> None:
-        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(lambda uri: storage.remove([uri], self._access), uris))
 
 
-def _data_folders(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("data*") if path.is_dir()]
-
-
-def _whole(uri: str, there: dict[str, SourceFile], access: Access) -> ShardReport | None:
-    try:
-        report = unpacked(storage.read_bytes(uri, access=access), uri)
-    except (InputError, ValueError):
-        return None
-    files: Sequence[tuple[str, int, str, str]] = [
-        *((entry.uri, entry.size, entry.checksum, entry.version) for entry in report.files),
-        (report.spill.uri, report.spill.size, report.spill.checksum, report.spill.version),
-    ]
-    return report if all(_is_there(*file, there) for file in files) else None
+def _identity(file: SnapshotFile | SourceFile) -> tuple[str, int, str, str]:
+    return file.uri, file.size, file.checksum, file.version
 
 
 def _is_there(uri: str, size: int, checksum: str, version: str, there: dict[str, SourceFile]) -> bool:

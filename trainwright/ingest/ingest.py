@@ -2,165 +2,47 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright import storage
-from trainwright.artifacts import Column, Listing, Snapshot, SnapshotFile
-from trainwright.errors import DataRefused, DependencyError, InputError, PermissionRefused, TrainwrightError
+from trainwright.artifacts import Column, Listing, Snapshot
+from trainwright.documents import canonical, digest_text
+from trainwright.errors import DataRefused, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
-from trainwright.ingest.commit import FolderCommit, SnapshotCommit, StoreCommit, scratch_for
-from trainwright.ingest.keys import OpenRun, Values, reject_duplicates, reject_shared
+from trainwright.ingest.commit import FolderCommit, StoreCommit, scratch_for
+from trainwright.ingest.keys import OpenRun, reject_duplicates, reject_shared
 from trainwright.ingest.quality import (
     LimitResult,
-    SummaryPage,
     figures_of,
     judge,
     judge_size,
     read_previous,
     reject,
+    write_summary,
 )
-from trainwright.ingest.reference import referenced_files, require_referable, stored_types
+from trainwright.ingest.reference import referenced_files, require_referable
 from trainwright.ingest.reports import ShardReport, Totals, add_up
-from trainwright.ingest.request import IngestRequest, locate_source
+from trainwright.ingest.roles import TIME
 from trainwright.ingest.runner import make_shards
 from trainwright.ingest.shards import ShardPlan, cut
 from trainwright.ingest.splits import division
-from trainwright.sources import open_source
+from trainwright.sources import list_source, open_source, places_of
 from trainwright.storage import Access, ObjectChanged
 from trainwright.tables import Piece, read_piece, require_columns
+from trainwright.tables.reading import TO_THE_END
 from trainwright.tracking import Stopwatch
 
-_TO_THE_END = 1 << 31
-_ONCE, _APART = "each once", "in one split each"
+LAYOUT = 2
+"""Part of every request's digest: raise it when shards or their reports are written differently."""
 
-
-def assemble(
-    request: IngestRequest,
-    listing: Listing,
-    reports: Sequence[ShardReport],
-    schema: pa.Schema,
-    totals: Totals,
-) -> Snapshot:
-    """Build the manifest. It does not depend on who made which shard.
-
-    Args:
-        reports: All shards, in order.
-
-    Raises:
-        InputError: In reference mode, the rows of a file are in more than one split.
-    """
-    data, names = request.data, division(request.data).names
-    if data.mode == "reference":
-        files = referenced_files(listing, reports, names)
-    else:
-        files = [
-            entry for name in names for report in reports for entry in report.files if entry.split == name
-        ]
-    return Snapshot(
-        files=tuple(files),
-        columns=tuple(Column(name=name, type=str(kind)) for name, kind in stored_types(schema, data).items()),
-        parents={"source": request.version},
-        roles=request.roles,
-        quality=figures_of(totals, files),
-        protection=listing.protection if data.mode == "reference" else "",
-    )
-
-
-def judge_values(
-    data: Data, source: str, reports: Sequence[ShardReport], snapshot: Snapshot, folder: Path, access: Access
-) -> list[LimitResult]:
-    """Judge whether every key is there once, and whether disjoint columns are.
-
-    Args:
-        reports: All shards, in order.
-        snapshot: The manifest, whose files are read again where two fingerprints are equal.
-        folder: What its relative names are relative to.
-    """
-    with _spills(reports, access) as runs:
-
-        def values(column: str) -> Values:
-            return lambda shards: _values(column, shards, reports, snapshot, folder)
-
-        keys = _judged(
-            f"key {data.key}",
-            _ONCE,
-            lambda: reject_duplicates(data.key, runs(data.key, ""), snapshot.rows, source, values(data.key)),
-        )
-        disjoint = [
-            _judged(
-                f"values of {name}",
-                _APART,
-                lambda name=name: reject_shared(name, runs(name, None), values(name)),  # type: ignore[misc]
-            )
-            for name in data.disjoint
-        ]
-    return [keys, *disjoint]
-
-
-def judged_values(data: Data) -> list[LimitResult]:
-    """Return what :func:`judge_values` said of a snapshot that is committed: it would not be otherwise."""
-    return [
-        _judged(f"key {data.key}", _ONCE, lambda: None),
-        *(_judged(f"values of {name}", _APART, lambda: None) for name in data.disjoint),
-    ]
-
-
-def _judged(name: str, limit: str, check: Callable[[], None]) -> LimitResult:
-    try:
-        check()
-    except DataRefused as refusal:
-        return LimitResult(name=name, figure="more than once", limit=limit, refusal=refusal)
-    return LimitResult(name=name, figure=limit, limit=limit)
-
-
-@contextmanager
-def _spills(
-    reports: Sequence[ShardReport], access: Access
-) -> Iterator[Callable[[str, str | None], list[OpenRun]]]:
-    """Have the spills of all shards on a disk; gives what opens the runs of a column, and of a split."""
-    with scratch_for(reports[0].spill.uri) as scratch:
-        paths: dict[int, Path] = {}
-        for report in reports:
-            here = storage.local_path(report.spill.uri)
-            paths[report.shard] = here or scratch / f"{report.shard}.fingerprints"
-            if here is None:
-                storage.fetch(report.spill, paths[report.shard], access)
-
-        def runs(column: str, split: str | None) -> list[OpenRun]:
-            return [
-                OpenRun(report.shard, paths[report.shard], run)
-                for report in reports
-                for run in report.runs
-                if run.column == column and (run.split == split if split is not None else run.split)
-            ]
-
-        yield runs
-
-
-def _values(
-    column: str, shards: set[int], reports: Sequence[ShardReport], snapshot: Snapshot, folder: Path
-) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Read a column of some shards again, from the files that the manifest names."""
-    chosen = [report for report in reports if report.shard in shards]
-    uris = {span.uri for report in chosen for span in report.spans}
-    uris |= {entry.uri for report in chosen for entry in report.files}
-    for entry in snapshot.files:
-        if entry.uri in uris:
-            for batch in read_piece(folder, _whole(entry, snapshot), [column]):
-                yield entry.split, pa.chunked_array([batch.column(0)])
-
-
-def _whole(entry: SnapshotFile, snapshot: Snapshot) -> Piece:
-    return Piece(entry, 0, _TO_THE_END, entry.rows, snapshot.columns)
-
-
-_LISTED = 20
+_RECORDED_FILES = 20
 """A source of at most this many files has each of them, with its checksum, in the step's record."""
 
-_TURNS = 3
-"""How often a source is begun with that is written again, with the same bytes, while it is read."""
+_ONCE, _APART = "each once", "in one split each"
 
 
 def ingest(
@@ -172,12 +54,11 @@ def ingest(
     column is stored in UTC and the label as int64 of 0, 1 and null; other columns as they are.
 
     Args:
-        source_version: The content digest that it found.
-        data: Roles of columns, splits, limits, where the shards go and on what they are made.
+        source_version: The content digest that ``resolve`` found.
         folder: The artifact's folder, for the manifest, the listing and the record; and the shards, unless
             they go to ``data.store``.
-        summary: Markdown file: limits and figures, rows by split, what the columns hold. It is written
-            before anything is refused.
+        summary: Markdown file: limits and figures, rows by split, figures of the columns. It is written
+            before anything is rejected.
         access: What may be reached; absent: the hosts of ``data``.
 
     Returns:
@@ -188,160 +69,234 @@ def ingest(
             with a role is missing or holds what it must not.
         DataRefused: There are no rows, a key is there twice, a value of a disjoint column is in two splits,
             or a limit of ``data`` does not hold; all of these at once.
-        DependencyError: The source kept being written while it was read.
-        TransientError: A worker died; run again, and with a store it goes on where it was.
+        DependencyError: The source was written while it was read.
+        TransientError: A worker died; run again, and with a store it resumes.
     """
     watch = Stopwatch()
-    allowed = access or Access(hosts=data.hosts)
-    request, listing = locate_source(
-        IngestRequest(source=source, version=source_version, data=data, access=allowed)
-    )
+    access = access or Access(hosts=data.hosts)
+    location, listing = _locate(source, source_version, data, access)
     sizes = judge_size(listing, data)
     if any(one.refusal for one in sizes):
-        SummaryPage(source=request.source, judged=sizes).write(summary)
+        write_summary(summary, location, sizes)
         reject(sizes)
-    commit = StoreCommit(data.store, request, listing) if data.store else FolderCommit(folder)
-    step = _Step(request, listing, commit, folder, summary)
-    snapshot = step.adopt() or step.make()
+    commit: FolderCommit | StoreCommit = FolderCommit(folder)
+    if data.store:
+        commit = StoreCommit(data.store, request_digest(location, source_version, data), listing, access)
+    previous = read_previous(data, access)
+    run = _Run(location, source_version, data, access, listing, commit, folder, summary, sizes, previous)
+    snapshot = run.adopt() or run.make()
     folder.mkdir(parents=True, exist_ok=True)
     snapshot.write(folder)
-    step.listing.write(folder)
+    listing.write(folder)
+    files = listing.files if len(listing.files) <= _RECORDED_FILES else ()
     watch.record(
         folder,
         "ingest",
         f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
-        config=data.model_dump(mode="json") | {"source": request.source},
-        inputs={"source": source_version} | _files_by_name(step.listing),
+        config=data.model_dump(mode="json") | {"source": location},
+        inputs={"source": source_version} | {f"file {entry.uri}": entry.checksum for entry in files},
         outputs={"data": snapshot.digest},
     )
     return snapshot
 
 
-def _files_by_name(listing: Listing) -> dict[str, str]:
-    if len(listing.files) > _LISTED:
-        return {}
-    return {f"file {entry.uri}": entry.checksum for entry in listing.files}
+def _locate(source: str, version: str, data: Data, access: Access) -> tuple[str, Listing]:
+    """Find a location of the requested content, and list it there."""
+    failures: list[InputError] = []
+    for place in places_of(source, version, data, access):
+        try:
+            listing = list_source(place, data, access)
+            if listing.content_digest == version:
+                return place, listing
+            failures.append(_changed(place, f"{listing.content_digest[:12]}, expected {version[:12]}"))
+        except InputError as error:
+            failures.append(error)
+    raise failures[0]
 
 
-class _Step:
+def _changed(source: str, how: str) -> InputError:
+    return InputError(
+        f"the source changed since it was resolved: {how}",
+        where=source,
+        hint="Run the pipeline again: resolve looks at the source anew.",
+    )
+
+
+def request_digest(source: str, version: str, data: Data) -> str:
+    """Return the digest of a request: equal digests give equal snapshots.
+
+    The engine, the store and caches do not count; the location of the source counts only where the manifest
+    names it.
+    """
+    section = data.model_dump(mode="json", exclude={"runner", "store", "remember", "source"})
+    request = {"layout": LAYOUT, "source_version": version, "data": section}
+    return digest_text(canonical(request | ({"source": source} if data.mode == "reference" else {})))
+
+
+@dataclass(frozen=True)
+class _Run:
     """One run of the step: adopt what is committed already, or make it."""
 
-    def __init__(
-        self, request: IngestRequest, listing: Listing, commit: SnapshotCommit, folder: Path, summary: Path
-    ) -> None:
-        self.listing = listing
-        self._request, self._commit = request, commit
-        self._folder, self._summary = folder, summary
-        self._sizes = judge_size(listing, request.data)
-        self._previous = read_previous(request.data, request.access)
+    source: str
+    version: str
+    data: Data
+    access: Access
+    listing: Listing
+    commit: FolderCommit | StoreCommit
+    folder: Path
+    summary: Path
+    sizes: list[LimitResult]
+    previous: Snapshot | None
 
     def adopt(self) -> Snapshot | None:
         """Return the snapshot that another attempt at the same request committed, if it is whole.
 
-        Raises:
-            DataRefused: It does not reach its limits any more: the previous snapshot is another one.
+        It is rejected if it does not reach its limits any more: the previous snapshot is another one.
         """
-        snapshot = self._commit.committed()
-        if snapshot is None:
+        committed = self.commit.committed()
+        if committed is None:
             return None
-        totals = add_up(self._commit.reports(), division(self._request.data).names)
+        snapshot, reports = committed
+        totals = add_up(reports, division(self.data).names)
         if totals.all_rows != snapshot.rows:
             return None
-        judged = [*self._sizes, *judge(totals, self._request.data, self._request.source, self._previous)]
-        judged += judged_values(self._request.data)
-        self._tell(snapshot, totals, judged)
-        reject(judged)
-        self._commit.tidy()  # whoever committed may have been killed before it did
+        passed = [
+            LimitResult(name=f"key {self.data.key}", figure=_ONCE, limit=_ONCE),
+            *(LimitResult(name=f"values of {x}", figure=_APART, limit=_APART) for x in self.data.disjoint),
+        ]
+        self._judge(snapshot, totals, lambda: passed)
+        self.commit.clean_up()  # whoever committed may have been killed before it did
         return snapshot
 
     def make(self) -> Snapshot:
-        """Make the shards that are not there yet, judge them all, and commit.
-
-        Raises:
-            As :func:`ingest`.
-        """
+        """Make the shards that are not there yet, judge them all, and commit."""
         try:
-            snapshot = self._commit.publish(self._judged())
+            reports, schema = self._shards()
+            totals = add_up(reports, division(self.data).names)
+            snapshot = self._assemble(reports, schema, totals)
+            self._judge(snapshot, totals, lambda: self._judge_values(reports, snapshot))
+            snapshot = self.commit.publish(snapshot)
         except BaseException as error:
-            if committed := self._committed_meanwhile(error):
-                return committed
-            final = (DataRefused, InputError, PermissionRefused)
+            if isinstance(error, Exception) and not isinstance(error, DataRefused):
+                with suppress(TrainwrightError):  # a concurrent attempt may have committed and cleaned up
+                    if committed := self.adopt():
+                        return committed
             with suppress(TrainwrightError):  # the first failure is the one to report
-                self._commit.give_up(for_good=isinstance(error, final))
+                self.commit.abandon(final=isinstance(error, DataRefused | InputError | PermissionRefused))
             raise
-        self._commit.tidy()
-        return snapshot
-
-    def _committed_meanwhile(self, error: BaseException) -> Snapshot | None:
-        """Return what a concurrent attempt committed: it may have tidied up under this one."""
-        if isinstance(error, Exception) and not isinstance(error, DataRefused):
-            with suppress(TrainwrightError):
-                return self.adopt()
-        return None
-
-    def _judged(self) -> Snapshot:
-        request = self._request
-        reports, schema = self._shards()
-        totals = add_up(reports, division(request.data).names)
-        snapshot = assemble(request, self.listing, reports, schema, totals)
-        judged = [*self._sizes, *judge(totals, request.data, request.source, self._previous)]
-        if totals.all_rows:
-            judged += judge_values(
-                request.data, request.source, reports, snapshot, self._folder, request.access
-            )
-        self._tell(snapshot, totals, judged)
-        reject(judged)
+        self.commit.clean_up()
         return snapshot
 
     def _shards(self) -> tuple[list[ShardReport], pa.Schema]:
-        """Make all shards from one content, though its files may be written anew with the same bytes."""
-        for _ in range(_TURNS):
-            try:
-                return self._try()
-            except (InputError, ObjectChanged) as error:
-                self.listing = self._request.listed_again(self.listing, error)
-        raise DependencyError(
-            f"the source was written {_TURNS} times while it was read",
-            where=self._request.source,
-            hint="Run again when nobody writes to it.",
-        )
-
-    def _try(self) -> tuple[list[ShardReport], pa.Schema]:
-        request, listing = self._request, self.listing
-        sources = open_source(listing, request.data, request.access)
-        _require_readable(sources.schema, listing, request)
-        shards = cut(
-            sources.parts(), {entry.uri: entry.size for entry in listing.files}, request.data.shard_rows
-        )
-        kept = self._commit.kept()
-        plan = ShardPlan(
-            sources=sources,
-            listing=listing,
-            data=request.data,
-            place=self._commit.place,
-            access=request.access,
-        )
-        made = make_shards(plan, [shard for shard in shards if shard.index not in kept])
-        reports = kept | {report.shard: report for report in made}
+        data, listing = self.data, self.listing
+        try:
+            sources = open_source(listing, data, self.access)
+            _require_readable(sources.schema, listing, data, self.source)
+            sizes = {entry.uri: entry.size for entry in listing.files}
+            shards = cut(sources.parts(), sizes, data.shard_rows)
+            reports = self.commit.valid_reports()
+            plan = ShardPlan(
+                sources=sources, listing=listing, data=data, place=self.commit.place, access=self.access
+            )
+            made = make_shards(plan, [shard for shard in shards if shard.index not in reports])
+        except (InputError, ObjectChanged) as error:
+            if isinstance(error, ObjectChanged) or not data.sql:
+                self._require_unchanged(error)
+            raise
+        reports |= {report.shard: report for report in made}
         return [reports[shard.index] for shard in shards], sources.schema
 
-    def _tell(self, snapshot: Snapshot, totals: Totals, judged: Sequence[LimitResult]) -> None:
-        refused = any(one.refusal for one in judged)
-        SummaryPage(
-            source=self._request.source,
-            judged=judged,
-            totals=totals,
-            types={column.name: column.type for column in snapshot.columns},
-            roles=snapshot.roles,
-            digest="" if refused else snapshot.digest,
-        ).write(self._summary)
+    def _require_unchanged(self, error: TrainwrightError) -> None:
+        """Reject the source if it changed while it was read: that is then the cause of the error."""
+        try:
+            now = list_source(self.source, self.data, self.access)
+        except InputError:
+            raise _changed(self.source, error.what) from error
+        if now.content_digest != self.version:
+            raise _changed(self.source, error.what) from error
+
+    def _assemble(self, reports: Sequence[ShardReport], schema: pa.Schema, totals: Totals) -> Snapshot:
+        """Build the manifest. It does not depend on who made which shard."""
+        data, names = self.data, division(self.data).names
+        if data.mode == "reference":
+            files = referenced_files(self.listing, reports, names)
+        else:
+            written = [entry for report in reports for entry in report.files]
+            files = [entry for name in names for entry in written if entry.split == name]
+        types = dict(zip(schema.names, schema.types, strict=True)) | {data.time: TIME, data.label: pa.int64()}
+        return Snapshot(
+            files=tuple(files),
+            columns=tuple(Column(name=name, type=str(kind)) for name, kind in types.items()),
+            parents={"source": self.version},
+            roles={"key": data.key, "time": data.time, "label": data.label},
+            quality=figures_of(totals, files),
+            protection=self.listing.protection if data.mode == "reference" else "",
+        )
+
+    def _judge(self, snapshot: Snapshot, totals: Totals, values: Callable[[], list[LimitResult]]) -> None:
+        """Judge all limits, write the summary, and reject the snapshot if a limit does not hold."""
+        judged = [*self.sizes, *judge(totals, self.data, self.source, self.previous)]
+        if totals.all_rows:
+            judged += values()
+        write_summary(self.summary, self.source, judged, totals, snapshot)
+        reject(judged)
+
+    def _judge_values(self, reports: Sequence[ShardReport], snapshot: Snapshot) -> list[LimitResult]:
+        """Judge whether every key is there once, and whether disjoint columns are."""
+
+        def judged(name: str, limit: str, check: Callable[[], None]) -> LimitResult:
+            try:
+                check()
+            except DataRefused as refusal:
+                return LimitResult(name=name, figure="more than once", limit=limit, refusal=refusal)
+            return LimitResult(name=name, figure=limit, limit=limit)
+
+        def values(column: str, shards: set[int]) -> Iterator[tuple[str, pa.ChunkedArray]]:
+            """Read a column of some shards again, from the files that the manifest names."""
+            chosen = [report for report in reports if report.shard in shards]
+            uris = {span.uri for report in chosen for span in report.spans}
+            uris |= {entry.uri for report in chosen for entry in report.files}
+            for entry in (entry for entry in snapshot.files if entry.uri in uris):
+                piece = Piece(entry, 0, TO_THE_END, entry.rows, snapshot.columns)
+                for batch in read_piece(self.folder, piece, [column]):
+                    yield entry.split, pa.chunked_array([batch.column(0)])
+
+        key, rows = self.data.key, snapshot.rows
+        with self._spills(reports) as runs:
+            found = [
+                judged(
+                    f"key {key}",
+                    _ONCE,
+                    lambda: reject_duplicates(key, runs(key, False), rows, self.source, partial(values, key)),
+                )
+            ]
+            for name in self.data.disjoint:
+                check = partial(reject_shared, name, runs(name, True), partial(values, name))
+                found.append(judged(f"values of {name}", _APART, check))
+        return found
+
+    @contextmanager
+    def _spills(self, reports: Sequence[ShardReport]) -> Iterator[Callable[[str, bool], list[OpenRun]]]:
+        """Fetch the spills of all shards; gives what opens the runs of a column, of all rows or by split."""
+        with scratch_for(reports[0].spill.uri) as scratch:
+            paths: dict[int, Path] = {}
+            for report in reports:
+                here = storage.local_path(report.spill.uri)
+                paths[report.shard] = here or scratch / f"{report.shard}.fingerprints"
+                if here is None:
+                    storage.fetch(report.spill, paths[report.shard], self.access)
+            yield lambda column, by_split: [
+                OpenRun(report.shard, paths[report.shard], run)
+                for report in reports
+                for run in report.runs
+                if run.column == column and bool(run.split) == by_split
+            ]
 
 
-def _require_readable(schema: pa.Schema, listing: Listing, request: IngestRequest) -> None:
+def _require_readable(schema: pa.Schema, listing: Listing, data: Data, source: str) -> None:
     """Reject a section that names columns which are not there, or are of the wrong type."""
-    data = request.data
     named = [data.key, data.time, data.label, *data.disjoint, *data.quality.max_missing]
-    require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=request.source)
+    require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=source)
     if nested := [name for name in data.disjoint if pa.types.is_nested(schema.field(name).type)]:
         raise InputError(
             f"disjoint columns {nested} hold lists or structures, not single values",

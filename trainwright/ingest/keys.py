@@ -1,6 +1,6 @@
 """Find duplicate keys, and values in two splits, by sorted fingerprints that are spilled to disk."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -38,12 +38,7 @@ class SpillWriter:
         self._runs: list[FingerprintRun] = []
 
     def add(self, column: str, split: str, found: Fingerprints) -> None:
-        """Take more fingerprints.
-
-        Args:
-            split: The split of these rows, whose values are kept once; empty keeps every row's.
-            found: Shape (rows,).
-        """
+        """Take more fingerprints."""
         place = (column, split)
         self._waiting[place].append(found)
         self._counts[place] += len(found)
@@ -94,13 +89,6 @@ class OpenRun:
         return np.fromfile(self._path, "<u8", end - begin, offset=self._start + begin * _WORD)
 
 
-def ranges(runs: Sequence[OpenRun], most: int) -> Iterator[tuple[int, int]]:
-    """Cut all numbers into as few stretches of ranges as keep about ``most`` fingerprints each."""
-    stretches = min(RANGES, max(1, -(-sum(run.count for run in runs) // most)))
-    ends = [RANGES * place // stretches for place in range(stretches + 1)]
-    yield from pairwise(ends)
-
-
 EXAMINED = 10_000
 """Equal fingerprints behind which the values are looked at; all that are beyond are counted only."""
 
@@ -113,11 +101,7 @@ Values = Callable[[set[int]], Iterable[tuple[str, pa.ChunkedArray]]]
 
 @dataclass(frozen=True)
 class Suspects:
-    """Fingerprints that are there more than once.
-
-    Attributes:
-        examined: The least of them, in ascending order; at most :data:`EXAMINED`.
-    """
+    """Fingerprints that are there more than once; the least of them, at most :data:`EXAMINED`, ascending."""
 
     examined: Fingerprints
     count: int
@@ -130,7 +114,9 @@ def repeated(runs: Sequence[OpenRun], at_a_time: int = _AT_A_TIME) -> Suspects:
     shards: set[int] = set()
     count = 0
     ordered = sorted(runs, key=lambda run: run.split)
-    for first, last in ranges(ordered, at_a_time):
+    # As few stretches of ranges as hold about ``at_a_time`` fingerprints each.
+    stretches = min(RANGES, max(1, -(-sum(run.count for run in runs) // at_a_time)))
+    for first, last in pairwise(RANGES * place // stretches for place in range(stretches + 1)):
         parts = [(run, run.within(first, last)) for run in ordered]
         twice = _twice(parts)
         wanted = twice[: max(0, EXAMINED - count)]
@@ -152,19 +138,11 @@ def _twice(parts: Sequence[tuple[OpenRun, Fingerprints]]) -> Fingerprints:
 
 
 def reject_duplicates(name: str, runs: Sequence[OpenRun], rows: int, source: str, values: Values) -> None:
-    """Reject keys that are there more than once.
-
-    Raises:
-        DataRefused: A key is there more than once.
-    """
+    """Reject keys that are there more than once."""
     suspects = repeated(runs)
-    if not suspects.count:
-        return
-    counts: dict[Any, int] = {}
-    for _, value in _examined(suspects, values):
-        counts[value] = counts.get(value, 0) + 1
+    counts = Counter(value for _, value in _examined(suspects, values))
     twice = {value: count for value, count in counts.items() if count > 1}
-    if total := _total(suspects, counts, len(twice)):
+    if total := _total(suspects, len(twice)):
         shown = ", ".join(f"{value!r} in {count:,} rows" for value, count in list(twice.items())[:_SHOWN])
         raise DataRefused(
             f"key column {name!r} does not identify a row: of {rows:,} rows, "
@@ -175,19 +153,13 @@ def reject_duplicates(name: str, runs: Sequence[OpenRun], rows: int, source: str
 
 
 def reject_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
-    """Reject values of a disjoint column that are in more than one split.
-
-    Raises:
-        DataRefused: A value is.
-    """
+    """Reject values of a disjoint column that are in more than one split."""
     suspects = repeated(runs)
-    if not suspects.count:
-        return
-    places: dict[Any, dict[str, None]] = {}
+    places: defaultdict[Any, set[str]] = defaultdict(set)
     for split, value in _examined(suspects, values):
-        places.setdefault(value, {})[split] = None
+        places[value].add(split)
     shared = {value: splits for value, splits in places.items() if len(splits) > 1}
-    if total := _total(suspects, places, len(shared)):
+    if total := _total(suspects, len(shared)):
         shown = ", ".join(
             f"{value!r} in {' and '.join(sorted(splits))}" for value, splits in list(shared.items())[:_SHOWN]
         )
@@ -200,13 +172,12 @@ def reject_shared(name: str, runs: Sequence[OpenRun], values: Values) -> None:
 
 def _examined(suspects: Suspects, values: Values) -> Iterator[tuple[str, Any]]:
     """Yield the values behind the examined fingerprints, and their splits."""
-    for split, column in values(suspects.shards):
+    for split, column in values(suspects.shards) if suspects.count else ():
         found = np.isin(fingerprints(column), suspects.examined)
         for value in column.filter(pa.array(found)).drop_null().to_pylist():
             yield split, value
 
 
-def _total(suspects: Suspects, seen: dict[Any, Any], real: int) -> int:
+def _total(suspects: Suspects, real: int) -> int:
     """Count what is really there twice: as seen, and beyond what was examined as the fingerprints say."""
-    beyond = suspects.count - len(suspects.examined)
-    return real + beyond if seen else beyond
+    return real + suspects.count - len(suspects.examined)

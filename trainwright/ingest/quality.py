@@ -1,8 +1,8 @@
-"""Quality limits of a snapshot, judged together, and the summary page that shows them."""
+"""Quality limits of a snapshot, judged together, and the summary page with them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright import storage
@@ -10,7 +10,7 @@ from trainwright.artifacts import Listing, Snapshot, SnapshotFile
 from trainwright.documents import read_json
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
-from trainwright.ingest.reports import ColumnFigures, Totals
+from trainwright.ingest.reports import Totals
 from trainwright.ingest.splits import window_of, written
 from trainwright.report.markdown import escape, table
 from trainwright.storage import Access
@@ -20,11 +20,7 @@ _MICRO = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class LimitResult:
-    """One limit, the figure beside it, and whether it holds.
-
-    Attributes:
-        refusal: Why it does not hold; None if it does.
-    """
+    """One limit, the figure beside it, and why it does not hold; None if it does."""
 
     name: str
     figure: str
@@ -32,8 +28,12 @@ class LimitResult:
     refusal: DataRefused | None = None
 
 
+def _judged(name: str, figure: str, limit: str, *, holds: bool, refusal: DataRefused) -> LimitResult:
+    return LimitResult(name=name, figure=figure, limit=limit, refusal=None if holds else refusal)
+
+
 def judge_size(listing: Listing, data: Data) -> list[LimitResult]:
-    """Judge what the listing alone says: before anything is read."""
+    """Judge the size of the listed files, before anything is read."""
     most, size = data.quality.max_bytes, sum(entry.size for entry in listing.files)
     if most is None:
         return []
@@ -42,64 +42,53 @@ def judge_size(listing: Listing, data: Data) -> list[LimitResult]:
         where="data.quality.max_bytes",
         hint="Name fewer files, or raise the limit.",
     )
-    return [
-        LimitResult(
-            name="bytes of the source",
-            figure=f"{size:,}",
-            limit=f"at most {most:,}",
-            refusal=refusal if size > most else None,
-        )
-    ]
+    name, limit = "bytes of the source", f"at most {most:,}"
+    return [_judged(name, f"{size:,}", limit, holds=size <= most, refusal=refusal)]
 
 
 def judge(totals: Totals, data: Data, source: str, previous: Snapshot | None) -> list[LimitResult]:
     """Judge what was counted."""
-    if not totals.all_rows:
+    if totals.span is None:
         empty = DataRefused(f"0 rows in {source}", where="data.source")
         return [LimitResult(name="rows", figure="0", limit="at least 1", refusal=empty)]
-    found = [*_splits(totals, data, source), *_missing(totals, data)]
-    return found if previous is None else [*found, *_volume(totals.all_rows, previous.rows, data)]
+    found = [*_judge_splits(totals, totals.span, data, source), *_judge_missing(totals, data)]
+    return found if previous is None else [*found, *_judge_volume(totals.all_rows, previous.rows, data)]
 
 
-def _splits(totals: Totals, data: Data, source: str) -> Iterator[LimitResult]:
-    assert totals.span is not None  # noqa: S101 - there are rows
-    first, last = map(written, totals.span)
+def _judge_splits(totals: Totals, span: tuple[int, int], data: Data, source: str) -> Iterator[LimitResult]:
+    first, last = map(written, span)
     for name in data.splits:
-        rows, refusal = totals.rows[name], None
-        if rows < data.min_rows:
-            window = f", the window is {window_of(data.windows[name])}" if data.windows else ""
-            refusal = DataRefused(
-                f"{rows:,} rows in split {name!r} of {source}; min_rows is {data.min_rows:,}{window}",
-                where="data.splits",
-                hint=f"The rows go from {first} to {last}: move the windows, or wait for more rows."
-                if data.windows
-                else "Make the share larger, or wait for more rows.",
-            )
-        limit = f"at least {data.min_rows:,}"
-        yield LimitResult(name=f"rows in split {name}", figure=f"{rows:,}", limit=limit, refusal=refusal)
+        rows = totals.rows[name]
+        window = f", the window is {window_of(data.windows[name])}" if data.windows else ""
+        hint = "Make the share larger, or wait for more rows."
+        if data.windows:
+            hint = f"The rows go from {first} to {last}: move the windows, or wait for more rows."
+        refusal = DataRefused(
+            f"{rows:,} rows in split {name!r} of {source}; min_rows is {data.min_rows:,}{window}",
+            where="data.splits",
+            hint=hint,
+        )
+        limit, holds = f"at least {data.min_rows:,}", rows >= data.min_rows
+        yield _judged(f"rows in split {name}", f"{rows:,}", limit, holds=holds, refusal=refusal)
 
 
-def _missing(totals: Totals, data: Data) -> Iterator[LimitResult]:
+def _judge_missing(totals: Totals, data: Data) -> Iterator[LimitResult]:
     for name, most in sorted(data.quality.max_missing.items()):
         figures = totals.columns[name]
         count = figures.nulls + figures.nans
-        share, refusal = count / totals.all_rows, None
-        if share > most:
-            refusal = DataRefused(
-                f"column {name!r} has no value in {count:,} of {totals.all_rows:,} rows, {share:.2%}; "
-                f"max_missing is {most:.2%}",
-                where="data.quality.max_missing",
-                hint="See what was lost upstream, or raise the limit.",
-            )
-        yield LimitResult(
-            name=f"missing in {name}", figure=f"{share:.2%}", limit=f"at most {most:.2%}", refusal=refusal
+        share = count / totals.all_rows
+        refusal = DataRefused(
+            f"column {name!r} has no value in {count:,} of {totals.all_rows:,} rows, {share:.2%}; "
+            f"max_missing is {most:.2%}",
+            where="data.quality.max_missing",
+            hint="See what was lost upstream, or raise the limit.",
         )
+        limit = f"at most {most:.2%}"
+        yield _judged(f"missing in {name}", f"{share:.2%}", limit, holds=share <= most, refusal=refusal)
 
 
-def _volume(rows: int, before: int, data: Data) -> Iterator[LimitResult]:
+def _judge_volume(rows: int, before: int, data: Data) -> Iterator[LimitResult]:
     least, most = data.quality.min_volume, data.quality.max_volume
-    if least is None and most is None:
-        return
     ratio = rows / before if before else math.inf
     limits = [
         *([] if least is None else [(f"at least {least:g}", ratio >= least)]),
@@ -113,15 +102,11 @@ def _volume(rows: int, before: int, data: Data) -> Iterator[LimitResult]:
             hint="See whether files are missing or doubled, or move the limit.",
         )
         name = "rows, as a multiple of the previous"
-        yield LimitResult(name=name, figure=f"{ratio:.3g}", limit=limit, refusal=None if holds else refusal)
+        yield _judged(name, f"{ratio:.3g}", limit, holds=holds, refusal=refusal)
 
 
 def read_previous(data: Data, access: Access) -> Snapshot | None:
-    """Read the manifest of the earlier snapshot, if one is named.
-
-    Raises:
-        InputError: It is not there, or is no manifest.
-    """
+    """Read the manifest of the earlier snapshot, if one is named."""
     named = data.quality.previous
     if named is None:
         return None
@@ -138,11 +123,7 @@ def read_previous(data: Data, access: Access) -> Snapshot | None:
 
 
 def reject(judged: Sequence[LimitResult]) -> None:
-    """Reject the snapshot if any limit does not hold; name all that do not.
-
-    Raises:
-        DataRefused: One does not.
-    """
+    """Reject the snapshot if any limit does not hold; name all that do not."""
     refusals = [one.refusal for one in judged if one.refusal is not None]
     if refusals:
         raise DataRefused(
@@ -166,8 +147,7 @@ def figures_of(totals: Totals, files: Sequence[SnapshotFile]) -> dict[str, float
         oldest, newest = totals.span
         found |= {"time.oldest": oldest / _MICRO, "time.newest": newest / _MICRO}
     for name, figures in totals.columns.items():
-        if figures.nulls >= 0:
-            found[f"nulls.{name}"] = float(figures.nulls)
+        found[f"nulls.{name}"] = float(figures.nulls)
         if figures.nans:
             found[f"nans.{name}"] = float(figures.nans)
         if figures.count:
@@ -180,98 +160,54 @@ def figures_of(totals: Totals, files: Sequence[SnapshotFile]) -> dict[str, float
     return found
 
 
-_COMMON = 3
-"""Frequent texts that are shown of a column."""
-
-_DIGITS = 4
+_HEADER = ("column", "type", "missing", "least", "mean", "largest", "deviation")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SummaryPage:
-    """The Markdown summary of the step.
-
-    Attributes:
-        totals: What was counted; None if nothing was read.
-        types: Arrow types by column, in order.
-        digest: The data version; empty if the snapshot was refused.
-    """
-
-    source: str
-    judged: Sequence[LimitResult]
-    totals: Totals | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
-    roles: Mapping[str, str] = field(default_factory=dict)
-    digest: str = ""
-
-    def write(self, path: Path) -> None:
-        """Write the page as Markdown."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(self._parts()))
-
-    def _parts(self) -> Iterator[str]:
-        if self.totals is None:
-            yield f"**Not read**: {escape(self.source)}\n"
-        else:
-            yield f"**{self.totals.all_rows:,} rows, {len(self.types)} columns** from {escape(self.source)}\n"
-        if self.digest:
-            yield f"Data version `{self.digest}`\n"
-        refused = sum(one.refusal is not None for one in self.judged)
-        if refused:
-            yield f"**Refused**: {refused} of {len(self.judged)} limits do not hold.\n"
-        if self.totals is not None and self.totals.span is not None:
-            oldest, newest = map(written, self.totals.span)
-            yield f"Times from {oldest} to {newest}\n"
-            yield table(
-                ("split", "rows", "with label", "positive"), list(_split_rows(self.totals)), (1, 2, 3)
-            )
-        if self.judged:
-            yield table(("limit", "found", "allowed", "holds"), [_limit(one) for one in self.judged], (1, 2))
-        if self.totals is not None:
-            yield table(_HEADER, list(self._columns(self.totals)), (2, 3, 4, 5, 6))
-
-    def _columns(self, totals: Totals) -> Iterator[tuple[str, ...]]:
-        role_of = {name: role for role, name in self.roles.items()}
-        for name, kind in self.types.items():
-            figures = totals.columns.get(name, ColumnFigures(nulls=-1))
-            shown = f"{name} ({role_of[name]})" if name in role_of else name
-            missing = _missing_share(figures, totals.all_rows)
-            yield shown, kind, missing, *_numbers(figures), _frequent(figures)
+def write_summary(
+    path: Path,
+    source: str,
+    judged: Sequence[LimitResult],
+    totals: Totals | None = None,
+    snapshot: Snapshot | None = None,
+) -> None:
+    """Write the step's Markdown page; without ``totals`` and ``snapshot``, nothing was read."""
+    refused = sum(one.refusal is not None for one in judged)
+    lines = [f"**Not read**: {escape(source)}\n"]
+    if totals is not None and snapshot is not None:
+        columns = len(snapshot.columns)
+        lines = [f"**{totals.all_rows:,} rows, {columns} columns** from {escape(source)}\n"]
+        if not refused:
+            lines.append(f"Data version `{snapshot.digest}`\n")
+    if refused:
+        lines.append(f"**Refused**: {refused} of {len(judged)} limits do not hold.\n")
+    if totals is not None and totals.span is not None:
+        oldest, newest = map(written, totals.span)
+        lines.append(f"Times from {oldest} to {newest}\n")
+        splits = []
+        for split, rows in totals.rows.items():
+            labels, positives = totals.labels[split], totals.positives[split]
+            if rows:
+                share = f"{positives / labels:.1%}" if labels else "-"
+                splits.append((split, f"{rows:,}", f"{labels:,}", share))
+        lines.append(table(("split", "rows", "with label", "positive"), splits, (1, 2, 3)))
+    if judged:
+        limits = [(x.name, x.figure, x.limit, "yes" if x.refusal is None else "no") for x in judged]
+        lines.append(table(("limit", "found", "allowed", "holds"), limits, (1, 2)))
+    if totals is not None and snapshot is not None:
+        lines.append(table(_HEADER, list(_column_rows(totals, snapshot)), (2, 3, 4, 5, 6)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines))
 
 
-_HEADER = ("column", "type", "missing", "least", "mean", "largest", "deviation", "most frequent")
-
-
-def _limit(one: LimitResult) -> tuple[str, str, str, str]:
-    return one.name, one.figure, one.limit, "yes" if one.refusal is None else "no"
-
-
-def _split_rows(totals: Totals) -> Iterator[tuple[str, str, str, str]]:
-    for split, rows in totals.rows.items():
-        labels, positives = totals.labels[split], totals.positives[split]
-        if rows:
-            yield split, f"{rows:,}", f"{labels:,}", f"{positives / labels:.1%}" if labels else "-"
-
-
-def _missing_share(figures: ColumnFigures, rows: int) -> str:
-    if figures.nulls < 0:
-        return "not counted"
-    count = figures.nulls + figures.nans
-    return f"{count:,} ({count / rows:.1%})" if count else "0"
-
-
-def _numbers(figures: ColumnFigures) -> tuple[str, str, str, str]:
-    if not figures.count:
-        return "", "", "", ""
-    values = (figures.least, figures.mean, figures.most, figures.deviation)
-    least, mean, most, deviation = (f"{value:.{_DIGITS}g}" for value in values)
-    return least, mean, most, deviation
-
-
-def _frequent(figures: ColumnFigures) -> str:
-    """Name the most frequent texts with their share; texts that are all different say so."""
-    if not figures.top:
-        return ""
-    if max(figures.top.values()) == 1:
-        return "all different" if figures.sampled > 1 else ""
-    shown = list(figures.top.items())[:_COMMON]
-    return ", ".join(f"{text!r} {count / figures.sampled:.1%}" for text, count in shown)
+def _column_rows(totals: Totals, snapshot: Snapshot) -> Iterator[tuple[str, ...]]:
+    role_of = {name: role for role, name in snapshot.roles.items()}
+    for column in snapshot.columns:
+        name, figures = column.name, totals.columns.get(column.name)
+        shown = f"{name} ({role_of[name]})" if name in role_of else name
+        if figures is None:  # of a column that mode reference does not read
+            yield shown, column.type, "not counted", "", "", "", ""
+            continue
+        count = figures.nulls + figures.nans
+        missing = f"{count:,} ({count / totals.all_rows:.1%})" if count else "0"
+        values = (figures.least, figures.mean, figures.most, figures.deviation)
+        yield shown, column.type, missing, *(f"{x:.4g}" if figures.count else "" for x in values)

@@ -1,35 +1,21 @@
 """Figures of columns, and the report of a shard, which crosses between processes and machines."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.artifacts import SnapshotFile, SourceFile
 from trainwright.documents import Document, canonical
 
-SAMPLE = 65_536
-"""Rows of a shard whose texts are counted: enough for what is frequent, at a fraction of the cost."""
-
-_KEPT = 200
-_LONGEST = 40
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFigures:
-    """Figures of some rows of a column.
-
-    Attributes:
-        nulls: Rows without a value; -1 where nobody counted.
-        count: Finite numbers among the rows; 0 for a column of other kinds.
-        top: The most frequent texts among those, cut to 40 characters, and how often each is there.
-    """
+    """Figures of some rows of a column; ``count`` is that of finite numbers."""
 
     nulls: int = 0
     nans: int = 0
@@ -38,8 +24,6 @@ class ColumnFigures:
     most: float = 0.0
     mean: float = 0.0
     spread: float = 0.0
-    sampled: int = 0
-    top: dict[str, int] = field(default_factory=dict)
 
     @property
     def deviation(self) -> float:
@@ -47,24 +31,10 @@ class ColumnFigures:
         return float(np.sqrt(self.spread / self.count)) if self.count else 0.0
 
 
-def measure(column: pa.ChunkedArray, sample: int) -> ColumnFigures:
-    """Measure one batch of a column.
-
-    Args:
-        sample: How many of its first rows to count texts of, at most.
-    """
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _of_numbers(column)
-    nulls = column.null_count
-    if sample > 0 and (pa.types.is_string(kind) or pa.types.is_boolean(kind)):
-        return ColumnFigures(
-            nulls=nulls, sampled=min(sample, len(column)), top=_frequent(column.slice(0, sample))
-        )
-    return ColumnFigures(nulls=nulls)
-
-
-def _of_numbers(column: pa.ChunkedArray) -> ColumnFigures:
+def measure(column: pa.ChunkedArray) -> ColumnFigures:
+    """Measure one batch of a column."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return ColumnFigures(nulls=column.null_count)
     present: NDArray[np.float64] = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
     nans = 0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -87,32 +57,8 @@ def _of_numbers(column: pa.ChunkedArray) -> ColumnFigures:
 
 
 def _bounded(number: float) -> float:
-    """Return a number as it can be written in JSON: one beyond the largest float becomes that."""
+    """Return a number as JSON can hold it: one beyond the largest float becomes that."""
     return float(np.nan_to_num(number))
-
-
-def _frequent(column: pa.ChunkedArray) -> dict[str, int]:
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.string())
-    found = pc.value_counts(column.drop_null().combine_chunks())
-    counts: NDArray[np.int64] = found.field("counts").to_numpy()
-    order = np.argsort(-counts, kind="stable")[:_KEPT]
-    values = found.field("values").take(pa.array(order)).to_pylist()
-    return _most(Counter(dict(_cut(zip(values, counts[order].tolist(), strict=True)))))
-
-
-def _cut(pairs: Iterable[tuple[Any, int]]) -> Iterator[tuple[str, int]]:
-    """Shorten long texts; of several that become one, the first, which is the most frequent, counts."""
-    seen = set()
-    for value, count in pairs:
-        text = value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
-        if text not in seen:
-            seen.add(text)
-            yield text, count
-
-
-def _most(counts: Counter[str]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KEPT])
 
 
 def merged(figures: Iterable[ColumnFigures]) -> ColumnFigures:
@@ -122,42 +68,31 @@ def merged(figures: Iterable[ColumnFigures]) -> ColumnFigures:
 
 def _merge(one: ColumnFigures, other: ColumnFigures) -> ColumnFigures:
     """Add two sets up; means and spreads as Chan, Golub and LeVeque (1979) do, which loses no digits."""
-    numbers = (
-        _merge_numbers(one, other) if one.count and other.count else _numbers_of(one if one.count else other)
-    )
-    return ColumnFigures(
-        nulls=-1 if -1 in {one.nulls, other.nulls} else one.nulls + other.nulls,
+    total = replace(
+        one if one.count else other,
+        nulls=one.nulls + other.nulls,
         nans=one.nans + other.nans,
-        sampled=one.sampled + other.sampled,
-        top=_most(Counter(one.top) + Counter(other.top)) if other.top else one.top,
-        **numbers,
     )
-
-
-def _numbers_of(figures: ColumnFigures) -> dict[str, Any]:
-    return {name: getattr(figures, name) for name in ("count", "least", "most", "mean", "spread")}
-
-
-def _merge_numbers(one: ColumnFigures, other: ColumnFigures) -> dict[str, Any]:
+    if not (one.count and other.count):
+        return total
     count, apart = one.count + other.count, other.mean - one.mean
     with np.errstate(over="ignore"):
         between = np.square(apart) * one.count / count * other.count
-        return {
-            "count": count,
-            "least": min(one.least, other.least),
-            "most": max(one.most, other.most),
-            "mean": _bounded(one.mean + apart / count * other.count),
-            "spread": _bounded(one.spread + other.spread + between),
-        }
+        return replace(
+            total,
+            count=count,
+            least=min(one.least, other.least),
+            most=max(one.most, other.most),
+            mean=_bounded(one.mean + apart / count * other.count),
+            spread=_bounded(one.spread + other.spread + between),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FingerprintRun:
-    """A sorted run of fingerprints in a shard's spill.
+    """A sorted run of fingerprints in a shard's spill, from a byte offset on.
 
-    Attributes:
-        split: The split that the values are in; empty for the key, which is compared across all.
-        offset: Where it begins, in bytes.
+    ``split`` is empty for the key, which is compared across all splits.
     """
 
     column: str
@@ -168,61 +103,53 @@ class FingerprintRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Rows of one file that are in one split.
-
-    Attributes:
-        oldest: The time of the first, in microseconds from 1970.
-    """
+    """Rows of one file that are in one split; times in microseconds from 1970, ``positives`` have label 1."""
 
     uri: str
     split: str
     rows: int
+    labels: int
+    positives: int
     oldest: int
     newest: int
+
+    def plus(self, other: "Span") -> "Span":
+        """Add more rows of the same file and split."""
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            labels=self.labels + other.labels,
+            positives=self.positives + other.positives,
+            oldest=min(self.oldest, other.oldest),
+            newest=max(self.newest, other.newest),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport(Document):
     """The result of one shard. It is written create-only: of two attempts at a shard, the first one's counts.
 
-    Attributes:
-        files: The files that were written, named as the manifest names them; none in reference mode.
-        positives: Rows of label 1, by split.
+    ``files`` are named as the manifest names them; there are none in reference mode.
     """
 
     FILE: ClassVar[str] = "shard.json"
     shard: int
     files: tuple[SnapshotFile, ...]
     spans: tuple[Span, ...]
-    labels: dict[str, int]
-    positives: dict[str, int]
     columns: dict[str, ColumnFigures]
     spill: SourceFile
     runs: tuple[FingerprintRun, ...]
 
-
-def packed(report: ShardReport) -> bytes:
-    """Write a report as bytes, the same for the same report."""
-    return canonical(report.to_json()).encode()
-
-
-def unpacked(content: bytes, where: str) -> ShardReport:
-    """Read a report again.
-
-    Raises:
-        InputError: It is not a report, or of another version of this library.
-    """
-    return ShardReport.parse(content, where)
+    def packed(self) -> bytes:
+        """Write the report as bytes, the same for the same report."""
+        return canonical(self.to_json()).encode()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """The reports of all shards, added up.
+    """The reports of all shards, added up: counts by split, with every split; figures by column.
 
-    Attributes:
-        rows: Rows by split; every split is there.
-        positives: Rows of label 1, by split.
-        span: Times of the oldest and the newest row, in microseconds from 1970; None without rows.
+    ``span`` has the times of the oldest and the newest row in microseconds from 1970; None without rows.
     """
 
     rows: dict[str, int]
@@ -238,23 +165,17 @@ class Totals:
 
 
 def add_up(reports: Sequence[ShardReport], names: Iterable[str]) -> Totals:
-    """Add up reports in the order of the shards.
-
-    Args:
-        names: The splits, in the order of the manifest.
-    """
+    """Add up reports in the order of the shards; ``names`` are the splits in the order of the manifest."""
     rows = dict.fromkeys(names, 0)
     labels, positives = dict(rows), dict(rows)
     spans = [span for report in reports for span in report.spans]
     for span in spans:
         rows[span.split] += span.rows
-    for report in reports:
-        for split, count in report.labels.items():
-            labels[split] += count
-            positives[split] += report.positives[split]
+        labels[span.split] += span.labels
+        positives[span.split] += span.positives
     columns = {
         name: merged(report.columns[name] for report in reports if name in report.columns)
-        for name in (reports[0].columns if reports else ())
+        for name in dict.fromkeys(name for report in reports for name in report.columns)
     }
     between = (min(span.oldest for span in spans), max(span.newest for span in spans)) if spans else None
     return Totals(rows=rows, labels=labels, positives=positives, columns=columns, span=between)

@@ -18,11 +18,7 @@ _WHOLE = 2**53
 
 
 def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> pa.ChunkedArray:
-    """Return the time column in UTC; a time without a zone is UTC, a date is its midnight.
-
-    Raises:
-        InputError: It holds no times, a row has none, or one outside the years 1 to 9999.
-    """
+    """Return the time column in UTC; a time without a zone is UTC, a date is its midnight."""
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
         raise InputError(
@@ -45,11 +41,7 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
 
 
 def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """Return the label as int64 of 0, 1 and null; NaN counts as null.
-
-    Raises:
-        InputError: It holds anything else.
-    """
+    """Return the label as int64 of 0, 1 and null; NaN counts as null."""
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return column.cast(pa.int64())
@@ -71,11 +63,7 @@ def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedA
 
 
 def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
-    """Reject a column that cannot identify rows or groups of them: the key, and ``data.split_by``.
-
-    Raises:
-        InputError: A value is missing, they are lists or structures, or floats too large to be distinct.
-    """
+    """Reject a column that cannot identify rows or groups of them: the key, and ``data.split_by``."""
     if pa.types.is_nested(column.type):
         raise InputError(
             f"{role} column {name!r} holds {column.type}, not single values",

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from trainwright.errors import (
     TransientError,
     in_our_words,
 )
-from trainwright.ingest.reports import ShardReport, packed
+from trainwright.ingest.reports import ShardReport
 from trainwright.ingest.shards import ShardPlan, SourceShard, make_shard
 from trainwright.tables.workers import Pool
 
@@ -28,24 +29,11 @@ _HERE = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 """Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
 
 _LOCAL = {"", "DirectRunner", "direct", "FnApiRunner", _HERE}
-_AT_A_TIME = 16
+_THREADS = 16
 
 
 def make_shards(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardReport]:
-    """Make shards with the runner that the plan names.
-
-    Args:
-        plan: What every worker needs; can be pickled.
-
-    Returns:
-        Their reports, in the order of the shards.
-
-    Raises:
-        TrainwrightError: The error of the first shard that failed, however many workers there are.
-        InputError: Other machines are to work, but the shards would go to a folder of this one.
-        DependencyError: Beam is not installed.
-        TransientError: A worker died, Beam's own pipeline failed, or a shard was lost.
-    """
+    """Make shards with the runner that the plan names."""
     if plan.data.runner.engine == "beam":
         return _with_beam(plan, shards)
     processes = min(plan.data.runner.workers, len(shards))
@@ -75,13 +63,12 @@ def _with_beam(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardRepo
         )
     folder = storage.join(plan.place.spills, f"outcomes-{secrets.token_hex(4)}")
     others = [option for option in options if not option.startswith(mark)]
-    flags = [f"{mark}{_HERE if runner in _LOCAL else runner}", *others]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Beam about packages that it could also use, and about itself
-        state = _run_pipeline(flags, partial(write_result, plan, folder), shards)
-    if state != "DONE":
-        raise _lost(f"it ended as {state}")
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+    _run_pipeline(
+        [f"{mark}{_HERE if runner in _LOCAL else runner}", *others],
+        partial(write_result, plan, folder),
+        shards,
+    )
+    with ThreadPoolExecutor(_THREADS) as threads:
         results = list(threads.map(partial(_read_result, plan, folder), shards))
     for result in results:
         if isinstance(result, TrainwrightError):
@@ -91,7 +78,7 @@ def _with_beam(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardRepo
 
 def _run_pipeline(
     options: Sequence[str], work: Callable[[SourceShard], None], shards: Sequence[SourceShard]
-) -> str:
+) -> None:
     try:
         import apache_beam
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -103,18 +90,22 @@ def _run_pipeline(
         ) from None
     beam: Any = apache_beam  # its functions have no types
     try:
-        pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-        # Reshuffled, so that Beam does not fuse shards into one unit of work.
-        _ = pipeline | beam.Create(list(shards)) | beam.Reshuffle() | beam.Map(work)
-        return str(pipeline.run().wait_until_finish())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Beam about packages that it could also use, and about itself
+            pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+            # Reshuffled, so that Beam does not fuse shards into one unit of work.
+            _ = pipeline | beam.Create(list(shards)) | beam.Reshuffle() | beam.Map(work)
+            state = pipeline.run().wait_until_finish()
     except Exception as error:
         raise _lost(f"{type(error).__name__}: {error}") from error
+    if state != "DONE":
+        raise _lost(f"it ended as {state}")
 
 
 def write_result(plan: ShardPlan, folder: str, shard: SourceShard) -> None:
     """Make one shard and write its report, or its error; the first result counts, as Beam may try twice."""
     try:
-        content = packed(make_shard(plan, shard))
+        content = make_shard(plan, shard).packed()
     except Exception as error:
         known = in_our_words(error)
         if not isinstance(known, TrainwrightError):
@@ -125,14 +116,12 @@ def write_result(plan: ShardPlan, folder: str, shard: SourceShard) -> None:
             )
         failure = [type(known).__name__, known.what, known.where, known.hint]
         content = canonical({"failure": failure}).encode()
-    try:
-        storage.create(_result(folder, shard), content, plan.access)
-    except storage.AlreadyExists:
-        return
+    with suppress(storage.AlreadyExists):
+        storage.create(_result_uri(folder, shard), content, plan.access)
 
 
 def _read_result(plan: ShardPlan, folder: str, shard: SourceShard) -> ShardReport | TrainwrightError:
-    uri = _result(folder, shard)
+    uri = _result_uri(folder, shard)
     try:
         content = storage.read_bytes(uri, access=plan.access)
     except InputError:
@@ -152,7 +141,7 @@ def _subclasses(kind: type[TrainwrightError]) -> Iterator[type[TrainwrightError]
         yield from _subclasses(child)
 
 
-def _result(folder: str, shard: SourceShard) -> str:
+def _result_uri(folder: str, shard: SourceShard) -> str:
     return storage.join(folder, f"{shard.index:05d}.outcome")
 
 

@@ -1,6 +1,5 @@
 """Which split each row belongs to: windows of time, or shares by a hash of a column."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -22,40 +21,15 @@ _NEARLY_ALL = 1 - Fraction(1, 10**9)
 """Shares that sum to this or more are taken to sum to 1: decimal fractions need not add up exactly."""
 
 
-class Division(ABC):
-    """Divides rows into splits, the same way in every process.
-
-    Attributes:
-        names: The splits in the order in which a manifest lists them, which does not depend on their order
-            in the experiment file; the last is the one of rows that are in no other.
-    """
-
-    names: tuple[str, ...]
-
-    @abstractmethod
-    def places(self, rows: pa.Table) -> NDArray[np.intp]:
-        """Return each row's split as an index into ``names``, shape (rows,)."""
-
-    def divide(self, rows: pa.Table, places: NDArray[np.intp]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows of each split, in their order."""
-        for place in np.unique(places):
-            chosen = np.flatnonzero(places == place)
-            first, count = int(chosen[0]), len(chosen)
-            whole = int(chosen[-1]) - first + 1 == count
-            part = rows.slice(first, count) if whole else rows.take(pa.array(chosen))
-            yield self.names[place], part
-
-
-def division(data: Data) -> Division:
-    """Return how a section ``data`` divides rows."""
+def division(data: Data) -> "Shares | Windows":
+    """Return how a section ``data`` divides rows: the same way in every process."""
     return Shares(data.shares, data.split_by or data.key, data.split_seed) if data.shares else Windows(data)
 
 
-class Windows(Division):
+class Windows:
     """Half-open windows of time that do not overlap, in the order of time.
 
-    Args:
-        data: The windows, and the column of times: ``timestamp[us, tz=UTC]`` without nulls.
+    ``names`` are the splits in the order of the manifest; the last has the rows that are in no other.
     """
 
     def __init__(self, data: Data) -> None:
@@ -66,22 +40,23 @@ class Windows(Division):
         self._ends = np.array([ticks(window.end) for _, window in ordered])
 
     def places(self, rows: pa.Table) -> NDArray[np.intp]:
-        """Return each row's window: the last that has begun, unless it has ended, too."""
+        """Return each row's window as an index: the last that has begun, unless it has ended, too.
+
+        The column of times is ``timestamp[us, tz=UTC]`` without nulls.
+        """
         moments: NDArray[np.int64] = rows[self._time].cast(pa.int64()).to_numpy()
         place = np.searchsorted(self._starts, moments, side="right") - 1
         place[(place < 0) | (moments >= self._ends[place])] = len(self._starts)
         return place
 
 
-class Shares(Division):
+class Shares:
     """Shares of the values of a column, by the 64-bit fingerprint of each: equal values fall together.
 
     The names in alphabetical order get consecutive ranges of the numbers below ``2**64``, each as long as its
     share of them: the range of the k-th ends at ``floor(2**64 * (f_1 + … + f_k))``, in exact arithmetic on
-    the fractions as they are written. A row belongs to the range that its fingerprint lies in.
-
-    Args:
-        shares: Fractions by name, which sum to at most 1.
+    the fractions as they are written. A row belongs to the range that its fingerprint lies in. The last name
+    has the rows that are in no range.
     """
 
     def __init__(self, shares: Mapping[str, Share], column: str, seed: int) -> None:
@@ -97,8 +72,18 @@ class Shares(Division):
         self._ends = np.array(ends, dtype=np.uint64)
 
     def places(self, rows: pa.Table) -> NDArray[np.intp]:
-        """Return each row's share: the first whose range ends above the fingerprint."""
+        """Return each row's share as an index: the first whose range ends above the fingerprint."""
         return np.searchsorted(self._ends, fingerprints(rows[self._column], self._seed), side="right")
+
+
+def divide(rows: pa.Table, splits: Shares | Windows) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each split, in their order."""
+    places = splits.places(rows)
+    for place in np.unique(places):
+        chosen = np.flatnonzero(places == place)
+        first, count = int(chosen[0]), len(chosen)
+        whole = int(chosen[-1]) - first + 1 == count
+        yield splits.names[place], rows.slice(first, count) if whole else rows.take(pa.array(chosen))
 
 
 def ticks(moment: datetime) -> int:

@@ -12,24 +12,21 @@ from numpy.typing import NDArray
 from trainwright.documents import Document
 from trainwright.experiment import JoinLimits
 from trainwright.featurestore import View
-from trainwright.join.engine import EngineHistory
-from trainwright.join.history import NOTHING, AsOfResult, FileHistory, Ints, differing_rows
+from trainwright.join.history import NOTHING, AsOfResult, History, Ints, differing_rows
 from trainwright.join.reference import ReferenceValues
+
+MIN_CLASS_ROWS = 30
+"""With fewer rows of a class, a high score can be chance: it is ignored."""
+
+_SECOND_US = 1_000_000
 
 
 def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapping[str, float]:
-    """Compute how well each column alone orders the labels: its AUC, in either direction.
+    """Compute how well each column alone orders the labels: its AUC in either direction, in [0.5, 1].
 
     A null counts as the lowest value. Categories are scored by the label's mean on every other row, and
-    judged on the rest. Columns of other types, and labels of one kind only, give no score.
-
-    Args:
-        rows: Rows with the label, 0 or 1, and the columns.
-        label: The label's column; rows without it are left out.
-        columns: The columns to score.
-
-    Returns:
-        AUC in [0.5, 1] by column.
+    judged on the rest. Rows without a label are left out. Columns of other types, and labels of one kind
+    only, give no score.
     """
     known = rows.filter(rows[label].is_valid())
     truth = known[label].cast(pa.int64()).to_numpy()
@@ -38,31 +35,18 @@ def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapp
         column = known[name]
         if pa.types.is_string(column.type):
             values, judged = _category_means(column, truth)
-        elif _is_number(column.type):
-            values, judged = np.nan_to_num(_numbers(column), nan=-np.inf), truth
+        elif any(
+            check(column.type) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        ):
+            # Integers beyond 2^53 may equal their neighbours.
+            values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+            values, judged = np.nan_to_num(values, nan=-np.inf), truth
         else:
             continue
         if 0 < judged.sum() < judged.size:
             auc = _auc(values, judged)
             scores[name] = max(auc, 1 - auc)
     return scores
-
-
-def class_rows(rows: pa.Table, label: str) -> tuple[int, int]:
-    """Count the rows of label 0 and of label 1."""
-    known = rows[label].drop_null().cast(pa.int64()).to_numpy()
-    positives = int((known == 1).sum())
-    return known.size - positives, positives
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return numbers for ordering; integers beyond 2^53 may equal their neighbours."""
-    numbers: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
-    return numbers
 
 
 def _category_means(
@@ -86,28 +70,19 @@ def _auc(score: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
     return float(wins / (positives * (truth.size - positives)))
 
 
-_SECOND_US = 1_000_000
+def class_rows(rows: pa.Table, label: str) -> tuple[int, int]:
+    """Count the rows of label 0 and of label 1."""
+    known = rows[label].drop_null().cast(pa.int64()).to_numpy()
+    positives = int((known == 1).sum())
+    return known.size - positives, positives
 
 
 @dataclass
 class ViewAudit:
     """Findings about one view, over all rows so far.
 
-    Attributes:
-        view: The view.
-        rows: Rows joined.
-        matched: Rows that got a value row.
-        expired: Rows whose newest known value was older than the view's TTL; on an engine, of those joined
-            again.
-        held_back: Rows for which a newer value existed, but was created after the row's time; likewise.
-        leaks: Rows with a value of another key, of a later time, created later, or past its TTL.
-        differ: Rows with another value in the reference join.
-        checked: Rows of the reference join.
-        unusable: Rows of the view's files without a key or a creation time.
-        example: The first wrong row, as text; empty if there is none.
-        missing: Rows without a value (null or NaN), by feature.
-        oldest_us: Largest age of a joined value, in microseconds.
-        ages: Ages of a sample of the joined values, in microseconds.
+    On an engine, ``expired`` and ``held_back`` are estimated from the rows that are joined again. ``missing``
+    counts the rows without a value (null or NaN) by feature; ``ages`` samples the ages of joined values.
     """
 
     view: View
@@ -125,58 +100,36 @@ class ViewAudit:
     ages: list[Ints] = field(default_factory=list)
 
     def add(
-        self,
-        source: FileHistory | EngineHistory,
-        found: AsOfResult,
-        rows: pa.Table,
-        at: Ints,
-        joined: pa.Table,
-        every: int,
+        self, source: History, found: AsOfResult, rows: pa.Table, at: Ints, joined: pa.Table, every: int
     ) -> None:
-        """Verify the values of a chunk of rows.
-
-        Args:
-            source: The view's history.
-            found: The row of the history for each row; shape (rows,).
-            rows: The entity rows.
-            at: Their times in microseconds.
-            joined: Their values.
-            every: One age in so many is sampled for the median.
-        """
-        matched = found.position != NOTHING
+        """Verify the joined values of a chunk of rows at times ``at``; sample one age in ``every``."""
         wrong = np.flatnonzero(source.wrong(found, rows, at))
         if wrong.size and not self.example:
-            self.example = _shown(rows, joined, int(wrong[0]))
+            self.example = _example(rows, joined, int(wrong[0]))
         ages = source.ages(found, at)
         self.unusable = source.unusable
         self.rows += at.size
-        self.matched += int(matched.sum())
+        self.matched += int((found.position != NOTHING).sum())
         self.expired += int(found.expired.sum())
         self.held_back += int(found.held_back.sum())
         self.leaks += wrong.size
         self.oldest_us = max(self.oldest_us, int(ages.max(initial=0)))
         self.ages.append(ages[::every].copy())
-        for name in joined.column_names:
-            self.missing[name] = self.missing.get(name, 0) + _missing(joined[name])
+        for name, column in zip(joined.column_names, joined.columns, strict=True):
+            nan = pc.sum(pc.is_nan(column)).as_py() or 0 if pa.types.is_floating(column.type) else 0
+            self.missing[name] = self.missing.get(name, 0) + int(column.null_count) + int(nan)
 
     def compare(self, again: ReferenceValues, rows: pa.Table, joined: pa.Table) -> None:
         """Compare the values of some entity rows with those of the reference join."""
-        answer = again.values
         if again.found is not None:  # the engine does not report this for all rows
             self.expired = round(float(again.found.expired.mean()) * self.rows)
             self.held_back = round(float(again.found.held_back.mean()) * self.rows)
-        differ = np.flatnonzero(differing_rows(answer, joined))
+        differ = np.flatnonzero(differing_rows(again.values, joined))
         self.checked, self.differ = rows.num_rows, differ.size
         if differ.size and not self.example:
             place = int(differ[0])
-            self.example = (
-                f"{_shown(rows, joined, place)}, {again.by} gives {answer.slice(place, 1).to_pylist()[0]}"
-            )
-
-    @property
-    def wrong(self) -> int:
-        """Wrong values."""
-        return self.leaks + self.differ
+            other = again.values.slice(place, 1).to_pylist()[0]
+            self.example = f"{_example(rows, joined, place)}, {again.by} gives {other}"
 
     def figures(self) -> "ViewFigures":
         """Return the figures: shares of all rows, and ages in seconds."""
@@ -198,6 +151,11 @@ class ViewAudit:
         )
 
 
+def _example(rows: pa.Table, joined: pa.Table, place: int) -> str:
+    """Format a row and its values; the first column of the rows is their key."""
+    return f"{rows.column(0)[place]} has {joined.slice(place, 1).to_pylist()[0]}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewFigures:
     """Figures of one view.
@@ -208,12 +166,12 @@ class ViewFigures:
         expired_share: Share of rows whose newest known value was older than the TTL.
         held_back_share: Share of rows for which a newer value was created only after the row's time.
         held_back_rows: Their number.
-        created_known: Whether the view has creation times; if not, the two prove nothing.
+        created_known: False without creation times: then the two above prove nothing.
         leaks: Rows with a value of another key, of a later time, created later, or past its TTL.
         checked_by_feast: Rows that Feast joined again.
         differing_from_feast: Those of them with another value.
-        median_age_s: Median age of the joined values, in seconds, of a sample where there are many.
-        max_age_s: Largest age of a joined value, in seconds.
+        median_age_s: Median age of the joined values, of a sample where there are many.
+        max_age_s: Largest age of a joined value.
         unusable_rows: Rows of the view's files without a key or a creation time; 0 on an engine.
     """
 
@@ -233,13 +191,9 @@ class ViewFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFigures:
-    """Figures of one column that a model may read.
+    """Figures of one column that a model may read; a request column has no view and misses nothing.
 
-    Attributes:
-        column: Its name.
-        view: The view it comes from; empty for a request column.
-        missing_share: Share of rows without a value: null, or NaN; 0 for a request column.
-        auc: AUC of the column alone, in either direction, in [0.5, 1]; 0 without a score.
+    ``auc`` is that of the column alone, in either direction, in [0.5, 1]; 0 without a score.
     """
 
     column: str
@@ -252,15 +206,8 @@ class FeatureFigures:
 class Audit(Document):
     """The audit's result; written before anything is rejected.
 
-    Attributes:
-        rows: Rows joined.
-        views: One a view.
-        columns: One a feature and request column.
-        scored_on: The scored split; empty if the rows have no label.
-        scored_rows: Scored rows of label 0, and of label 1.
-        service: Digest of the feature service.
-        view_digests: Digest of every view.
-        refusals: Limits that do not hold.
+    ``scored_on`` is the scored split, empty if the rows have no label; ``scored_rows`` are those of label 0
+    and of label 1. ``refusals`` are the limits that do not hold.
     """
 
     FILE: ClassVar[str] = "audit.json"
@@ -277,11 +224,6 @@ class Audit(Document):
     def leaks(self) -> int:
         """Wrong values of all views."""
         return sum(view.leaks + view.differing_from_feast for view in self.views)
-
-    @property
-    def checked(self) -> int:
-        """Rows that Feast joined again."""
-        return max((view.checked_by_feast for view in self.views), default=0)
 
     @property
     def unproven(self) -> list[str]:
@@ -306,33 +248,13 @@ def column_figures(
     views: Mapping[str, ViewAudit], request: tuple[str, ...], scores: Mapping[str, float]
 ) -> tuple[FeatureFigures, ...]:
     """Return the figures of every request column and feature."""
-    own = [
-        FeatureFigures(column=name, view="", missing_share=0.0, auc=scores.get(name, 0.0)) for name in request
-    ]
-    joined = [
-        FeatureFigures(
-            column=name, view=view, missing_share=count / max(audit.rows, 1), auc=scores.get(name, 0.0)
-        )
-        for view, audit in views.items()
-        for name, count in audit.missing.items()
-    ]
-    return (*own, *joined)
-
-
-def _missing(column: pa.ChunkedArray) -> int:
-    missing = int(column.null_count)
-    if pa.types.is_floating(column.type):
-        missing += int(pc.sum(pc.is_nan(column)).as_py() or 0)
-    return missing
-
-
-def _shown(rows: pa.Table, joined: pa.Table, place: int) -> str:
-    """Format a row and its values; the first column of the rows is their key."""
-    return f"{rows.column(0)[place]} has {joined.slice(place, 1).to_pylist()[0]}"
-
-
-MIN_CLASS_ROWS = 30
-"""With fewer rows of a class, a high score can be chance: it is ignored."""
+    shares = [(name, "", 0.0) for name in request]
+    for view, audit in views.items():
+        shares += [(name, view, count / max(audit.rows, 1)) for name, count in audit.missing.items()]
+    return tuple(
+        FeatureFigures(column=name, view=view, missing_share=share, auc=scores.get(name, 0.0))
+        for name, view, share in shares
+    )
 
 
 def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:

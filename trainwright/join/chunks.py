@@ -1,4 +1,4 @@
-"""The join of a training set, chunk by chunk, with its audit; and the columns that it reads and adds."""
+"""The join of a training set, chunk by chunk: its columns, its quarantine and its audit."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import RUN_AGAIN, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Features
 from trainwright.featurestore import Service, View
@@ -24,24 +25,13 @@ from trainwright.join.audit import (
     single_column_scores,
 )
 from trainwright.join.engine import EngineHistory
-from trainwright.join.history import FileHistory, Ints, microseconds
-from trainwright.join.quarantine import QuarantinedKeys
+from trainwright.join.history import FileHistory, History, Ints, microseconds
 from trainwright.join.reference import joined_again
 
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The columns of a training set.
-
-    Attributes:
-        key: Column that identifies a row.
-        time: Column with the time of the lookup.
-        label: Column to predict; empty if the rows have none.
-        carried: Columns of the rows that go into the training set, in order.
-        joined: Columns that the features add, in order.
-        read: Columns of the rows that are read.
-        left: Columns of the rows that are dropped, also those that are only keys.
-    """
+    """The columns of a training set: those read, carried into it, joined from features, and left out."""
 
     key: str
     time: str
@@ -53,11 +43,7 @@ class ColumnPlan:
 
 
 def plan_columns(snapshot: Snapshot, service: Service, features: Features) -> ColumnPlan:
-    """Decide which columns are read, carried and joined.
-
-    Raises:
-        InputError: A column is missing, would leak or be a duplicate; all such columns are named.
-    """
+    """Decide which columns are read, carried and joined."""
     if problems := list(_problems(snapshot, service, features)):
         lines = "\n".join(f"  {line}" for line in problems)
         raise InputError(
@@ -67,27 +53,26 @@ def plan_columns(snapshot: Snapshot, service: Service, features: Features) -> Co
     identity = [roles[role] for role in ("key", "time", "label") if role in roles]
     carried = tuple(dict.fromkeys([*identity, *features.request]))
     entities = [column for view in service.views for column in view.keys.values()]
-    read = tuple(dict.fromkeys([*carried, *entities]))
     return ColumnPlan(
         key=roles["key"],
         time=roles["time"],
         label=roles.get("label", ""),
         carried=carried,
         joined=tuple(service.features),
-        read=read,
+        read=tuple(dict.fromkeys([*carried, *entities])),
         left=tuple(column.name for column in snapshot.columns if column.name not in carried),
     )
 
 
 def _problems(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:
-    known = [column.name for column in snapshot.columns]
+    known, limits = [column.name for column in snapshot.columns], features.limits
     yield from (f"the rows have no {role} column" for role in ("key", "time") if role not in snapshot.roles)
     yield from _missing("features.request", features.request, known)
     yield from _missing("features.known_after", features.known_after, known)
+    yield from _missing("features.limits.max_missing", limits.max_missing, service.features)
     names = [view.name for view in service.views]
-    yield from _missing("features.limits.max_missing", features.limits.max_missing, service.features)
-    yield from _unknown_views("features.limits.max_expired", features.limits.max_expired, names)
-    yield from _unknown_views("features.limits.max_age_s", features.limits.max_age_s, names)
+    yield from _missing("features.limits.max_expired", limits.max_expired, names, "view")
+    yield from _missing("features.limits.max_age_s", limits.max_age_s, names, "view")
     there = [*snapshot.roles.values(), *features.request, *service.features]
     yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
     label = snapshot.roles.get("label", "")
@@ -101,18 +86,12 @@ def _problems(snapshot: Snapshot, service: Service, features: Features) -> Itera
     yield from _misplaced(snapshot, service, features)
 
 
-def _missing(what: str, names: Iterable[str], known: list[str]) -> Iterator[str]:
+def _missing(what: str, names: Iterable[str], known: list[str], kind: str = "column") -> Iterator[str]:
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            yield f"{what}: no column {name!r}; {advice}"
-
-
-def _unknown_views(what: str, names: Iterable[str], known: list[str]) -> Iterator[str]:
-    yield from (
-        f"{what}: no view {name!r}; the service has {', '.join(known)}" for name in names if name not in known
-    )
+            yield f"{what}: no {kind} {name!r}; {advice}"
 
 
 def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:
@@ -133,50 +112,81 @@ def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iter
             seen[name] = view.name
 
 
+class QuarantinedKeys:
+    """The keys of the rows that validation took out (null for a row without one), which get no features."""
+
+    def __init__(self, keys: pa.ChunkedArray, version: str) -> None:
+        self.version, self.rows = version, len(keys)
+        self._keys, self._nulls = keys.drop_null().combine_chunks(), keys.null_count > 0
+        self.met: dict[str, int] = {}
+        """Rows that were left out, by split; splits without any are absent."""
+
+    @classmethod
+    def read(cls, folder: Path | None, version: str, data_version: str, key: str) -> "QuarantinedKeys":
+        """Read the quarantine of the rows ``data_version``; empty without a folder."""
+        if folder is None:
+            return cls(pa.chunked_array([], pa.string()), "")
+        snapshot = Snapshot.open(folder, version)
+        if snapshot.parents.get("snapshot") != data_version:
+            named = snapshot.parents.get("snapshot", "")[:12] or "(not named)"
+            raise InputError(
+                f"the quarantine was taken from data {named}, these rows are {data_version[:12]}",
+                where=str(folder),
+                hint=RUN_AGAIN,
+            )
+        splits = [split for split, rows in snapshot.splits.items() if rows]
+        batches = [batch.column(0) for batch in tables.iter_batches(folder, snapshot, splits, [key])]
+        return cls(pa.chunked_array(batches or [pa.array([], pa.string())]), version)
+
+    def without(self, split: str, rows: pa.Table, key: str) -> pa.Table:
+        """Return the other rows, and count the quarantined ones."""
+        if not self.rows:
+            return rows
+        quarantined = pc.is_in(rows[key], value_set=self._keys)
+        if self._nulls:
+            quarantined = pc.or_(quarantined, pc.is_null(rows[key]))
+        others = rows.filter(pc.invert(quarantined))
+        if left_out := rows.num_rows - others.num_rows:
+            self.met[split] = self.met.get(split, 0) + left_out
+        return others
+
+    def keys(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the rows' keys that must be present and distinct; a null may be in quarantine."""
+        return keys.drop_null() if self._nulls else keys
+
+    def require_met(self) -> None:
+        """Check that every quarantined row was among the entities."""
+        met = sum(self.met.values())
+        if met != self.rows:
+            raise InputError(
+                f"{self.rows:,} rows are in quarantine, and {met:,} of the entities have one of their keys",
+                where="quarantine",
+                hint="The key has to be unique.",
+            )
+
+
 CHUNK_ROWS = 250_000
 """Rows joined at once: bounds the memory, beside the views themselves."""
 
 ENGINE_ROWS = 2_000_000
 """Likewise on an engine, which scans the whole history each time."""
 
-MEDIAN_ROWS = 200_000
-"""Sampled ages for the median, at most."""
-
-SCORED_ROWS = 200_000
-"""Rows of the single-column scores, at most."""
+SAMPLED_ROWS = 200_000
+"""Rows of the single-column scores, and ages for the median, at most."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-HistoryOf: TypeAlias = Callable[[View, Service], FileHistory | EngineHistory]
+HistoryOf: TypeAlias = Callable[[View, Service], History]
 """Opens the history of a view."""
 
 
-def open_history(view: View, service: Service) -> FileHistory | EngineHistory:
+def open_history(view: View, service: Service) -> History:
     """Open the history of a view: on the service's engine, or from its files."""
     return EngineHistory(view, service) if service.on_engine else FileHistory(view)
 
 
 class Join:
-    """One join, with its columns and the audit so far.
-
-    Attributes:
-        plan: Its columns.
-        service: The feature service.
-        features: Section ``features`` of the experiment.
-        left_out: The quarantine.
-        views: Audit of each view, by name.
-
-    Args:
-        snapshot: Manifest of the rows.
-        service: The feature service.
-        features: Section ``features`` of the experiment.
-        left_out: The quarantine.
-        chunk_rows: Rows joined at once; None for the default.
-        open_history: Opens the history of a view.
-
-    Raises:
-        InputError: A column is missing, would leak or is a duplicate; or a view's files are ambiguous.
-    """
+    """One join, with its columns and the audit of each view so far."""
 
     def __init__(
         self,
@@ -195,16 +205,12 @@ class Join:
         self._chunk = chunk_rows or (ENGINE_ROWS if service.on_engine else CHUNK_ROWS)
         self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
         self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
-        self._to_score = _Sample(snapshot.splits[self._scored], SCORED_ROWS)
+        self._to_score = _Sample(snapshot.splits[self._scored], SAMPLED_ROWS)
         self._to_check = _Sample(snapshot.rows, features.checked_rows)
-        self._given = _Sample(snapshot.rows, features.checked_rows)
+        self._joined_values = _Sample(snapshot.rows, features.checked_rows)
 
     def require_keys(self, entities: Path) -> None:
-        """Check that the key is unique.
-
-        Raises:
-            InputError: There is no row; or a key is null or a duplicate.
-        """
+        """Check that the key is unique."""
         if not self._snapshot.rows:
             raise InputError(
                 "there is no row to join to",
@@ -234,18 +240,15 @@ class Join:
             if count >= self._chunk:
                 yield from self._joined(waiting)
                 waiting, count = [], 0
-        yield from self._joined(waiting)
+        if waiting:
+            yield from self._joined(waiting)
 
     def audit(self) -> Audit:
-        """Return the audit of all yielded rows, after the reference join of a sample.
-
-        Raises:
-            InputError: Feast cannot join a view.
-        """
-        plan, checked, given = self.plan, self._to_check.rows, self._given.rows
-        if checked and given and not any(audit.leaks for audit in self.views.values()):
+        """Return the audit of all yielded rows, after the reference join of a sample."""
+        plan, checked, values = self.plan, self._to_check.rows, self._joined_values.rows
+        if checked and values and not any(audit.leaks for audit in self.views.values()):
             for source, audit in zip(self._sources, self.views.values(), strict=True):
-                joined = given.select(source.values.column_names)
+                joined = values.select(source.values.column_names)
                 audit.compare(joined_again(self.service, source, checked, plan.time), checked, joined)
         request = tuple(name for name in plan.carried if name not in (plan.key, plan.label))
         scored = self._to_score.rows if plan.label else None
@@ -263,12 +266,10 @@ class Join:
 
     def _joined(self, pieces: list[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
         """Join one chunk, audit it, and cut it into its splits again."""
-        if not pieces:
-            return
         rows = pa.concat_tables([table for _, table in pieces])
         at = self._times(rows)
         parts = [rows.select(self.plan.carried)]
-        every = -(-self._snapshot.rows // MEDIAN_ROWS)
+        every = -(-self._snapshot.rows // SAMPLED_ROWS)
         for source, audit in zip(self._sources, self.views.values(), strict=True):
             found = source.find(rows, at)
             joined = source.take(found)
@@ -277,7 +278,7 @@ class Join:
         whole = _beside(parts)
         # Apart: Feast needs the rows' keys, which do not all go on, and may have the name of a feature.
         self._to_check.add(rows)
-        self._given.add(_beside(parts[1:]))
+        self._joined_values.add(_beside(parts[1:]))
         start = 0
         for split, table in pieces:
             piece = whole.slice(start, table.num_rows)
@@ -289,18 +290,13 @@ class Join:
     def _times(self, rows: pa.Table) -> Ints:
         """Return the rows' times, in microseconds."""
         name, column = self.plan.time, rows[self.plan.time]
+        where = "the rows' time column"
         if not pa.types.is_timestamp(column.type):
-            raise InputError(
-                f"{name!r} is {column.type}, not a timestamp",
-                where="the rows' time column",
-                hint="Name a timestamp column in data.time.",
-            )
+            hint = "Name a timestamp column in data.time."
+            raise InputError(f"{name!r} is {column.type}, not a timestamp", where=where, hint=hint)
         if column.null_count:
-            raise InputError(
-                f"{column.null_count:,} rows have no {name!r}",
-                where="the rows' time column",
-                hint="Leave such rows out of the source, or name another column in data.time.",
-            )
+            hint = "Leave such rows out of the source, or name another column in data.time."
+            raise InputError(f"{column.null_count:,} rows have no {name!r}", where=where, hint=hint)
         at = microseconds(column)
         if (cutoff := self.features.cutoff) is not None:
             newer = np.flatnonzero(at >= (cutoff - _EPOCH) // timedelta(microseconds=1))
@@ -315,28 +311,21 @@ class Join:
 
 
 class _Sample:
-    """One row in so many of all that pass by, evenly spread, at most a given number.
-
-    Args:
-        rows: Rows that will pass by, at most.
-        most: Rows that are kept, at most.
-    """
+    """One row in so many of the ``rows`` that will pass by, evenly spread, at most ``most``."""
 
     def __init__(self, rows: int, most: int) -> None:
         self._every = max(-(-rows // most), 1)
         self._seen = 0
-        self._kept: list[pa.Table] = []
+        self._sampled: list[pa.Table] = []
 
     @property
     def rows(self) -> pa.Table | None:
-        """The sample; None without rows."""
-        return pa.concat_tables(self._kept) if self._kept else None
+        return pa.concat_tables(self._sampled) if self._sampled else None
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows; some are sampled."""
         places = np.arange(-self._seen % self._every, rows.num_rows, self._every)
         self._seen += rows.num_rows
-        self._kept.append(rows.take(pa.array(places)))
+        self._sampled.append(rows.take(pa.array(places)))
 
 
 def _beside(parts: list[pa.Table]) -> pa.Table:

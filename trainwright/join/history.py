@@ -1,7 +1,7 @@
 """The history of a feature view: its rows, and a search for the newest that was known at a time."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,10 +29,8 @@ _UNITS = (1, 1_000, 1_000_000, 60_000_000)
 class AsOfResult:
     """Result of a point-in-time lookup; arrays of shape (lookups,).
 
-    Attributes:
-        position: Row of the history; ``NOTHING`` where none is valid.
-        expired: A row was known, but the newest one is older than the limit.
-        held_back: A newer row describes an earlier time, but was created after the lookup's time.
+    ``position``: row of the history, or :data:`NOTHING`. ``expired``: a row was known, but the newest one is
+    older than the limit. ``held_back``: a newer row was created only after the lookup's time.
     """
 
     position: Ints
@@ -41,13 +39,7 @@ class AsOfResult:
 
 
 class PointInTimeIndex:
-    """Rows ordered for point-in-time lookups by key.
-
-    Args:
-        key: Code of each row's key, from 0 and below 2**31; shape (rows,).
-        event: Event time in microseconds; shape (rows,).
-        created: Creation time; ``event`` if unknown.
-    """
+    """Rows ordered for point-in-time lookups by key: codes from 0 and below 2**31, times in microseconds."""
 
     def __init__(self, key: Ints, event: Ints, created: Ints) -> None:
         self._line = _SortKey(key, event)
@@ -69,29 +61,22 @@ class PointInTimeIndex:
         """Find, for each key and time, the row with the latest event, then creation, that was known by then.
 
         Feast's definition: event <= at, created <= at, event >= at - max_age; ties go to the latest created.
-
-        Args:
-            key: Codes of the same keys; a key that the history never had is any other code. Shape (lookups,).
-            at: Times in microseconds, shape (lookups,).
-            max_age: Oldest accepted event before ``at``, in microseconds; 0 is any age.
+        An unknown key is any other code; a ``max_age`` of 0 is any age.
         """
         if not self._key.size:
             nothing = np.zeros(at.size, dtype=bool)
             return AsOfResult(np.full(at.size, NOTHING, dtype=np.int64), nothing, nothing)
-        latest = self._same_key(_count_up_to(self._places, self._line.of(key, at)) - 1, key)
+        latest = _count_up_to(self._places, self._line.of(key, at)) - 1
+        latest = np.where((latest >= 0) & (self._key[latest] == key), latest, NOTHING)
         place = self._known(latest, at)
-        held_back = place != latest
         known = place != NOTHING
         expired = known & (max_age > 0) & (self._event[place] < at - max_age)
         position = np.where(known & ~expired, self.order[place], NOTHING)
-        return AsOfResult(position.astype(np.int64, copy=False), expired, held_back)
+        return AsOfResult(position.astype(np.int64, copy=False), expired, held_back=place != latest)
 
     @cached_property
     def _earlier(self) -> Ints:
         return _earlier_created(self._key, self._created)
-
-    def _same_key(self, place: Ints, key: Ints) -> Ints:
-        return np.where((place >= 0) & (self._key[place] == key), place, NOTHING)
 
     def _known(self, place: Ints, at: Ints) -> Ints:
         """Step back from rows that were created after ``at``, over all others that were, too."""
@@ -149,9 +134,7 @@ def _earlier_created(key: Ints, created: Ints) -> Ints:
     row can skip it: a backfill of a million rows at once costs one step.
     """
     before = np.arange(-1, key.size - 1, dtype=np.int64)
-    if not key.size:
-        return before
-    before[np.flatnonzero(np.diff(key, prepend=key[0] - 1))] = NOTHING
+    before[np.flatnonzero(np.diff(key, prepend=-1))] = NOTHING
     # Where creation follows the events the answer is the row before; the few others are walked.
     late = np.flatnonzero((before != NOTHING) & (created[before] >= created))
     while late.size:
@@ -168,13 +151,9 @@ _DENSE = 2**24
 
 
 class KeyCodes:
-    """Numbers, at least 0 and below 2**31, for the combinations of key values that a history has.
+    """Numbers for the combinations of key values in a history's ``keys``, which have no nulls.
 
-    Args:
-        keys: The history's key columns, without nulls.
-
-    Attributes:
-        own: Code of each row of the history; shape (rows,).
+    They are at least 0 and below 2**31. ``own`` is the code of each row of the history; shape (rows,).
     """
 
     def __init__(self, keys: Sequence[pa.ChunkedArray]) -> None:
@@ -202,11 +181,7 @@ class KeyCodes:
 
 
 class _Column:
-    """Numbers for the values of one key column.
-
-    Attributes:
-        size: Above every number.
-    """
+    """Numbers below ``size`` for the values of one key column."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._low: int | None = None
@@ -238,49 +213,19 @@ THREADS = min(os.cpu_count() or 1, 8)
 """Columns gathered in parallel."""
 
 
-class FileHistory:
-    """One view's history, read from its files.
+class History:
+    """The values and times of one view's rows, as a join found them.
 
-    Attributes:
-        view: The view.
-        table: Keys, times and features of each usable row of the files: those with a key and all times.
-        values: The features, in the view's order; one row for each of ``table``.
-        event: Event time of each row in microseconds; shape (rows,).
-        created: Creation time; ``event`` if unknown.
-        unusable: Rows of the files without a key or a creation time, which no lookup finds.
-
-    Args:
-        view: The view.
-        among: Only read the rows with a key of these rows; all if None.
-
-    Raises:
-        InputError: A row has no event time; or two rows of the same key, time and creation have different
-            values, so that the join would be arbitrary.
+    ``values`` has the features in the view's order, ``event`` and ``created`` their times in microseconds
+    (``created`` is ``event`` if unknown). ``unusable`` counts the rows of the files without a key or a
+    creation time, which no lookup finds.
     """
 
-    def __init__(self, view: View, among: pa.Table | None = None) -> None:
-        self.view = view
-        table = _read(view, among)
-        _require_times(view, table)
-        needed = [*view.keys, view.created] if view.created else list(view.keys)
-        self.table = _usable(table, needed).combine_chunks()
-        self.unusable = table.num_rows - self.table.num_rows
-        self.values = self.table.select(list(view.features))
-        self.event = microseconds(self.table[view.time])
-        self.created = microseconds(self.table[view.created]) if view.created else self.event
-        self._codes = KeyCodes([self.table[name] for name in view.keys])
-        self._history = PointInTimeIndex(self._codes.own, self.event, self.created)
-        self._reject_ties()
-
-    @property
-    def key_count(self) -> int:
-        """Number of distinct keys."""
-        return int(np.unique(self._codes.own).size)
-
-    def among(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Tell which rows of the history have a key of some rows."""
-        asked = self._codes.of(self.keys(rows))
-        return np.isin(self._codes.own, asked[asked >= 0])
+    view: View
+    values: pa.Table
+    event: Ints
+    created: Ints
+    unusable: int = 0
 
     @property
     def max_age(self) -> int:
@@ -288,21 +233,8 @@ class FileHistory:
         return int(self.view.definition["ttl_us"])
 
     def find(self, rows: pa.Table, at: Ints) -> AsOfResult:
-        """Find the newest known row for each of some rows, by key, at the times ``at`` in microseconds.
-
-        Raises:
-            InputError: A key column has another type here than in the view's files.
-        """
-        return self._history.newest(self._codes.of(self.keys(rows)), at, max_age=self.max_age)
-
-    def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
-        """Return the rows' keys in the types of the files; null where they could not hold the value.
-
-        Raises:
-            InputError: A key column has another type here than in the view's files.
-        """
-        pairs = self.view.keys.items()
-        return [as_files_type(rows[mine], self.table[own].type, self.view, mine) for own, mine in pairs]
+        """Find the newest known row for each of some rows, by key, at the times ``at`` in microseconds."""
+        raise NotImplementedError
 
     def take(self, found: AsOfResult) -> pa.Table:
         """Return the features of a result, one row for each lookup; nulls where nothing was found."""
@@ -317,29 +249,79 @@ class FileHistory:
         ages: Ints = at[matched] - self.event[found.position[matched]]
         return ages
 
-    def wrong(self, found: AsOfResult, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:
-        """Tell, from the files' own columns, which rows got a value that leaks.
-
-        That is one of another key, of a later time, created later, or past the TTL. The index of the search
-        is not used.
-        """
-        matched = found.position != NOTHING
-        place = found.position[matched]
-        event = self.event[place]
-        wrong = (event > at[matched]) | (self.created[place] > at[matched])
+    def wrong(self, found: AsOfResult, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Tell which rows got a value of a later time, created later, or older than is accepted."""
+        result: NDArray[np.bool_] = found.position != NOTHING
+        place, moment = found.position[result], at[result]
+        wrong = (self.event[place] > moment) | (self.created[place] > moment)
         if self.max_age:
-            wrong |= event < at[matched] - self.max_age
-        for own, key in zip(self.view.keys, self.keys(rows), strict=True):
-            same = pc.equal(self.table[own].take(pa.array(place)), key.filter(pa.array(matched)))
-            wrong |= ~pc.fill_null(same, fill_value=False).to_numpy()
-        result = np.zeros(at.size, dtype=bool)
-        result[matched] = wrong
+            wrong |= self.event[place] < moment - self.max_age
+        result[result] = wrong
         return result
 
+    def keys(self, rows: pa.Table, own: pa.Schema) -> list[pa.ChunkedArray]:
+        """Return the rows' keys in the types ``own`` of the files; null where these cannot hold the value."""
+        pairs = self.view.keys.items()
+        return [as_files_type(rows[mine], own.field(name).type, self.view, mine) for name, mine in pairs]
+
+
+class FileHistory(History):
+    """One view's history, read from its files; only rows with a key of the rows ``among``, if passed.
+
+    ``table`` has keys, times and features of each usable row: those with a key and all times.
+    """
+
+    def __init__(self, view: View, among: pa.Table | None = None) -> None:
+        self.view = view
+        table = _read(view, among)
+        if nulls := table[view.time].null_count:
+            name = view.column(view.time)
+            raise InputError(
+                f"event timestamp column {name!r} of view {view.name!r} has {nulls:,} nulls",
+                where=view.source,
+                hint="Every row needs its time: remove such rows from the files.",
+            )
+        needed = [*view.keys, view.created] if view.created else list(view.keys)
+        if any(table[name].null_count for name in needed):
+            self.unusable = table.num_rows
+            table = table.filter(pa.array(complete(table.select(needed))))
+            self.unusable -= table.num_rows
+        self.table = table.combine_chunks()
+        self.values = self.table.select(list(view.features))
+        self.event = microseconds(self.table[view.time])
+        self.created = microseconds(self.table[view.created]) if view.created else self.event
+        self._codes = KeyCodes([self.table[name] for name in view.keys])
+        self._index = PointInTimeIndex(self._codes.own, self.event, self.created)
+        self._reject_ties()
+
+    @property
+    def key_count(self) -> int:
+        """Number of distinct keys."""
+        return int(np.unique(self._codes.own).size)
+
+    def among(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Tell which rows of the history have a key of some rows."""
+        codes = self._codes.of(self.keys(rows, self.table.schema))
+        return np.isin(self._codes.own, codes[codes >= 0])
+
+    def find(self, rows: pa.Table, at: Ints) -> AsOfResult:
+        """Find the newest known row for each of some rows; see :meth:`History.find`."""
+        return self._index.newest(
+            self._codes.of(self.keys(rows, self.table.schema)), at, max_age=self.max_age
+        )
+
+    def wrong(self, found: AsOfResult, rows: pa.Table, at: Ints) -> NDArray[np.bool_]:
+        """Tell also which rows got a value of another key, from the files' own columns and not the index."""
+        wrong: NDArray[np.bool_] = super().wrong(found, rows, at)
+        matched = found.position != NOTHING
+        place = pa.array(found.position[matched])
+        for own, key in zip(self.view.keys, self.keys(rows, self.table.schema), strict=True):
+            same = pc.equal(self.table[own].take(place), key.filter(pa.array(matched)))
+            wrong[matched] |= ~pc.fill_null(same, fill_value=False).to_numpy()
+        return wrong
+
     def _reject_ties(self) -> None:
-        first, second = self._history.ties()
-        if not first.size:
-            return
+        first, second = self._index.ties()
         differ = differing_rows(self.values.take(pa.array(first)), self.values.take(pa.array(second)))
         if not differ.any():
             return
@@ -354,17 +336,7 @@ class FileHistory:
 
 
 def as_files_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: str) -> pa.ChunkedArray:
-    """Return a key column of the rows in its type in the files; null where that cannot hold the value.
-
-    Args:
-        column: The rows' column.
-        kind: Its type in the files.
-        view: The view that joins by it, for the error.
-        name: Its name in the rows.
-
-    Raises:
-        InputError: The types cannot be compared.
-    """
+    """Return the rows' column ``name`` in its type in the files; null where that cannot hold the value."""
     if pa.types.is_floating(kind):
         raise InputError(
             f"view {view.name!r} joins by {name!r}, {kind} in its files, which is not exact",
@@ -391,49 +363,24 @@ def as_files_type(column: pa.ChunkedArray, kind: pa.DataType, view: View, name: 
 def _read(view: View, among: pa.Table | None) -> pa.Table:
     names = (*view.features, *view.keys, view.time, view.created)
     columns = {name: view.column(name) for name in names if name}
-    parts = []
+    read, parts = list(dict.fromkeys(columns.values())), []
+
+    def renamed(table: pa.Table, uri: str) -> pa.Table:
+        return plain(pa.table({name: table[column] for name, column in columns.items()}), uri)
+
     for uri in offline_files(view):
         with offline_file(view, uri) as stream:
-            read = list(dict.fromkeys(columns.values()))
             if among is None:
-                parts.append(plain(_rename(pq.read_table(stream, columns=read), columns), uri))
+                parts.append(renamed(pq.read_table(stream, columns=read), uri))
                 continue
-            file = pq.ParquetFile(stream)
-            for batch in file.iter_batches(BATCH_ROWS, columns=read):
-                piece = plain(_rename(pa.Table.from_batches([batch]), columns), uri)
-                parts.append(piece.filter(_with_key_among(piece, view, among)))
+            for batch in pq.ParquetFile(stream).iter_batches(BATCH_ROWS, columns=read):
+                piece = renamed(pa.Table.from_batches([batch]), uri)
+                # Part by part of the key: a few rows too many do no harm.
+                for own, mine in view.keys.items():
+                    values = as_files_type(among[mine], piece[own].type, view, mine).drop_null().unique()
+                    piece = piece.filter(pc.is_in(piece[own], value_set=values))
+                parts.append(piece)
     return pa.concat_tables(parts)
-
-
-def _with_key_among(piece: pa.Table, view: View, among: pa.Table) -> pa.ChunkedArray:
-    """Tell which rows have, part by part, a key of some rows; a few too many do no harm."""
-    found = pa.chunked_array([pa.array(np.ones(piece.num_rows, dtype=bool))])
-    for own, mine in view.keys.items():
-        wanted = as_files_type(among[mine], piece[own].type, view, mine).drop_null().unique()
-        found = pc.and_(found, pc.is_in(piece[own], value_set=wanted))
-    return found
-
-
-def _rename(table: pa.Table, columns: Mapping[str, str]) -> pa.Table:
-    return pa.table({name: table[column] for name, column in columns.items()})
-
-
-def _require_times(view: View, table: pa.Table) -> None:
-    """Reject rows without an event time."""
-    if nulls := table[view.time].null_count:
-        raise InputError(
-            f"event timestamp column {view.column(view.time)!r} of view {view.name!r} has {nulls:,} nulls",
-            where=view.source,
-            hint="Every row needs its time: remove such rows from the files.",
-        )
-
-
-def _usable(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Leave out rows with a null in any of some columns."""
-    gaps = [table[name] for name in names if table[name].null_count]
-    if not gaps:
-        return table
-    return table.filter(pa.array(np.all([column.is_valid().to_numpy() for column in gaps], axis=0)))
 
 
 def microseconds(time: pa.ChunkedArray) -> Ints:
@@ -467,11 +414,7 @@ def _differing(expected: pa.Array, found: pa.Array) -> NDArray[np.bool_]:
 
 
 def distinct_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, Ints]:
-    """Number the distinct combinations of values.
-
-    Returns:
-        The first row of each combination, and the combination's number for each row.
-    """
+    """Return the first row of each distinct combination of values, and each row's combination number."""
     number = np.zeros(len(columns[0]), dtype=np.int64)
     first = number[:1]
     for column in columns:
@@ -481,7 +424,6 @@ def distinct_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, Ints]:
     return first.astype(np.int64), number.astype(np.int64)
 
 
-def complete_rows(rows: pa.Table) -> Ints:
-    """Return the places of the rows without a null."""
-    places: Ints = np.flatnonzero(np.all([column.is_valid().to_numpy() for column in rows.columns], axis=0))
-    return places
+def complete(rows: pa.Table) -> NDArray[np.bool_]:
+    """Tell which rows have no null."""
+    return np.all([column.is_valid().to_numpy() for column in rows.columns], axis=0)  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
 """The join step: every row of a snapshot with its features as they were known at the row's time."""
 
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from trainwright import tables
@@ -19,191 +18,10 @@ from trainwright.featurestore import (
     require_version,
 )
 from trainwright.join.audit import Audit, suspicious
-from trainwright.join.chunks import ColumnPlan, HistoryOf, Join, open_history
-from trainwright.join.quarantine import QuarantinedKeys, read_quarantine
+from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
 from trainwright.report.markdown import escape, table
 from trainwright.storage import redacted
 from trainwright.tracking import Stopwatch
-
-
-def require_covered(service: Service, features: Features, checkout: Checkout, files: Iterable[str]) -> None:
-    """Reject a ``features.source`` that lacks files of the joined values: the cached join depends on it.
-
-    That is the offline files of every view and, where any of these lies in the repository's folder or the
-    repository was fetched, the settings and the definitions there, or the registry that they were applied to.
-    A commit of git holds its settings and definitions, but no registry in a bucket or a database.
-
-    Args:
-        service: The features.
-        features: Section ``features`` of the experiment.
-        checkout: The repository.
-        files: URIs of the files of ``features.source``.
-
-    Raises:
-        InputError: A file is missing, so that its change would not change the cache key.
-    """
-    covered = {checkout.origin(uri) for uri in files}
-    offline = [checkout.origin(uri) for view in service.views for uri in offline_files(view)]
-    if checkout.pinned:  # a commit is part of the configuration, and so of the cache key
-        offline = [place for place in offline if not place.startswith(f"{checkout.uri}/")]
-        _require_own_registry(service, checkout, covered)
-    missing = [place for place in offline if place not in covered]
-    root = checkout.uri if checkout.fetched else os.path.realpath(checkout.folder)
-    inside = checkout.fetched or any(place.startswith(f"{root}/") for place in offline)
-    if inside and not checkout.pinned:
-        if checkout.origin(str(checkout.folder / SETTINGS)) not in covered:
-            missing.append(SETTINGS)
-        if _registry(service, checkout) not in covered and not any(
-            place.endswith(".py") for place in covered
-        ):
-            missing.append("the definitions of the views (*.py) or their registry")
-    if missing:
-        shown = ", ".join(missing[:3])
-        raise InputError(
-            f"a change of the features would go unseen: features.source does not hold {shown}",
-            where=features.source,
-            hint=f"Name all of the repository but compiled Python: {features.repository}/**/*[!c]",
-        )
-
-
-def _require_own_registry(service: Service, checkout: Checkout, covered: Container[str]) -> None:
-    """Reject a registry outside the commit: `feast apply` changes it, and the cache key stays the same."""
-    registry = _registry(service, checkout)
-    if registry not in covered and not registry.startswith(f"{checkout.uri}/"):
-        raise InputError(
-            f"a change of the features would go unseen: the commit does not hold {redacted(registry)}",
-            where=checkout.uri,
-            hint=f"Write a relative registry.path into {SETTINGS}: then `join` applies the commit's own.",
-        )
-
-
-def _registry(service: Service, checkout: Checkout) -> str:
-    """Return the origin of the registry's file, or the address of its server."""
-    settings = service.feast.config.registry
-    if settings.registry_type != "file" or "://" in settings.path:
-        return str(settings.path)
-    # the path is relative to the repository, and may start with ..
-    return checkout.origin(os.path.normpath(checkout.folder / settings.path))
-
-
-def headline(training_set: Snapshot, plan: ColumnPlan, audit: Audit, left_out: QuarantinedKeys) -> str:
-    """Say how much was joined and what the audit found: ``336,776 rows, 24 features, 0 leaks``."""
-    facts = [f"{training_set.rows:,} rows", f"{len(plan.joined)} features", f"{audit.leaks} leaks"]
-    if left_out.rows:
-        facts.append(f"{left_out.rows:,} rows of the quarantine left out")
-    if audit.unproven:
-        facts.append(f"not proven for {', '.join(audit.unproven)}")
-    return ", ".join(facts)
-
-
-def summary_of(
-    service: Service, plan: ColumnPlan, audit: Audit, limits: JoinLimits, left_out: QuarantinedKeys
-) -> str:
-    """Return the Markdown summary: the join, and the audit of every view and column."""
-    verdict = "No leak was found." if not audit.leaks else f"**{audit.leaks:,} values leak: refused.**"
-    parts = [
-        f"## Join: {escape(service.name)}\n",
-        f"{audit.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
-        f"{_checks(service, audit)}\n",
-        _refused(audit),
-        _quarantined(left_out),
-        _views(audit),
-        _unproven(audit),
-        _unusable(audit),
-        _columns(audit, limits),
-        f"Carried on: {_names(plan.carried)}.\n",
-        f"Left behind: {_names(plan.left)}.\n",
-        f"Service digest: `{service.digest}`\n",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _checks(service: Service, audit: Audit) -> str:
-    if service.on_engine:
-        return (
-            f"Feast's {service.store} store joined them. Every joined value was checked against the time, "
-            f"creation and TTL of its row; {audit.checked:,} rows were joined again from the files and "
-            "compared. The shares past the TTL, or created later, are theirs."
-        )
-    return (
-        "Every joined value was checked against the time, creation, TTL and key of its row; "
-        f"{audit.checked:,} rows were joined again by Feast itself and compared."
-    )
-
-
-def _refused(audit: Audit) -> str:
-    if not audit.refusals:
-        return ""
-    lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
-    return f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}"
-
-
-def _quarantined(left_out: QuarantinedKeys) -> str:
-    if not left_out.rows:
-        return ""
-    rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
-    return f"{left_out.rows:,} rows are in quarantine and were left out: {rows}.\n"
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(escape(name) for name in names) or "nothing"
-
-
-def _views(audit: Audit) -> str:
-    header = [
-        "view",
-        "rows with a value",
-        "past TTL",
-        "newer, created later",
-        "median age, h",
-        "oldest, h",
-        "leaks",
-    ]
-    rows = []
-    for view in audit.views:
-        shares = [f"{share:.2%}" for share in (view.matched_share, view.expired_share, view.held_back_share)]
-        ages = [f"{seconds / 3600:,.1f}" for seconds in (view.median_age_s, view.max_age_s)]
-        rows.append([view.view, *shares, *ages, f"{view.leaks + view.differing_from_feast:,}"])
-    return table(header, rows, numeric=range(1, len(header)))
-
-
-def _unproven(audit: Audit) -> str:
-    if not audit.unproven:
-        return ""
-    return (
-        f"Not proven for {_names(audit.unproven)}: these views have no creation times, "
-        "so values that were filled in later cannot be detected.\n"
-    )
-
-
-def _unusable(audit: Audit) -> str:
-    found = [f"{view.unusable_rows:,} of {escape(view.view)}" for view in audit.views if view.unusable_rows]
-    if not found:
-        return ""
-    return f"Rows of the files without a key or a creation time, which no row gets: {', '.join(found)}.\n"
-
-
-def _columns(audit: Audit, limits: JoinLimits) -> str:
-    """Return the table of columns: share of missing values, and AUC of the column alone."""
-    flagged = suspicious(audit, limits)
-    rows = [
-        [
-            column.column,
-            column.view or "(the row)",
-            f"{column.missing_share:.2%}" if column.view else "",
-            f"{column.auc:.3f}" if column.auc else "",
-            "suspicious" if column.column in flagged else "no value" if column.missing_share == 1 else "",
-        ]
-        for column in sorted(audit.columns, key=lambda column: -column.auc)
-    ]
-    if any(column.auc for column in audit.columns):
-        intro = (
-            f"AUC measures how well one column alone orders the labels of {escape(audit.scored_on)}; above "
-            f"{limits.max_single_feature_auc:g} it usually leaks the label.\n\n"
-        )
-    else:
-        intro = "No column was scored against the label.\n\n"
-    return intro + table(["column", "from", "missing", "AUC", ""], rows, numeric=[2, 3])
 
 
 def make_training_set(
@@ -246,25 +64,32 @@ def make_training_set(
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(entities, data_version)
-    left_out = read_quarantine(quarantine, quarantine_version, data_version, snapshot.roles.get("key", ""))
-    with (
-        _opened(features, features_version) as service,
-        tables.SnapshotWriter(folder, list(snapshot.splits)) as writer,
-    ):
-        join = Join(snapshot, service, features, left_out, open_history=open_history)
-        join.require_keys(entities)
-        behind = {f"features.{view.name}": view.digest for view in service.views} | _named(left_out)
-        audit = _write(join, entities, writer, folder, summary)
-        training_set = writer.commit(
-            parents={"entities": data_version, "features": service.digest} | behind,
-            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
-            quality=audit.figures()
-            | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
-        )
+    key = snapshot.roles.get("key", "")
+    left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
+    listing = require_version(features.source, features_version)
+    with checked_out(features.repository, listing) as checkout:
+        service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
+        require_covered(service, features, checkout, [entry.uri for entry in listing.files])
+        _require_created(service, features)
+        with tables.SnapshotWriter(folder, list(snapshot.splits)) as writer:
+            join = Join(snapshot, service, features, left_out, open_history=open_history)
+            join.require_keys(entities)
+            audit = _write(join, entities, writer, folder, summary)
+            behind = {f"features.{view.name}": view.digest for view in service.views}
+            behind |= {"quarantine": left_out.version} if left_out.rows else {}
+            training_set = writer.commit(
+                parents={"entities": data_version, "features": service.digest} | behind,
+                roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
+                quality=audit.figures()
+                | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
+            )
+    facts = [f"{training_set.rows:,} rows", f"{len(join.plan.joined)} features", f"{audit.leaks} leaks"]
+    facts += [f"{left_out.rows:,} rows of the quarantine left out"] if left_out.rows else []
+    facts += [f"not proven for {', '.join(audit.unproven)}"] if audit.unproven else []
     watch.record(
         folder,
         "join",
-        headline(training_set, join.plan, audit, left_out),
+        ", ".join(facts),
         config=features.model_dump(mode="json"),
         inputs={"entities": data_version, "features": features_version} | behind,
         outputs={"training_set": training_set.digest, "service": service.digest},
@@ -273,34 +98,42 @@ def make_training_set(
     return training_set
 
 
-@contextmanager
-def _opened(features: Features, version: str) -> Iterator[Service]:
-    """Open the feature service in the version that ``resolve`` found."""
-    listing = require_version(features.source, version)
-    with checked_out(features.repository, listing) as checkout:
-        service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
-        require_covered(service, features, checkout, [entry.uri for entry in listing.files])
-        _require_created(service, features)
-        yield service
+def require_covered(service: Service, features: Features, checkout: Checkout, files: Iterable[str]) -> None:
+    """Reject a ``features.source`` that lacks files of the joined values: the cached join depends on it.
 
-
-def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
-    """Write the rows, the audit and the summary, then reject leaks and limits that do not hold."""
-    for split, rows in join.rows(entities):
-        writer.append(split, rows)
-    join.left_out.require_met()
-    audit = join.audit()
-    audit.write(folder / Audit.FILE)
-    summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(summary_of(join.service, join.plan, audit, join.features.limits, join.left_out))
-    _reject_leaks(join)
-    _reject_limits(audit, folder)
-    return audit
-
-
-def _named(left_out: QuarantinedKeys) -> dict[str, str]:
-    """Name the quarantine, if any row is in it."""
-    return {"quarantine": left_out.version} if left_out.rows else {}
+    That is the offline files of every view and, where any of these lies in the repository's folder or the
+    repository was fetched, the settings and the definitions there, or the registry that they were applied to.
+    A commit of git holds its settings and definitions, but no registry in a bucket or a database.
+    """
+    covered = {checkout.origin(uri) for uri in files}
+    offline = [checkout.origin(uri) for view in service.views for uri in offline_files(view)]
+    registry = str(service.feast.config.registry.path)
+    if service.feast.config.registry.registry_type == "file" and "://" not in registry:
+        # The path is relative to the repository, and may start with ..
+        registry = checkout.origin(os.path.normpath(checkout.folder / registry))
+    if checkout.pinned:  # a commit is part of the configuration, and so of the cache key
+        offline = [place for place in offline if not place.startswith(f"{checkout.uri}/")]
+        if registry not in covered and not registry.startswith(f"{checkout.uri}/"):
+            raise InputError(
+                f"a change of the features would go unseen: the commit does not hold {redacted(registry)}",
+                where=checkout.uri,
+                hint=f"Write a relative registry.path into {SETTINGS}: then `join` applies the commit's own.",
+            )
+    missing = [place for place in offline if place not in covered]
+    root = checkout.uri if checkout.fetched else os.path.realpath(checkout.folder)
+    inside = checkout.fetched or any(place.startswith(f"{root}/") for place in offline)
+    if inside and not checkout.pinned:
+        if checkout.origin(str(checkout.folder / SETTINGS)) not in covered:
+            missing.append(SETTINGS)
+        if registry not in covered and not any(place.endswith(".py") for place in covered):
+            missing.append("the definitions of the views (*.py) or their registry")
+    if missing:
+        shown = ", ".join(missing[:3])
+        raise InputError(
+            f"a change of the features would go unseen: features.source does not hold {shown}",
+            where=features.source,
+            hint=f"Name all of the repository but compiled Python: {features.repository}/**/*[!c]",
+        )
 
 
 def _require_created(service: Service, features: Features) -> None:
@@ -315,20 +148,26 @@ def _require_created(service: Service, features: Features) -> None:
         )
 
 
-def _reject_leaks(join: Join) -> None:
-    """Reject leaking values."""
-    wrong = {name: view for name, view in join.views.items() if view.wrong}
+def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
+    """Write the rows, the audit and the summary, then reject leaks and limits that do not hold."""
+    for split, rows in join.rows(entities):
+        writer.append(split, rows)
+    join.left_out.require_met()
+    audit = join.audit()
+    audit.write(folder / Audit.FILE)
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(_summary(join, audit))
+    wrong = {name: view for name, view in join.views.items() if view.leaks or view.differ}
     if wrong:
-        lines = [f"  {name}: {view.wrong:,} rows, such as {view.example}" for name, view in wrong.items()]
+        lines = [
+            f"  {name}: {view.leaks + view.differ:,} rows, such as {view.example}"
+            for name, view in wrong.items()
+        ]
         raise DataRefused(
             "joined values are not those that were known at their rows' times\n" + "\n".join(lines),
             where="the leakage audit",
             hint="The join is wrong, or Feast is, so nothing was written. Please report it with the files.",
         )
-
-
-def _reject_limits(audit: Audit, folder: Path) -> None:
-    """Reject features beyond their limits."""
     if audit.refusals:
         raise DataRefused(
             f"the audit refuses the training set: {len(audit.refusals)} limits do not hold\n"
@@ -336,3 +175,89 @@ def _reject_limits(audit: Audit, folder: Path) -> None:
             where=str(folder / Audit.FILE),
             hint="Look at the feature, or move its limit in features.limits if the figure is right.",
         )
+    return audit
+
+
+def _summary(join: Join, audit: Audit) -> str:
+    """Return the Markdown summary: the join, and the audit of every view and column."""
+    service, plan, left_out = join.service, join.plan, join.left_out
+    verdict = "No leak was found." if not audit.leaks else f"**{audit.leaks:,} values leak: refused.**"
+    checked = max((view.checked_by_feast for view in audit.views), default=0)
+    checks = (
+        f"Feast's {service.store} store joined them. Every joined value was checked against the time, "
+        f"creation and TTL of its row; {checked:,} rows were joined again from the files and "
+        "compared. The shares past the TTL, or created later, are theirs."
+        if service.on_engine
+        else "Every joined value was checked against the time, creation, TTL and key of its row; "
+        f"{checked:,} rows were joined again by Feast itself and compared."
+    )
+    parts = [
+        f"## Join: {escape(service.name)}\n",
+        f"{audit.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
+        f"{checks}\n",
+    ]
+    if audit.refusals:
+        lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
+        parts.append(f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}")
+    if left_out.rows:
+        rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
+        parts.append(f"{left_out.rows:,} rows are in quarantine and were left out: {rows}.\n")
+    return "\n".join(
+        [
+            *parts,
+            *_views(audit),
+            _columns(audit, join.features.limits),
+            f"Carried on: {_names(plan.carried)}.\n",
+            f"Left behind: {_names(plan.left)}.\n",
+            f"Service digest: `{service.digest}`\n",
+        ]
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(escape(name) for name in names) or "nothing"
+
+
+def _views(audit: Audit) -> list[str]:
+    """Return the table of views, and what could not be proven or used."""
+    header = ["view", "rows with a value", "past TTL", "newer, created later", "median age, h", "oldest, h"]
+    rows = []
+    for view in audit.views:
+        shares = [f"{share:.2%}" for share in (view.matched_share, view.expired_share, view.held_back_share)]
+        ages = [f"{seconds / 3600:,.1f}" for seconds in (view.median_age_s, view.max_age_s)]
+        rows.append([view.view, *shares, *ages, f"{view.leaks + view.differing_from_feast:,}"])
+    parts = [table([*header, "leaks"], rows, numeric=range(1, len(header) + 1))]
+    if audit.unproven:
+        parts.append(
+            f"Not proven for {_names(audit.unproven)}: these views have no creation times, "
+            "so values that were filled in later cannot be detected.\n"
+        )
+    if found := [
+        f"{view.unusable_rows:,} of {escape(view.view)}" for view in audit.views if view.unusable_rows
+    ]:
+        parts.append(
+            f"Rows of the files without a key or a creation time, which no row gets: {', '.join(found)}.\n"
+        )
+    return parts
+
+
+def _columns(audit: Audit, limits: JoinLimits) -> str:
+    """Return the table of columns: share of missing values, and AUC of the column alone."""
+    flagged = suspicious(audit, limits)
+    rows = [
+        [
+            column.column,
+            column.view or "(the row)",
+            f"{column.missing_share:.2%}" if column.view else "",
+            f"{column.auc:.3f}" if column.auc else "",
+            "suspicious" if column.column in flagged else "no value" if column.missing_share == 1 else "",
+        ]
+        for column in sorted(audit.columns, key=lambda column: -column.auc)
+    ]
+    intro = "No column was scored against the label.\n\n"
+    if any(column.auc for column in audit.columns):
+        intro = (
+            f"AUC measures how well one column alone orders the labels of {escape(audit.scored_on)}; above "
+            f"{limits.max_single_feature_auc:g} it usually leaks the label.\n\n"
+        )
+    return intro + table(["column", "from", "missing", "AUC", ""], rows, numeric=[2, 3])

@@ -1,4 +1,4 @@
-"""The job, its budgets, its completion marker and its result."""
+"""The job, its completion marker and its result."""
 
 import dataclasses
 import re
@@ -8,16 +8,15 @@ from typing import ClassVar, Protocol
 
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
-from trainwright.launch import kubernetes_names
-from trainwright.launch.placement import Placement
+from trainwright.experiment.resources import JobPlacement, RetryBudget
+from trainwright.launch import kubernetes_names, placement
 
 FOLDER_PLACEHOLDER = "{folder}"
 """Stands for the attempt's folder in a job's program."""
 
 _NCCL = {
     "NCCL_DEBUG": "WARN",
-    # A collective that fails or takes too long ends its process, instead of leaving it there for good; what
-    # each one was at then is written down.
+    # A collective that fails or takes too long ends its process, and each rank's state is written down.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "300",
@@ -27,14 +26,10 @@ _NCCL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Document):
-    """The marker that rank 0 writes as the very last thing.
+    """The completion marker of an attempt: digests of its outputs by name, written by rank 0 at the very end.
 
-    An exit code of 0 and a condition of Kubernetes both lie now and then (an evicted worker that exits 0
-    makes a job Succeeded). A job has succeeded when this file is there and names the attempt.
-
-    Attributes:
-        attempt: The attempt it was written by.
-        outputs: Digests of what the job made, by name.
+    Exit code 0 and a condition of Kubernetes are no proof of success: an evicted worker that exits 0 makes a
+    job Succeeded.
     """
 
     FILE: ClassVar[str] = "result.json"
@@ -44,40 +39,13 @@ class Completion(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class JobReference(Document):
-    """A job on a cluster, noted in the folder of its attempt for the pages that link to it.
-
-    Attributes:
-        kind: ``PyTorchJob`` or ``TrainJob``.
-        namespace: Its namespace.
-        name: Its name.
-        commands: kubectl commands that show the logs of all its pods, and the job itself.
-    """
+    """A job on a cluster, written into its attempt's folder, with kubectl commands that show it."""
 
     FILE: ClassVar[str] = "kubernetes_job.json"
     kind: str
     namespace: str
     name: str
     commands: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """Retry budget of a job: attempts by the cause that ended the previous one.
-
-    Attributes:
-        preemption: Nodes taken away: nothing is wrong with the job.
-        infrastructure: Nodes, networks and disks that broke, and hangs.
-        user: The program itself. Its errors repeat.
-    """
-
-    preemption: int = 10
-    infrastructure: int = 3
-    user: int = 0
-
-    def problems(self) -> list[str]:
-        """Say which limits are below 0."""
-        limits = dataclasses.asdict(self)
-        return [f"{name} is {limit}, must be at least 0" for name, limit in limits.items() if limit < 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,24 +58,25 @@ class Job:
         image: Container image; the local launcher uses the sibling environment of that toolchain instead.
         program: What torchrun runs in every process: ``-m MODULE`` or a file, and arguments.
             ``{folder}`` stands for the attempt's folder.
-        folder: Fresh folder of this attempt, seen by every process under the same path. Its name is the
-            attempt.
+        folder: Fresh folder of this attempt, at the same path for every process. Its name is the attempt.
         specification: Digest of the program's configuration, part of the job's identity.
         nodes: Machines or pods.
-        processes: Processes a node.
-        cpu: Cores a node.
-        memory_gib: Memory a node, in GiB.
-        gpus: GPUs a node.
+        processes: Processes per node.
+        cpu: Cores per node.
+        memory_gib: Memory per node, in GiB.
+        gpus: GPUs per node.
         timeout_s: Longest duration in seconds, from the start to the marker.
-        restarts: Times that the processes are started again, within the attempt, after one was lost or none
-            got on any more.
+        restarts: Restarts of the processes within the attempt, after one was lost or the job hung.
         grace_s: Seconds in which a process finishes its step and saves after SIGTERM.
-        stall_s: Seconds without a step after which the job counts as hung; absent: never.
+        stall_s: Seconds without a step after which the job counts as hung; None: never.
         env: Environment variables of every process.
         claim: Name of the PersistentVolumeClaim on which ``folder`` lies; empty for a local job.
-        mount: Where the claim is mounted.
-        placement: Where and how its pods run on a cluster.
-        budget: How often the launcher makes another attempt, by what ended the one before.
+        mount: Mount path of the claim.
+        placement: Scheduling of its pods on a cluster.
+        budget: Retry budget of the launcher.
+
+    Raises:
+        InputError: Any value is out of range; all are named.
     """
 
     run: str
@@ -128,32 +97,27 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     claim: str = ""
     mount: str = ""
-    placement: Placement = field(default_factory=Placement)
-    budget: Budget = field(default_factory=Budget)
+    placement: JobPlacement = field(default_factory=JobPlacement)
+    budget: RetryBudget = field(default_factory=RetryBudget)
 
     def __post_init__(self) -> None:
-        """Refuse what no launcher can run.
-
-        Raises:
-            InputError: Any value is out of range; all are named.
-        """
-        wrong = [*self._amounts(), *self._names()]
-        wrong += [f"budget.{problem}" for problem in self.budget.problems()]
-        wrong += [f"placement.{problem}" for problem in self.placement.problems()]
-        if wrong:
+        if wrong := self._problems():
             raise InputError("; ".join(wrong), where=f"job of {self.task}")
 
-    def _amounts(self) -> list[str]:
-        counts = {name: getattr(self, name) for name in ("nodes", "processes", "timeout_s", "grace_s")}
-        wrong = [f"{name} is {value}, must be at least 1" for name, value in counts.items() if value < 1]
-        if self.restarts < 0:
-            wrong.append(f"restarts is {self.restarts}, must be at least 0")
-        amounts = {name: getattr(self, name) for name in ("cpu", "memory_gib")}
-        if self.stall_s is not None:
-            amounts["stall_s"] = self.stall_s
-        wrong += [f"{name} is {value}, must be above 0" for name, value in amounts.items() if not value > 0]
-        if self.gpus < 0:
-            wrong.append(f"gpus is {self.gpus}, must be at least 0")
+    def _problems(self) -> list[str]:
+        bounds = dict.fromkeys(("nodes", "processes", "timeout_s", "grace_s"), 1)
+        bounds |= dict.fromkeys(("restarts", "gpus"), 0)
+        wrong = [
+            f"{name} is {getattr(self, name)}, must be at least {least}"
+            for name, least in bounds.items()
+            if getattr(self, name) < least
+        ]
+        amounts = {"cpu": self.cpu, "memory_gib": self.memory_gib, "stall_s": self.stall_s}
+        wrong += [
+            f"{name} is {value}, must be above 0"
+            for name, value in amounts.items()
+            if value is not None and not value > 0
+        ]
         least, shared = self.placement.min_nodes, self.placement.shared_memory_gib
         if least is not None and least > self.nodes:
             wrong.append(f"placement.min_nodes {least} is above nodes {self.nodes}")
@@ -161,24 +125,19 @@ class Job:
             wrong.append(
                 f"placement.shared_memory_gib {shared:g} leaves nothing of memory_gib {self.memory_gib:g}"
             )
-        return wrong
-
-    def _names(self) -> list[str]:
-        wrong = []
         if not self.program:
             wrong.append("program is empty")
         if not self.folder.is_absolute():
             wrong.append(f"folder {self.folder} is not absolute")
+        from_secrets = {variable.name for variable in self.placement.env_from_secrets}
         for name in sorted(self.env):
             if not kubernetes_names.is_variable(name):
                 wrong.append(f"env {name!r} is not the name of a variable")
             elif kubernetes_names.RESERVED_BY_OPERATOR.fullmatch(name):
                 wrong.append(f"env {name} is set by the operator or by torchrun")
-        given = {variable.name for variable in self.placement.env_from_secrets}
-        wrong += [
-            f"env {name} is also in placement.env_from_secrets" for name in sorted(given & self.env.keys())
-        ]
-        return wrong
+            elif name in from_secrets:
+                wrong.append(f"env {name} is also in placement.env_from_secrets")
+        return wrong + [f"placement.{problem}" for problem in placement.problems(self.placement)]
 
     @property
     def attempt(self) -> str:
@@ -187,12 +146,11 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Identity of the job: everything that changes what runs. Two launches of one job have the same.
+        """Identity of the job: everything that changes what runs; two launches of one job have the same.
 
-        Not among it: the attempt, how often there is another (``budget``), and where and when it runs
-        (all of ``placement`` but its :attr:`~trainwright.launch.placement.Placement.decisive` part).
+        The attempt, the budget, and where and when the job runs are no part of it.
         """
-        body = dataclasses.asdict(self) | {"placement": self.placement.decisive}
+        body = dataclasses.asdict(self) | {"placement": placement.identity(self.placement)}
         del body["folder"], body["budget"]
         return digest_text(canonical(body))
 
@@ -218,10 +176,10 @@ class Job:
         return defaults | (_NCCL if self.gpus else {}) | self.env
 
     @property
-    def watched(self) -> tuple[str, ...]:
-        """Settings of the agent that supervises the processes."""
-        told = (f"--grace-s={self.grace_s}",)
-        return told if self.stall_s is None else (*told, f"--stall-s={self.stall_s:g}")
+    def agent_options(self) -> tuple[str, ...]:
+        """Options of the agent that supervises the processes."""
+        stall = () if self.stall_s is None else (f"--stall-s={self.stall_s:g}",)
+        return (f"--grace-s={self.grace_s}", *stall)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -233,11 +191,7 @@ class Job:
 class Result:
     """A job that has succeeded.
 
-    Attributes:
-        folder: The attempt's folder that holds the outputs; not the job's own where the launcher found
-            the same job already running.
-        completion: The marker that was found there.
-        launcher: Name of the launcher.
+    ``folder`` holds the outputs; it is not the job's own where the launcher adopted the same job.
     """
 
     folder: Path
@@ -262,7 +216,7 @@ class Launcher(Protocol):
 
 
 def completed(folder: Path, attempt: str) -> Completion | None:
-    """Return the completion marker of an attempt, or nothing if it has not completed."""
+    """Return the completion marker of an attempt, or None if it has not completed."""
     if not (folder / Completion.FILE).exists():
         return None
     completion = Completion.read(folder)

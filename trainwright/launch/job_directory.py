@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainwright.errors import DependencyError, InternalError
+from trainwright.artifacts import Progress
+from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.launch.job import completed
 
 FAILED_ATTEMPT_FILE = "attempt.json"
@@ -23,41 +24,63 @@ _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
 @contextlib.contextmanager
 def locked_attempt(home: Path) -> Iterator[Path]:
-    """Give a fresh folder for the next attempt at a job of this machine, below its home.
+    """Yield a fresh folder for the next attempt at a job of this machine, in its job directory ``home``.
 
-    What lies in the home stays until an attempt has succeeded: it is what the next one goes on from. Then it
-    is removed, and with it the homes of other jobs for the same output that nobody is at any more. Homes of
-    one output are called the same up to the last ``-``.
-
-    Args:
-        home: The job's folder, the same at every attempt.
+    The directory's content stays until an attempt has succeeded: the next one resumes from it. Then it is
+    removed, with the unlocked directories of other jobs for the same output, whose names are equal up to the
+    last ``-``.
 
     Raises:
-        DependencyError: Another living process of this machine is at the same job.
+        DependencyError: Another living process of this machine runs the same job.
     """
-    lock = _create_and_lock(home)
+    lock = None
+    while lock is None:
+        home.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # who was done removed it in between
+            try:
+                lock = _lock(home)
+            except BlockingIOError:
+                raise DependencyError(
+                    "another process is at this very job",
+                    where=str(home),
+                    hint="Wait for it, or stop it: it would be done twice.",
+                ) from None
+            if not (home.exists() and os.path.samestat(os.fstat(lock), home.stat())):
+                os.close(lock)
+                lock = None
     try:
         yield create_attempt(home)
         remove_job_directory(home)
         for other in sibling_directories(home):
-            _remove_if_unlocked(other)
+            with contextlib.suppress(OSError):
+                theirs = _lock(other)
+                remove_job_directory(other)
+                os.close(theirs)
     finally:
         os.close(lock)
 
 
-def create_attempt(home: Path) -> Path:
-    """Make the folder of the next attempt at a job: two processes never get the same one.
+def _lock(folder: Path) -> int:
+    """Lock a folder for as long as the returned descriptor is open."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
-    The numbers rise, so the newest attempt is the one that counts.
-    """
-    attempts = home / _ATTEMPTS
-    attempts.mkdir(parents=True, exist_ok=True)
+
+def create_attempt(home: Path) -> Path:
+    """Create the folder of the next attempt: two processes never get the same one, and the numbers rise."""
+    folder = home / _ATTEMPTS
+    folder.mkdir(parents=True, exist_ok=True)
     while True:
-        taken = [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
-        folder = attempts / f"{max(taken, default=0) + 1:04}"
+        taken = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+        fresh = folder / f"{max(taken, default=0) + 1:04}"
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-            return folder
+            fresh.mkdir()
+            return fresh
 
 
 def newest_attempt(home: Path) -> Path | None:
@@ -66,7 +89,7 @@ def newest_attempt(home: Path) -> Path | None:
 
 
 def job_directory_of(folder: Path) -> Path | None:
-    """Return the home that an attempt's folder lies in; nothing if it lies elsewhere."""
+    """Return the job directory that an attempt's folder lies in; None if it lies elsewhere."""
     return folder.parent.parent if folder.parent.name == _ATTEMPTS else None
 
 
@@ -81,48 +104,37 @@ def read_inputs(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def copy_attempt(folder: Path, prepared: Mapping[str, str]) -> Path:
-    """Make the folder of the next attempt, with what was prepared for another one.
+def copy_attempt(folder: Path, inputs: Mapping[str, str]) -> Path:
+    """Create the folder of the next attempt with the inputs of another one, from :func:`read_inputs`.
 
     A JSON document that names its attempt (``attempt``) names the new one.
 
-    Args:
-        folder: Folder of the attempt that was prepared.
-        prepared: Its documents, as :func:`documents` reads them before the attempt began.
-
     Raises:
-        InternalError: The folder does not lie in a home.
+        InternalError: The folder does not lie in a job directory.
     """
     home = job_directory_of(folder)
     if home is None:
         raise InternalError(f"attempt {folder} lies in no home: there is no other one")
     fresh = create_attempt(home)
-    for name, text in prepared.items():
-        (fresh / name).write_text(_with_attempt(text, folder.name, fresh.name))
+    for name, text in inputs.items():
+        with contextlib.suppress(ValueError):
+            body = json.loads(text)
+            if isinstance(body, dict) and body.get("attempt") == folder.name:
+                body["attempt"] = fresh.name
+                text = json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # noqa: PLW2901
+        (fresh / name).write_text(text)
     return fresh
 
 
-def _with_attempt(text: str, before: str, after: str) -> str:
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return text
-    if not isinstance(body, dict) or body.get("attempt") != before:
-        return text
-    return json.dumps(body | {"attempt": after}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def sibling_directories(home: Path) -> list[Path]:
-    """Name the homes of other jobs for the same output."""
+    """Return the job directories of other jobs for the same output."""
     found = home.parent.glob(f"{home.name.rpartition('-')[0]}-*")
     return sorted(path for path in found if path != home and path.is_dir())
 
 
 def remove_job_directory(home: Path) -> None:
-    """Remove a home that is of no more use, but for folders that hold a file ``pinned-by-*.json``."""
-    pinned = {path.parent for path in home.rglob(_PINNED)}
-    keep = pinned | {parent for path in pinned for parent in path.parents}
-    _remove_except(home, keep, pinned)
+    """Remove a job directory, but for folders that hold a file ``pinned-by-*.json``."""
+    _remove_except(home, {path.parent for path in home.rglob(_PINNED)})
 
 
 def remove_checkpoints(home: Path) -> None:
@@ -130,68 +142,32 @@ def remove_checkpoints(home: Path) -> None:
 
     Whoever asked for it may be lost before its copies are safe, and asks again; then that is all there is.
     """
-    done = next((path for path in reversed(attempts(home)) if completed(path, path.name)), None)
-    pinned = {path.parent for path in home.rglob(_PINNED)} | ({done} if done else set())
-    _remove_except(home, pinned | {parent for path in pinned for parent in path.parents}, pinned)
+    done = [path for path in reversed(attempts(home)) if completed(path, path.name)][:1]
+    _remove_except(home, {path.parent for path in home.rglob(_PINNED)} | set(done))
 
 
-def _remove_except(folder: Path, keep: set[Path], whole: set[Path]) -> None:
-    if folder not in keep:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif folder not in whole:
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                _remove_except(path, keep, whole)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def _create_and_lock(home: Path) -> int:
-    """Make a home and lock it; try again if one who was done removed it in between."""
-    while True:
-        home.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                lock = _lock(home)
-            except BlockingIOError:
-                raise DependencyError(
-                    "another process is at this very job",
-                    where=str(home),
-                    hint="Wait for it, or stop it: it would be done twice.",
-                ) from None
-            if home.exists() and os.path.samestat(os.fstat(lock), home.stat()):
-                return lock
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder for as long as the descriptor that is returned is open: the system lets go of it."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _remove_if_unlocked(home: Path) -> None:
-    try:
-        lock = _lock(home)
-    except OSError:
+def _remove_except(folder: Path, kept: set[Path]) -> None:
+    """Remove a folder but for some folders below it."""
+    if folder in kept:
         return
-    remove_job_directory(home)
-    os.close(lock)
+    if not any(path.is_relative_to(folder) for path in kept):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            _remove_except(path, kept)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def publish(source: Path, target: Path, *, keep: bool = False, copy: bool = False) -> None:
-    """Bring a finished folder to its place: it appears there whole, or not at all.
+    """Move a finished folder to its place, also on another disk: it appears there whole, or not at all.
 
-    A file that an earlier attempt left there before it was reported is replaced.
+    A folder that an earlier attempt left there before it was reported is replaced.
 
     Args:
         source: The finished folder.
-        target: Its place; may lie on another disk.
+        target: Its place.
         keep: Copy instead of moving, to a place named after its content: if another process is faster, its
             copy stays, since others may already be reading it.
         copy: Copy instead of moving.
@@ -199,8 +175,15 @@ def publish(source: Path, target: Path, *, keep: bool = False, copy: bool = Fals
     target.parent.mkdir(parents=True, exist_ok=True)
     waiting = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     try:
-        if keep or copy or not _move(source, waiting):
+        if keep or copy:
             shutil.copytree(source, waiting)
+        else:
+            try:
+                source.rename(waiting)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                shutil.copytree(source, waiting)
         if target.exists() and not keep:
             shutil.rmtree(target)
         waiting.replace(target)
@@ -210,12 +193,9 @@ def publish(source: Path, target: Path, *, keep: bool = False, copy: bool = Fals
             raise
 
 
-def _move(source: Path, target: Path) -> bool:
-    """Move a folder, unless it would have to cross from one disk to another."""
+def describe_progress(folder: Path) -> str:
+    """Return the progress of an attempt in a line; empty if its file does not exist or cannot be read now."""
     try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        return False
-    return True
+        return str(Progress.read(folder))
+    except (InputError, OSError):
+        return ""

@@ -10,10 +10,10 @@ RESERVED_BY_OPERATOR = re.compile(
     r"(PET_|TORCHELASTIC_)\w*|RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE"
     r"|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE|ROLE_NAME|MASTER_ADDR|MASTER_PORT|PYTHONUNBUFFERED"
 )
-"""Environment variables that the operator and torchrun set: which of two values wins, nobody says."""
+"""Environment variables that the operator and torchrun set: which of two values wins is undefined."""
 
 RESERVED = re.compile(rf"{RESERVED_BY_OPERATOR.pattern}|TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-"""The above, and what this library needs to be as it is."""
+"""The above, and what this library sets itself."""
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
@@ -23,16 +23,13 @@ _IMAGE = (
     rf"(?:{_HOST}(?:\.{_HOST})*(?::\d{{1,5}})?/)?{_PART}(?:/{_PART})*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-_QUANTITY = r"(\d+(\.\d+)?|\.\d+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?"
-
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?")
 _UNITS = {
-    "": 1.0,
     "m": 1e-3,
     **{unit: 1000.0**power for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
     **{f"{unit}i": 1024.0**power for power, unit in enumerate(("K", "M", "G", "T", "P", "E"), start=1)},
 }
-_LONGEST_LABEL = 63
-_LONGEST_NAME = 253
+_LONGEST_LABEL, _LONGEST_NAME = 63, 253
 
 
 def is_label(text: str) -> bool:
@@ -40,27 +37,9 @@ def is_label(text: str) -> bool:
     return text == "" or bool(len(text) <= _LONGEST_LABEL and re.fullmatch(_LABEL, text))
 
 
-def is_key(text: str) -> bool:
-    """Tell whether a text can be the key of a label or an annotation: ``name`` or ``domain/name``."""
-    prefix, slash, name = text.rpartition("/")
-    if slash and not is_subdomain(prefix):
-        return False
-    return bool(len(name) <= _LONGEST_LABEL and re.fullmatch(_LABEL, name))
-
-
-def is_name(text: str) -> bool:
-    """Tell whether a text can name a volume, a container or a queue: a DNS label, RFC 1123."""
-    return bool(len(text) <= _LONGEST_LABEL and re.fullmatch(_NAME, text))
-
-
 def is_subdomain(text: str) -> bool:
     """Tell whether a text can name most objects: DNS labels with dots between them, RFC 1123."""
     return len(text) <= _LONGEST_NAME and bool(re.fullmatch(rf"{_NAME}(\.{_NAME})*", text))
-
-
-def is_job_name(text: str, longest: int = 52) -> bool:
-    """Tell whether a text can name a job: a DNS label, RFC 1035, with room for ``-worker-9999``."""
-    return len(text) <= longest and bool(re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", text))
 
 
 def is_image(text: str) -> bool:
@@ -68,33 +47,19 @@ def is_image(text: str) -> bool:
     return len(text) <= _LONGEST_NAME and bool(re.fullmatch(_IMAGE, text))
 
 
-def is_quantity(text: str) -> bool:
-    """Tell whether a text is an amount that is not negative, such as ``500m`` or ``1.5Gi``."""
-    return bool(re.fullmatch(_QUANTITY, text))
-
-
-def amount_of(quantity: str) -> float:
-    """Return the number that an amount such as ``500m`` or ``1.5Gi`` stands for.
-
-    Raises:
-        ValueError: The text is no amount.
-    """
-    found = re.fullmatch(r"([\d.]+)(.*)", quantity)
-    if not found or not is_quantity(quantity):
-        raise ValueError(f"{quantity!r} is not an amount such as 500m or 1.5Gi")
-    number, unit = found.groups()
-    return float(number) * _UNITS[unit] if unit in _UNITS else float(quantity)
-
-
 def is_variable(text: str) -> bool:
     """Tell whether a text can name an environment variable, in every shell too."""
     return bool(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text))
 
 
-def is_config_key(text: str) -> bool:
-    """Tell whether a text can be a key of a Secret or a ConfigMap."""
-    return (
-        len(text) <= _LONGEST_NAME
-        and text not in {".", ".."}
-        and bool(re.fullmatch(r"[-._a-zA-Z0-9]+", text))
-    )
+def amount_of(quantity: str) -> float:
+    """Return the number that a quantity such as ``500m`` or ``1.5Gi`` stands for.
+
+    Raises:
+        ValueError: The text is no such quantity, or is negative.
+    """
+    found = _QUANTITY.fullmatch(quantity)
+    if not found:
+        raise ValueError(f"{quantity!r} is not an amount such as 500m or 1.5Gi")
+    number, unit = found.groups()
+    return float(number) * _UNITS[unit] if unit in _UNITS else float(quantity)

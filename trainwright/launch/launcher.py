@@ -27,27 +27,21 @@ def resolve_launcher(name: str, service_account: Path = SERVICE_ACCOUNT) -> str:
 
 
 def create_launcher(
-    name: str,
-    service_account: Path = SERVICE_ACCOUNT,
-    *,
-    workflow: str = "",
-    outage_s: float = 900.0,
-    pending_s: float = 1800.0,
+    name: str, *, workflow: str = "", outage_s: float = 900.0, pending_s: float = 1800.0
 ) -> Launcher:
-    """Make a launcher by name. Only the one that is chosen loads its libraries.
+    """Create a launcher by name; only the one that is chosen loads its libraries.
 
     Args:
-        name: One of ``NAMES``.
-        service_account: Where a pod of a cluster has its token.
-        workflow: The Argo workflow that a cluster's job is to go with; empty: none.
+        name: One of ``LAUNCHERS``.
+        workflow: The Argo workflow that owns a cluster's job; empty: the one that this pod belongs to.
         outage_s: Longest outage of the cluster's API to retry through.
-        pending_s: Seconds until all pods have to run, waiting in a queue apart.
+        pending_s: Seconds until all pods have to run, time in a queue excluded.
 
     Raises:
         InputError: There is no such launcher.
         DependencyError: This is no pod of a cluster.
     """
-    chosen = resolve_launcher(name, service_account)
+    chosen = resolve_launcher(name)
     if chosen == "local":
         from trainwright.launch.local import LocalLauncher
 

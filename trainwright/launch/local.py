@@ -11,18 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trainwright import ENVIRONMENT_FILE
-from trainwright.errors import (
-    DependencyError,
-    Hang,
-    InputError,
-    Preempted,
-    PreemptedUnsaved,
-    TrainwrightError,
-)
+from trainwright.errors import DependencyError, Hang, InputError, Preempted, PreemptedUnsaved
 from trainwright.launch import signals
-from trainwright.launch.agent.rank_errors import describe_progress, first_error
+from trainwright.launch.agent.rank_errors import first_error
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.job_directory import describe_progress
 
 _RENDEZVOUS = ("PET_", "MASTER_", "TORCHELASTIC_")
 _RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
@@ -49,11 +43,7 @@ def sibling_python(toolchain: str) -> Path:
 
 
 class LocalLauncher:
-    """Runs a job under torchrun on this machine.
-
-    Args:
-        python: Interpreter of the environment that has torch; found beside this one if absent.
-    """
+    """Runs a job under torchrun on this machine, with the interpreter ``python`` of a torch environment."""
 
     name = "local"
 
@@ -83,30 +73,22 @@ class LocalLauncher:
         return Result(folder=job.folder, completion=_completion(code, job), launcher=self.name)
 
 
-def _command(python: Path, job: Job) -> list[str]:
-    agent = [str(python), "-m", "trainwright.launch.agent", str(job.folder), "--tethered", *job.watched, "--"]
-    torchrun = ["--standalone", f"--nproc-per-node={job.processes}", f"--max-restarts={job.restarts}"]
-    return [*agent, *torchrun, *job.arguments]
-
-
-def _environment(job: Job) -> dict[str, str]:
-    """Return the environment of the job's processes: ours, without what belongs to another job."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_RENDEZVOUS) and name not in _RANKS
-    }
-    return kept | job.environment
-
-
 @contextmanager
 def _running_agent(python: Path, job: Job) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job's agent in a process group of its own; whatever happens, leave no process of it.
 
     The pipe to its standard input is the tether: it closes even when this process is killed.
     """
+    command = [str(python), "-m", "trainwright.launch.agent", str(job.folder), "--tethered"]
+    command += [*job.agent_options, "--", "--standalone", f"--nproc-per-node={job.processes}"]
+    command += [f"--max-restarts={job.restarts}", *job.arguments]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_RENDEZVOUS) and name not in _RANKS  # of another job
+    }
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        _command(python, job), env=_environment(job), stdin=subprocess.PIPE, start_new_session=True
+        command, env=environment | job.environment, stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         yield process
@@ -117,7 +99,7 @@ def _running_agent(python: Path, job: Job) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _stop(process: subprocess.Popen[bytes], grace_s: int) -> int:
-    """End the agent and its ranks: politely, then not. Ranks end by themselves when their agent is gone."""
+    """End the agent with SIGTERM, then SIGKILL. Ranks end by themselves when their agent is gone."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -129,13 +111,7 @@ def _stop(process: subprocess.Popen[bytes], grace_s: int) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], job: Job, received: list[int]) -> int:
-    """Return the exit code of the agent, when it has ended.
-
-    Raises:
-        Hang: It takes too long.
-        Preempted: This process received SIGTERM.
-        PreemptedUnsaved: The same, and the job had not saved its state.
-    """
+    """Return the exit code of the agent when it has ended; raise Hang after too long, or Preempted."""
     end = time.monotonic() + job.timeout_s
     while not received:
         try:
@@ -164,11 +140,7 @@ def _completion(code: int, job: Job) -> Completion:
         return completion
     if first := first_error(job.folder):
         raise first.to_error()
-    raise _unexplained_error(code, job)
-
-
-def _unexplained_error(code: int, job: Job) -> TrainwrightError:
     what = f"the job ended with exit code {code} and no process left an error"
     if (job.folder / Failure.FILE).exists():
         what = Failure.read(job.folder).what
-    return DependencyError(what, where=str(job.folder), hint="Its last lines are in the log of the step.")
+    raise DependencyError(what, where=str(job.folder), hint="Its last lines are in the log of the step.")

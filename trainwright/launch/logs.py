@@ -4,6 +4,7 @@ A log is read backwards from its end: torchrun writes one ``failed (exitcode: ..
 the same container, and everything before the last but one belongs to an attempt that was recovered from.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ _ATTEMPT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+[^\n]*")
 _ROOT = re.compile(
     r"^Root Cause \(first observed failure\):\s*\n\[\d+\]:\n"
     r"\s+time\s+: (?P<time>\S+)\n"
-    r"\s+host\s+: (?P<host>\S+)\n"
+    r"\s+host\s+: \S+\n"
     r"\s+rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\n"
     r"\s+exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)[^\n]*\n"
     r"\s+error_file: [^\n]*\n"
@@ -74,39 +75,29 @@ _DECORATION = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z |\x1b\[[0-9;]*m", re.MULTIL
 
 _TRACEBACK = "Traceback (most recent call last):"
 _MAX_FRAMES, _MAX_TRACEBACKS = 200, 50
+_NOISE = re.compile(r"^(?:frame #\d+:|[-=^ ]+$|\s*\^+)")
+"""C++ frames, underlines and rules."""
+
 _TORCHRUN = re.compile(r"\b(?:SignalException|ChildFailedError)\b")
 """Errors of torchrun itself, whatever the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RootCause:
-    """The first failure in torchrun's summary; torchrun itself exits with 1.
+    """The first failure in torchrun's summary: rank, exit code (negative for a signal), traceback or message.
 
-    Attributes:
-        rank: Global rank of the process.
-        exit_code: Its exit code; negative for a signal.
-        host: Its pod.
-        at_s: When, in seconds since 1970, if its clock is set to UTC; None if torchrun wrote no time.
-        said: Its traceback or message, if any.
+    ``at_s`` is in seconds since 1970 if its clock is set to UTC; None if torchrun wrote no time.
     """
 
     rank: int
     exit_code: int
-    host: str
     at_s: float | None
     said: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogClue:
-    """A log line that indicates a failure class.
-
-    Attributes:
-        kind: The class.
-        line: The line.
-        rank: The process that wrote it; None if unknown.
-        weak: Whether it only shows that another process failed before.
-    """
+    """A log line that indicates a failure class; ``weak`` if it only shows that another process failed."""
 
     kind: str
     line: str
@@ -118,11 +109,8 @@ class LogClue:
 class LogFindings:
     """The findings in one log.
 
-    Attributes:
-        root: torchrun's root cause.
-        clue: The most informative line.
-        told_to_stop: Whether the agent received SIGTERM.
-        tail: The last informative lines, the oldest first.
+    ``clue`` is the most informative line, ``told_to_stop`` tells that the agent received SIGTERM, and
+    ``tail`` has the last informative lines.
     """
 
     root: RootCause | None = None
@@ -133,14 +121,20 @@ class LogFindings:
 
 def parse_log(text: str, *, lines: int = 8) -> LogFindings:
     """Parse the end of a log, and keep ``lines`` of it as its tail."""
-    last = _last_attempt(_DECORATION.sub("", text))
+    last = _DECORATION.sub("", text)
+    ends = [match.end() for match in _ATTEMPT.finditer(last)]
+    last = last[ends[-2] :] if len(ends) > 1 else last
     written = [line.rstrip() for line in last.splitlines() if line.strip()]
     root = _root_cause(last)
+    tail = written
+    if root:  # without torchrun's own summary
+        summaries = [index for index, line in enumerate(written) if _ATTEMPT.search(line)]
+        tail = written[: summaries[-1]] if summaries else written
     return LogFindings(
         root=root,
         clue=_strong_clue(written) or _timeout_clue(written) or _root_clue(root) or _traceback_clue(written),
         told_to_stop=bool(_STOP_SIGNAL.search(last)),
-        tail=tuple(_without_noise(_before_the_agent(written) if root else written)[-lines:]),
+        tail=tuple([line for line in tail if not _NOISE.match(line)][-lines:]),
     )
 
 
@@ -152,32 +146,16 @@ def find_clue(text: str) -> LogClue | None:
     return found or (LogClue(kind="INFRASTRUCTURE", line=peers, weak=True) if peers else None)
 
 
-def _last_attempt(text: str) -> str:
-    """Return the log without earlier attempts in the same container."""
-    ends = [match.end() for match in _ATTEMPT.finditer(text)]
-    return text[ends[-2] :] if len(ends) > 1 else text
-
-
 def _root_cause(text: str) -> RootCause | None:
     found = list(_ROOT.finditer(text))
     if not found:
         return None
-    block = found[-1]
+    block, at_s = found[-1], None
+    with contextlib.suppress(ValueError):
+        at_s = datetime.strptime(block["time"], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     said = block["said"].strip()
-    return RootCause(
-        rank=int(block["rank"]),
-        exit_code=int(block["code"]),
-        host=block["host"],
-        at_s=_seconds(block["time"]),
-        said="" if said.startswith("To enable traceback see") else said,
-    )
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
+    said = "" if said.startswith("To enable traceback see") else said
+    return RootCause(rank=int(block["rank"]), exit_code=int(block["code"]), at_s=at_s, said=said)
 
 
 def _strong_clue(written: list[str]) -> LogClue | None:
@@ -233,15 +211,3 @@ def _last_traceback_line(rest: list[str], prefix: str) -> str | None:
 def _rank(line: str) -> int | None:
     found = _RANK.search(line)
     return int(found[1]) if found else None
-
-
-def _before_the_agent(written: list[str]) -> list[str]:
-    """Return the lines before torchrun's own summary."""
-    ends = [index for index, line in enumerate(written) if _ATTEMPT.search(line)]
-    return written[: ends[-1]] if ends else written
-
-
-def _without_noise(written: list[str]) -> list[str]:
-    """Return the lines without C++ frames, underlines and rules."""
-    noise = re.compile(r"^(?:frame #\d+:|[-=^ ]+$|\s*\^+)")
-    return [line for line in written if not noise.match(line)]

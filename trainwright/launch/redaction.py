@@ -68,22 +68,19 @@ def _hide(found: re.Match[str]) -> str:
 
 def bounded_evidence(entries: Iterable[str]) -> tuple[str, ...]:
     """Return the entries redacted, without repeats, cut to size; the first ones are kept."""
-    kept: dict[str, None] = {}
+    found: dict[str, None] = {}
     size = 0
     for entry in entries:
         text = shorten(redact(entry).strip())
-        if not text or text in kept:
-            continue
-        size += len(text)
-        if size > MAX_EVIDENCE:
-            break
-        kept[text] = None
-    return tuple(kept)
+        if text and text not in found:
+            size += len(text)
+            if size > MAX_EVIDENCE:
+                break
+            found[text] = None
+    return tuple(found)
 
 
 def shorten(text: str) -> str:
     """Cut a long text in its middle: its start names the subject, its end the fault."""
-    if len(text) <= MAX_ENTRY:
-        return text
     half = (MAX_ENTRY - 5) // 2
-    return f"{text[:half]} ... {text[-half:]}"
+    return text if len(text) <= MAX_ENTRY else f"{text[:half]} ... {text[-half:]}"

@@ -7,17 +7,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """This process received SIGTERM or SIGINT. Not an ``Exception``: no handler may take it for a failure.
-
-    Args:
-        number: The signal.
-    """
+    """This process received a stop signal. Not an ``Exception``: no handler may take it for a failure."""
 
     def __init__(self, number: int) -> None:
         self.name = signal.Signals(number).name
@@ -26,7 +21,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def collect_signals() -> Iterator[list[int]]:
-    """Collect the signals that come; the caller looks now and then."""
+    """Collect the signals that come, for a caller that polls."""
     received: list[int] = []
     with _handlers(received.append):
         yield received
@@ -51,13 +46,9 @@ def _handlers(react: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def handler(number: int, _frame: FrameType | None) -> None:
-        react(number)
-
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda got, _frame: react(got)) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -22,6 +22,17 @@ from trainwright.artifacts import Listing, Record, Snapshot
 from trainwright.documents import Document, canonical, digest_file, digest_text
 from trainwright.errors import InputError
 
+FORM = 2
+"""Version of the key format. Raise it when the meaning of a key changes."""
+
+HERE = "{run}"
+"""Replaces the run's folder in keys and entries, so that they are equal for all runs."""
+
+READ_ONLY = 0o444
+
+LEFT_S = 86_400
+"""Age in seconds after which the temporary folders of a killed run are removed."""
+
 
 class Digests:
     """Digests of files; each file is read again only if it changed."""
@@ -43,74 +54,48 @@ class Digests:
         The digest leaves out the record, which contains times, and the listing of a source, which contains
         locations. A snapshot's manifest counts by its data version, which covers every file by its checksum;
         the snapshot's own files count by their bytes and their position in the manifest, not by name.
-
-        Raises:
-            FileNotFoundError: The path does not exist.
         """
         if path.is_file():
             return self.file(path)
         if not path.is_dir():
             raise FileNotFoundError(path)
         files = {str(entry.relative_to(path)): entry for entry in path.rglob("*") if entry.is_file()}
-        if Record.FILE in files and _is_record(files[Record.FILE]):
-            del files[Record.FILE]
-        rows = list(self._of_snapshot(files))
+        if Record.FILE in files:
+            with contextlib.suppress(InputError):
+                Record.read(files[Record.FILE])
+                del files[Record.FILE]
+        rows: list[list[str]] = []
+        if snapshot := _snapshot_in(path):
+            del files[Snapshot.FILE]
+            files.pop(Listing.FILE, None)
+            rows.append(["snapshot", snapshot.digest])
+            for number, shard in enumerate(snapshot.files):
+                if own := files.pop(shard.uri, None):
+                    rows.append(["shard", f"{number:06d}", self.file(own)])
         rows += [["file", name, self.file(entry)] for name, entry in files.items()]
         return digest_text(canonical(sorted(rows)))
 
-    def _of_snapshot(self, files: dict[str, Path]) -> Iterator[list[str]]:
-        """Remove the files of a snapshot from ``files`` and yield what represents them in the digest."""
-        snapshot = snapshot_in(files)
-        if snapshot is None:
-            return
-        del files[Snapshot.FILE]
-        files.pop(Listing.FILE, None)
-        yield ["snapshot", snapshot.digest]
-        for number, entry in enumerate(snapshot.files):
-            if own := files.pop(entry.uri, None):
-                yield ["shard", f"{number:06d}", self.file(own)]
 
-
-def snapshot_in(files: Mapping[str, Path]) -> Snapshot | None:
-    """Return the snapshot whose manifest is among ``files``, or None."""
-    if Snapshot.FILE in files:
-        with contextlib.suppress(InputError):
-            return Snapshot.read(files[Snapshot.FILE])
+def _snapshot_in(folder: Path) -> Snapshot | None:
+    """Return the snapshot whose manifest is directly in a folder, or None."""
+    with contextlib.suppress(InputError):
+        return Snapshot.read(folder)
     return None
 
 
-def gone_from(folder: Path) -> str:
+def _gone_from(folder: Path) -> str:
     """Return the first local file of a snapshot below ``folder`` that is missing or resized, else ''.
 
     A snapshot may refer to files outside its folder. Only sizes are compared here, since every reader
     compares checksums. Object stores are not queried.
     """
     for manifest in folder.rglob(Snapshot.FILE):
-        snapshot = snapshot_in({Snapshot.FILE: manifest})
+        snapshot = _snapshot_in(manifest.parent)
         for entry in snapshot.files if snapshot else ():
             path = Path(entry.uri)
             if path.is_absolute() and not (path.is_file() and path.stat().st_size == entry.size):
                 return entry.uri
     return ""
-
-
-def _is_record(path: Path) -> bool:
-    with contextlib.suppress(InputError):
-        Record.read(path)
-        return True
-    return False
-
-
-FORM = 2
-"""Version of the key format. Raise it when the meaning of a key changes."""
-
-HERE = "{run}"
-"""Replaces the run's folder in keys and entries, so that they are equal for all runs."""
-
-READ_ONLY = 0o444
-
-LEFT_S = 86_400
-"""Age in seconds after which the temporary folders of a killed run are removed."""
 
 
 class Broken(Exception):
@@ -147,11 +132,7 @@ class Entry(Document):
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:
-    """Return the cache key: the SHA-256 of everything that decides the result.
-
-    Args:
-        made_from: Plain JSON data, with :data:`HERE` for the run's folder.
-    """
+    """Return the cache key: the SHA-256 of everything that decides the result."""
     return digest_text(canonical({"form": FORM, "of": made_from}))
 
 
@@ -165,14 +146,7 @@ def moved(value: Any, here: str, there: str) -> Any:
 
 
 class Cache:
-    """A folder of results that several runs may share, and that may be deleted at any time.
-
-    Args:
-        root: Its folder. Files are linked instead of copied if it is on the same disk as the runs.
-        digests: Digests that are already known.
-        link: Share files with the run by hard links. The superuser can write to read-only files, so a run of
-            the superuser gets copies.
-    """
+    """A folder of results that several runs may share, and that may be deleted at any time."""
 
     def __init__(self, root: Path, digests: Digests, *, link: bool | None = None) -> None:
         self._root = root
@@ -194,33 +168,60 @@ class Cache:
         """
         place = self._place(key)
         try:
-            held = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return None
         attempt = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            entry = _read(place)
-            self._fill(entry, place / "files", attempt)
+            entry = self._copy(place, attempt)
             attempt.replace(folder)
         except (OSError, Broken, InputError, ValueError) as error:
             shutil.rmtree(attempt, ignore_errors=True)
-            if not _is_still(held, place):  # another run has just replaced it
-                return self.restore(key, folder, run)
-            self._remove(place)
-            raise Broken(f"cache entry {key[:12]} is not whole and was removed: {error}") from None
+            # Another run may just have replaced the entry: its inode is not reused while this one is open.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), place.stat()):
+                    self._remove(place)
+                    what = f"cache entry {key[:12]} is not whole and was removed: {error}"
+                    raise Broken(what) from None
+            return self.restore(key, folder, run)
         finally:
-            os.close(held)
+            os.close(descriptor)
         result: dict[str, Any] = moved(entry.output, HERE, str(run))
         return result
+
+    def _copy(self, place: Path, target: Path) -> Entry:
+        """Copy the files of an entry, and check each."""
+        body = json.loads((place / Entry.FILE).read_text())
+        entry = Entry.from_json(body["entry"], where=str(place))
+        if entry.digest != body["sha256"]:
+            raise Broken("its manifest was changed")
+        target.mkdir(parents=True)
+        for name in entry.folders:
+            (target / name).mkdir(parents=True, exist_ok=True)
+        for file in entry.files:
+            self._share(place / "files" / file.path, target / file.path)
+            if self._digests.file(target / file.path) != file.sha256:
+                raise Broken(f"{file.path} was changed")
+        if gone := _gone_from(target):
+            raise Broken(f"{gone}, a file of its snapshot, is missing or has changed")
+        return entry
 
     def store(self, key: str, folder: Path, run: Path, output: Mapping[str, Any]) -> None:
         """Store a step's folder as the result of a key, replacing an existing entry."""
         attempt = self._root / f"attempt-{uuid.uuid4().hex}"
         try:
-            files = tuple(self._keep(folder, attempt / "files"))
-            empty = tuple(str(path.relative_to(folder)) for path in folder.rglob("*") if _is_empty(path))
-            relocated = moved(output, str(run), HERE)
-            entry = Entry(step=folder.name, made=run.name, files=files, folders=empty, output=relocated)
+            (attempt / "files").mkdir(parents=True)
+            entry = Entry(
+                step=folder.name,
+                made=run.name,
+                files=tuple(self._store_files(folder, attempt / "files")),
+                folders=tuple(
+                    str(path.relative_to(folder))
+                    for path in folder.rglob("*")
+                    if path.is_dir() and not any(path.iterdir())
+                ),
+                output=moved(output, str(run), HERE),
+            )
             body = {"sha256": entry.digest, "entry": entry.to_json()}
             (attempt / Entry.FILE).write_text(json.dumps(body, indent=1))
             place = self._place(key)
@@ -235,32 +236,17 @@ class Cache:
     def _place(self, key: str) -> Path:
         return self._root / key[:2] / key
 
-    def _fill(self, entry: Entry, source: Path, target: Path) -> None:
-        target.mkdir(parents=True)
-        for name in entry.folders:
-            (target / name).mkdir(parents=True, exist_ok=True)
-        for file in entry.files:
-            path = target / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._share(source / file.path, path)
-            if self._digests.file(path) != file.sha256:
-                raise Broken(f"{file.path} was changed")
-        if gone := gone_from(target):
-            raise Broken(f"{gone}, a file of its snapshot, is missing or has changed")
-
-    def _keep(self, folder: Path, target: Path) -> Iterator[StoredFile]:
-        """Move every file of a step's folder into an entry and make it read-only."""
-        target.mkdir(parents=True)
+    def _store_files(self, folder: Path, target: Path) -> Iterator[StoredFile]:
+        """Share every file of a step's folder with an entry, and make it read-only."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 name = str(path.relative_to(folder))
-                kept = target / name
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                self._share(path, kept)
-                kept.chmod(READ_ONLY)
+                self._share(path, target / name)
+                (target / name).chmod(READ_ONLY)
                 yield StoredFile(path=name, size=path.stat().st_size, sha256=self._digests.file(path))
 
     def _share(self, source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
         if self._link and not source.is_symlink():
             with contextlib.suppress(OSError):  # another disk, or too many links
                 os.link(source, target)
@@ -273,23 +259,3 @@ class Cache:
         with contextlib.suppress(OSError):
             place.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
-
-
-def _is_still(held: int, place: Path) -> bool:
-    """Return whether an open folder is still the one at its path; its inode is not reused meanwhile."""
-    try:
-        return os.path.samestat(os.fstat(held), place.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _read(place: Path) -> Entry:
-    body = json.loads((place / Entry.FILE).read_text())
-    entry = Entry.from_json(body["entry"], where=str(place))
-    if entry.digest != body["sha256"]:
-        raise Broken("its manifest was changed")
-    return entry
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

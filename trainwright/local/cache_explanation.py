@@ -10,16 +10,18 @@ from typing import Any, ClassVar
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
-from trainwright.local.run_folder import OWN, Request
+from trainwright.local.run_folder import OWN, Request, require_run
 
 SHOWN = 40
 """Longest value in characters that is printed in full."""
 
-DIGEST = 64
-"""Characters of a SHA-256, of which the first twelve are shown."""
+FILES_SHOWN = 20
+"""Files that are listed; the rest is counted."""
+
+DIGITS = 12
+"""Digits of a digest that are printed."""
 
 NAMES = {
-    "image": "image",
     "library": "code of trainwright",
     "container": "code of the component",
     "outputs": "outputs of the component",
@@ -27,7 +29,7 @@ NAMES = {
     "parameters": "parameter",
     "artifacts": "content of",
 }
-"""What the parts of a result's key are called."""
+"""Names of the parts of a cache key."""
 
 REASONS = {
     "reused": "reused",
@@ -91,8 +93,12 @@ def lines(runs: Path, run_id: str, step: str) -> Iterator[str]:
 
 def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> Iterator[str]:
     """Yield, for each parameter that is the content digest of a source, which of its files changed."""
+    known: dict[str, Listing] = {}
+    for path in sorted([*before_in.glob(f"*/*/{Listing.FILE}"), *own_in.glob(f"*/*/{Listing.FILE}")]):
+        with contextlib.suppress(InputError):
+            listing = Listing.read(path)
+            known.setdefault(listing.content_digest, listing)
     old, new = before.made_from["parameters"], own.made_from["parameters"]
-    known = listings_of(before_in) | listings_of(own_in)
     for parameter in sorted(new):
         first, second = str(old.get(parameter, "")), str(new[parameter])
         if first and first != second and second in known:
@@ -104,11 +110,7 @@ def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> It
 
 
 def _read(runs: Path, run_id: str, step: str) -> MadeFrom:
-    folder = runs / run_id
-    if not (folder / Request.FILE).is_file():
-        known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
-        hint = f"The last ones are {', '.join(known[-3:])}." if known else "No run is there yet."
-        raise InputError(f"there is no run {run_id!r}", where=str(runs), hint=hint)
+    folder = require_run(runs, run_id)
     path = folder / OWN / "made_from" / f"{step}.json"
     if not path.is_file():
         reached = sorted(other.stem for other in path.parent.glob("*.json"))
@@ -133,13 +135,13 @@ def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the name, old value and new value of each input that differs, shortened to fit on a line."""
     for part in sorted(before.keys() | after.keys()):
-        old, new = before.get(part), after.get(part)
+        old, new, label = before.get(part), after.get(part), NAMES.get(part, part)
         if part not in {"locks", "parameters", "artifacts"}:
             if old != new:
-                yield NAMES.get(part, part), _shown(old), _shown(new)
+                yield label, _shown(old), _shown(new)
             continue
         for name in sorted((old or {}).keys() | (new or {}).keys()):
-            yield from _values(f"{NAMES[part]} {name}", (old or {}).get(name), (new or {}).get(name))
+            yield from _values(f"{label} {name}", (old or {}).get(name), (new or {}).get(name))
 
 
 def _values(name: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
@@ -156,10 +158,8 @@ def _values(name: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
 
 def _object(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str) and value.startswith("{"):
-        try:
+        with contextlib.suppress(json.JSONDecodeError):
             value = json.loads(value)
-        except json.JSONDecodeError:
-            return None
     return value if isinstance(value, dict) else None
 
 
@@ -169,26 +169,9 @@ def _shown(value: Any) -> str:
     if value is None:
         return "absent"
     text = value if isinstance(value, str) else canonical(value)
-    if len(text) == DIGEST and all(digit in "0123456789abcdef" for digit in text):
-        return f"{text[:12]}…"
+    if len(text) == 64 and not text.strip("0123456789abcdef"):  # noqa: PLR2004 - a SHA-256
+        return f"{text[:DIGITS]}…"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
-
-
-FILES_SHOWN = 20
-"""Files that are listed; the rest is counted."""
-
-DIGITS = 12
-"""Digits of a checksum that are printed."""
-
-
-def listings_of(folder: Path) -> dict[str, Listing]:
-    """Return every source listing that the steps of a run wrote, by content digest."""
-    found: dict[str, Listing] = {}
-    for path in sorted(folder.glob(f"*/*/{Listing.FILE}")):
-        with contextlib.suppress(InputError):
-            listing = Listing.read(path)
-            found.setdefault(listing.content_digest, listing)
-    return found
 
 
 def listing_changes(before: Listing, after: Listing) -> Iterator[str]:
@@ -197,35 +180,26 @@ def listing_changes(before: Listing, after: Listing) -> Iterator[str]:
     A removed file and a new one with the same size and checksum are one renamed file.
     """
     old, new = dict(before.by_name), dict(after.by_name)
-    lines = [
-        *(_changed(name, old[name], new[name]) for name in sorted(old.keys() & new.keys())),
-        *_moved(old, new),
-    ]
-    found = [line for line in lines if line]
+    both = sorted(old.keys() & new.keys())
+    changed = [name for name in both if _content(old[name]) != _content(new[name])]
+    found = [f"changed  {name}  {_what(old[name])}  to  {_what(new[name])}" for name in changed]
+    gone = {name: old[name] for name in sorted(old.keys() - new.keys())}
+    for name in sorted(new.keys() - old.keys()):
+        same = next((other for other, file in gone.items() if _content(file) == _content(new[name])), None)
+        if same is None:
+            found.append(f"added    {name}  {_what(new[name])}")
+        else:
+            del gone[same]
+            found.append(f"renamed  {same}  to  {name}  {_what(new[name])}")
+    found += [f"removed  {name}  {_what(file)}" for name, file in gone.items()]
     yield from found[:FILES_SHOWN]
     if len(found) > FILES_SHOWN:
         yield f"and {len(found) - FILES_SHOWN:,} more"
-    same = len(old.keys() & new.keys()) - sum(line.startswith("changed") for line in found)
-    yield f"the same are {same:,} of {len(new):,} files"
+    yield f"the same are {len(both) - len(changed):,} of {len(new):,} files"
 
 
-def _changed(name: str, old: SourceFile, new: SourceFile) -> str:
-    if (old.size, old.checksum) == (new.size, new.checksum):
-        return ""
-    return f"changed  {name}  {_what(old)}  to  {_what(new)}"
-
-
-def _moved(old: dict[str, SourceFile], new: dict[str, SourceFile]) -> Iterator[str]:
-    gone = {name: old[name] for name in sorted(old.keys() - new.keys())}
-    for name in sorted(new.keys() - old.keys()):
-        mark = (new[name].size, new[name].checksum)
-        before = next((other for other, file in gone.items() if (file.size, file.checksum) == mark), None)
-        if before is None:
-            yield f"added    {name}  {_what(new[name])}"
-        else:
-            del gone[before]
-            yield f"renamed  {before}  to  {name}  {_what(new[name])}"
-    yield from (f"removed  {name}  {_what(file)}" for name, file in gone.items())
+def _content(file: SourceFile) -> tuple[int, str]:
+    return file.size, file.checksum
 
 
 def _what(file: SourceFile) -> str:

@@ -6,16 +6,17 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from trainwright.artifacts import Progress
 from trainwright.authoring.terminal import duration, message, short_path
 from trainwright.errors import InputError
 from trainwright.local.run_folder import Task
 from trainwright.local.runner import Listener, Outcome, Plan
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def fact(task: Task) -> str:
@@ -29,37 +30,57 @@ def fact(task: Task) -> str:
     return task.headline
 
 
-class Screen(Listener):
-    """Print a run for a person. A terminal also shows the running steps, and colour.
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the run continue if nobody reads its output; rich would exit."""
+        raise BrokenPipeError
 
-    Args:
-        stream: Standard output.
-        errors: Stream for the message of a failed run.
-        again: The command that runs this pipeline; ``--run ID`` is appended.
+
+class Screen(Listener):
+    """Print a run for a person. A terminal also shows the running steps with their progress, and colour.
+
+    ``again`` is the command that runs this pipeline; ``--run ID`` is appended.
     """
 
     def __init__(self, stream: TextIO, errors: TextIO, again: str) -> None:
-        self._stream, self._errors, self._again = stream, errors, again
+        self._errors, self._again = errors, again
         self._widths = (0, 0)
-        self._plan: Plan | None = None
-        self._live: Live | None = Live(stream) if stream.isatty() else None
+        self._folder = Path()
+        self._running: dict[str, tuple[str, float]] = {}
+        self._console = _Console(
+            file=stream,
+            force_terminal=stream.isatty(),
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+        )
+        self._live = Live(
+            get_renderable=self._render,
+            console=self._console,
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def started(self, plan: Plan) -> None:
         """Print the headline of the run."""
-        self._plan = plan
+        self._folder = plan.folder
         self._widths = max(map(len, plan.steps)), max(map(len, plan.steps.values()))
         count = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
         self._line(f"{plan.pipeline}   {count}   {short_path(plan.folder)}\n")
 
     def task_started(self, name: str, environment: str) -> None:
         """Show the step as running, on a terminal."""
-        if self._live and self._plan:
-            self._live.add(name, self._columns(name, environment, ""), self._plan.folder / name)
+        if self._console.is_terminal:
+            self._running[name] = (self._columns(name, environment, ""), time.monotonic())
+            self._live.start()
 
     def task_ended(self, task: Task) -> None:
         """Print the step's line."""
-        if self._live:
-            self._live.remove(task.step)
+        if self._running.pop(task.step, None):
+            self._live.refresh()
         when = {"cached": "cached", "skipped": "-"}.get(task.state, duration(task.seconds))
         line = f"{self._columns(task.step, task.environment, when)}   {fact(task)}".rstrip()
         doubtful = task.decision not in {"", "PASS"}
@@ -74,8 +95,7 @@ class Screen(Listener):
         for task in outcome.tasks:
             if task.state == "skipped":
                 self.task_ended(task)
-        if self._live:
-            self._live.stop()
+        self._live.stop()
         again = f"{self._again} --run {outcome.id}"
         held = next((task for task in outcome.tasks if task.step == outcome.held_by), None)
         if outcome.state == "failed":
@@ -106,56 +126,13 @@ class Screen(Listener):
         return f"  {step:<{self._widths[0]}}  {environment:<{self._widths[1]}}  {when:>9}"
 
     def _line(self, text: str, style: str = "") -> None:
-        if self._live:
-            self._live.print(text, style)
-        else:
-            print(text, file=self._stream, flush=True)
-
-
-class Live:
-    """The lines at the bottom of a terminal with the running steps and their progress."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live as RichLive
-
-        self._console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
-        self._running: dict[str, tuple[str, Path, float]] = {}
-        self._live = RichLive(
-            get_renderable=self._render,
-            console=self._console,
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-
-    def add(self, name: str, columns: str, folder: Path) -> None:
-        """Show a step as running."""
-        self._running[name] = (columns, folder, time.monotonic())
-        self._live.start()
-
-    def remove(self, name: str) -> None:
-        """Remove a step."""
-        self._running.pop(name, None)
-        self._live.refresh()
-
-    def stop(self) -> None:
-        """Remove all lines."""
-        self._live.stop()
-
-    def print(self, text: str, style: str) -> None:
-        """Print a line above."""
         self._console.print(text, style=style or None)
 
-    def _render(self) -> "RenderableType":
-        from rich.console import Group
-        from rich.text import Text
-
+    def _render(self) -> RenderableType:
         now, lines = time.monotonic(), []
-        for columns, folder, start in list(self._running.values()):
+        for name, (columns, start) in list(self._running.items()):
             when = duration(now - start)
-            text = f"{columns[: -len(when)]}{when}   {_progress(folder)}"
+            text = f"{columns[: -len(when)]}{when}   {_progress(self._folder / name)}"
             lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 

@@ -9,12 +9,10 @@ from trainwright import tracking
 from trainwright.authoring import toolchains
 from trainwright.authoring.pipeline_spec import toolchain_of
 from trainwright.errors import DependencyError
+from trainwright.local.container_reaper import TIMEOUT_S
 
 FOREIGN = "exec format error"
 """What the kernel says of a program for another processor."""
-
-TIMEOUT_S = 300
-"""Seconds that an engine may take for one answer: while it writes a large image it lets others wait."""
 
 
 @contextlib.contextmanager
@@ -52,6 +50,11 @@ def restrictions(engine: Any) -> dict[str, Any]:
     return {**user, "userns_mode": "keep-id"} if program(engine) == "podman" else {"user": "0:0"}
 
 
+def relabeling(engine: Any) -> str:
+    """Return the mode that makes a mounted folder readable under SELinux; empty where that is off."""
+    return ",z" if "name=selinux" in (engine.info().get("SecurityOptions") or []) else ""
+
+
 def program(engine: Any) -> str:
     """Return the engine's command: ``podman`` or ``docker``."""
     parts = engine.version().get("Components") or []
@@ -59,21 +62,9 @@ def program(engine: Any) -> str:
 
 
 def client(timeout_s: int = TIMEOUT_S) -> Any:
-    """Return a client of the engine that ``DOCKER_HOST`` names, or of docker's default.
+    """Return a client of the engine that ``DOCKER_HOST`` names, or of docker's default."""
+    import docker
 
-    Args:
-        timeout_s: Seconds that one answer may take.
-
-    Raises:
-        DependencyError: No engine answers.
-    """
-    try:
-        import docker
-    except ImportError:
-        raise DependencyError(
-            "docker's Python package is not there",
-            hint="Install the library's extra: trainwright[authoring].",
-        ) from None
     try:
         # It asks for the engine's version, so it is known to answer.
         return docker.from_env(timeout=timeout_s)
@@ -94,13 +85,18 @@ def identity(image: str) -> str:
     Raises:
         DependencyError: The engine does not have the image, or the image is older.
     """
+    by_digest = "@" in image
     with contextlib.closing(client()) as engine, answering(image):
-        found = _by_digest(engine, image) if "@" in image else _by_tag(engine, image)
-        name = program(engine)
+        name, found = program(engine), None
+        if by_digest:  # podman does not look up a name with a digest
+            known = engine.images.list()
+            found = next((one for one in known if image in (one.attrs.get("RepoDigests") or ())), None)
+        else:
+            found = _by_tag(engine, image)
     if found is None:
-        hint = f"Pull it: {name} pull {image}" if "@" in image else f"Build it: {_build(image, name)}"
+        hint = f"Pull it: {name} pull {image}" if by_digest else f"Build it: {_build(image, name)}"
         raise DependencyError(f"{name} does not have this image", where=image, hint=hint)
-    if "@" not in image:
+    if not by_digest:
         require_fresh(image, found.labels or {}, name)
     return str(found.id)
 
@@ -119,23 +115,8 @@ def _by_tag(engine: Any, image: str) -> Any:
     return None
 
 
-def _by_digest(engine: Any, image: str) -> Any:
-    """Search all images for a digest: podman does not look up a name with a digest."""
-    known = engine.images.list()
-    return next((one for one in known if image in (one.attrs.get("RepoDigests") or ())), None)
-
-
 def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker") -> None:
-    """Reject an image of this library that was built from other locks or another library.
-
-    Args:
-        image: Its name.
-        labels: Its labels.
-        engine: The engine's command, for the hint.
-
-    Raises:
-        DependencyError: The image is stale.
-    """
+    """Reject an image of this library that was built from other locks or another library."""
     toolchain = toolchain_of(image)
     if toolchain not in toolchains.TOOLCHAINS:
         return

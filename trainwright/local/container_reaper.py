@@ -17,7 +17,7 @@ DONE = b"done"
 """What a run says that has left no container."""
 
 TIMEOUT_S = 300
-"""Seconds that an engine may take for one answer: a step that it keeps waiting shall have its grace."""
+"""Seconds that an engine may take for one answer: while it writes a large image it lets others wait."""
 
 PATIENCE_S = 600.0
 """Seconds for which an engine is asked again that does not answer: it may be starting anew."""
@@ -76,11 +76,7 @@ def remove(container: Any) -> None:
 
 
 def end(engine: Any, label: str, grace_s: float) -> int:
-    """Stop and remove every container with a label, in parallel, stopped ones too.
-
-    Returns:
-        The number of containers.
-    """
+    """Stop and remove every container with a label, in parallel, stopped ones too."""
     # Sparse, for else each one is looked at again, and one that goes meanwhile is an error.
     found = engine.containers.list(all=True, filters={"label": label}, sparse=True)
 

@@ -1,8 +1,7 @@
-"""Run the steps of a run in containers of their images, through kfp.local's DockerRunner.
+"""Run the steps of a run in containers of their images, instead of the environments.
 
-kfp's function that starts a container has defects (tests/authoring/test_containers_kfp.py shows each), so
-:mod:`trainwright.local.kfp_local` replaces it. A container is started from a local image, by digest. It is
-removed after its exit code was read, and no container outlives its run.
+A container is started from a local image, by digest. It is removed after its exit code was read, and no
+container outlives its run.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from trainwright.authoring.pipeline_spec import Step, image_of
 from trainwright.errors import InputError
 from trainwright.local import container_engine, container_reaper
 from trainwright.local.invocation import Invocation
-from trainwright.local.processes import Ended
+from trainwright.local.processes import Ended, Processes, tail
 
 LABEL = "trainwright.run"
 """Label of a container; its value is the run's folder."""
@@ -55,110 +54,87 @@ class Engine:
     _found: dict[str, str] = field(default_factory=dict)
 
     def identity(self, image: str) -> str:
-        """Return the digest of an image, cached.
-
-        An image of this library must have been built from the present locks and library, unless it is named
-        by digest.
-
-        Raises:
-            DependencyError: The engine does not have the image, or the image is older.
-        """
+        """Return the digest of an image, cached; see :func:`.container_engine.identity`."""
         if image not in self._found:
             self._found[image] = container_engine.identity(image)
         return self._found[image]
 
     def require(self, steps: Iterable[Step]) -> None:
-        """Reject a run for which an image is missing.
-
-        Raises:
-            DependencyError: Names the first missing image.
-        """
+        """Reject a run for which an image is missing."""
         for step in steps:
             self.identity(image_of(step, step.constants))
 
     @contextlib.contextmanager
     def started(
-        self, folder: Path, arguments: Mapping[str, Any], *, grace_s: float, lock: int
+        self, folder: Path, arguments: Mapping[str, Any], processes: Processes
     ) -> Iterator["Containers"]:
-        """Yield the containers of one run; on exit none is left.
-
-        Args:
-            folder: The run's folder.
-            arguments: The pipeline's arguments; the paths in them are mounted.
-            grace_s: Seconds between asking a step to stop and killing it.
-            lock: Descriptor that holds the run's folder; the reaper keeps it until no container is left.
-        """
-        seen = {**self.seen, **mounts_of(arguments, folder.resolve())}
-        own = Containers(self, folder.resolve(), seen, grace_s)
-        with own.watched(lock):
-            yield own
+        """Yield the containers of one run, which see the paths in its arguments; on exit none is left."""
+        folder = folder.resolve()
+        containers = Containers(self, folder, {**self.seen, **mounts_of(arguments, folder)}, processes)
+        with containers.watched():
+            yield containers
 
 
 class Containers:
-    """Start the containers of one run, and stop them with it.
+    """Start the containers of one run, and stop them with it."""
 
-    Args:
-        engine: The container engine.
-        folder: The run's folder.
-        seen: Mounted paths, and whether they are writable.
-        grace_s: Seconds between asking a step to stop and killing it.
-    """
-
-    def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], grace_s: float) -> None:
-        self._engine, self._folder, self._seen, self._grace_s = engine, folder, seen, grace_s
+    def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], processes: Processes) -> None:
+        self._engine, self._folder, self._seen, self._processes = engine, folder, seen, processes
         self._live: dict[str, Any] = {}
         self._left: set[str] = set()  # what was made and not removed, also where the engine is gone
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._cancelled = False
-
-    @property
-    def _label(self) -> str:
-        return f"{LABEL}={self._folder}"
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._options: dict[str, Any] = {}
+        self._relabel = ""
+        processes.observers.append(self._stop_all)
 
     @contextlib.contextmanager
-    def watched(self, lock: int) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Start the reaper for this run, and remove containers that an earlier process of the run left."""
+        label = f"{LABEL}={self._folder}"
         with (
             contextlib.closing(container_engine.client()) as engine,
             container_engine.answering(str(self._folder)),
         ):
-            container_reaper.end(engine, self._label, 0.0)
-        command = [sys.executable, "-P", container_reaper.__file__, self._label, str(self._grace_s)]
-        self._guard = guard = subprocess.Popen(  # noqa: S603
+            container_reaper.end(engine, label, 0.0)
+            user, self._relabel = container_engine.restrictions(engine), container_engine.relabeling(engine)
+        network = {"network": self._engine.network} if self._engine.network else {}
+        self._options = {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
+        command = [sys.executable, "-P", container_reaper.__file__, label, str(self._processes.grace_s)]
+        self._reaper = reaper = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=(lock,),
+            pass_fds=() if self._processes.lock is None else (self._processes.lock,),
         )
         try:
             yield
         finally:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it goes on by itself, if it must
-                guard.communicate(b"" if self._left else container_reaper.DONE, timeout=self._grace_s)
+                reaper.communicate(
+                    b"" if self._left else container_reaper.DONE, timeout=self._processes.grace_s
+                )
 
-    def options(self) -> dict[str, Any]:
-        """Return the options that kfp's DockerRunner passes to every container; the caller owns the files."""
-        with (
-            contextlib.closing(container_engine.client()) as engine,
-            container_engine.answering(str(self._folder)),
-        ):
-            user = container_engine.restrictions(engine)
-        network = {"network": self._engine.network} if self._engine.network else {}
-        return {**OPTIONS, **user, **network, "labels": {LABEL: str(self._folder)}}
+    def made_from(self, call: Invocation) -> dict[str, str]:
+        """Return the digest of the step's image."""
+        image = image_of(call.step, call.parameters)
+        return {image: self._engine.identity(image)}
 
     def run(self, call: Invocation, scratch: str) -> Ended:
-        """Run one attempt of a step in a container, and append its output to the step's log.
-
-        Args:
-            call: The step's call.
-            scratch: Folder for its temporary files.
-        """
-        self._tell(os.fsencode(scratch) + b"\n")
+        """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
+        if self._reaper and self._reaper.stdin:
+            with contextlib.suppress(OSError):  # a killed reaper must not fail the run
+                self._reaper.stdin.write(os.fsencode(scratch) + b"\n")
+                self._reaper.stdin.flush()
         with self._created(call, scratch) as container:
             late = threading.Event()
-            timer = threading.Timer(call.step.timeout_s, self._expire, [container, late])
+
+            def expire() -> None:
+                late.set()
+                container_reaper.stop(container, self._processes.grace_s)
+
+            timer = threading.Timer(call.step.timeout_s, expire)
             timer.daemon = True
             try:
                 with container_engine.answering(call.name):
@@ -166,43 +142,29 @@ class Containers:
                     output = container.logs(stream=True, follow=True)  # from its first line
                 if call.step.timeout_s:
                     timer.start()
-                if self._cancelled:
-                    self._stop(container)
+                if self._processes.cancelled.is_set():
+                    container_reaper.stop(container, self._processes.grace_s)
                 with container_engine.answering(call.name):
                     code = _followed(container, output, call.log)
-                if code and _last(call.log).endswith(container_engine.FOREIGN):
+                if code and tail(call.log, 200).strip().endswith(container_engine.FOREIGN):
                     raise container_engine.foreign(call.name)
                 return Ended(code, late.is_set())
             finally:
                 timer.cancel()
 
-    def _tell(self, line: bytes) -> None:
-        if self._guard and self._guard.stdin:
-            with contextlib.suppress(OSError):  # a killed reaper must not fail the run
-                self._guard.stdin.write(line)
-                self._guard.stdin.flush()
-
-    def made_from(self, call: Invocation) -> dict[str, str]:
-        """Return the digest of the step's image."""
-        image = image_of(call.step, call.parameters)
-        return {image: self._engine.identity(image)}
-
     @contextlib.contextmanager
     def _created(self, call: Invocation, scratch: str) -> Iterator[Any]:
         """Create a container that a signal to the run stops; remove it on exit."""
-        given = call.container
         image = self._engine.identity(image_of(call.step, call.parameters))
-        writable = next(iter(given.volumes.values()), {}).get("mode", "rw")  # kfp knows whether it says z
-        volumes = dict(given.volumes)
-        for path, kept in {**self._seen, Path(scratch): True}.items():
-            mode = writable if kept else writable.replace("rw", "ro")
-            volumes[str(path)] = {"bind": str(path), "mode": mode}
+        volumes = {
+            str(path): {"bind": str(path), "mode": ("rw" if writable else "ro") + self._relabel}
+            for path, writable in {**self._seen, Path(scratch): True}.items()
+        }
         own = {**self._engine.variables, "TMPDIR": scratch, "HOME": scratch, **call.variables}
-        more = {"environment": own, "working_dir": scratch}
+        more = {"volumes": volumes, "environment": own, "working_dir": scratch}
         with contextlib.closing(container_engine.client()) as engine:
             with container_engine.answering(call.name):
-                command = list(call.command)
-                container = engine.containers.create(image, command, volumes=volumes, **more, **given.options)
+                container = engine.containers.create(image, list(call.command), **more, **self._options)
             self._live[container.id] = container
             self._left.add(container.id)
             try:
@@ -213,21 +175,14 @@ class Containers:
                     container_reaper.remove(container)
                 self._left.discard(container.id)
 
-    def _expire(self, container: Any, late: threading.Event) -> None:
-        late.set()
-        self._stop(container)
-
-    def stop(self, again: bool) -> None:
+    def _stop_all(self, again: bool) -> None:
         """Stop every container, and kill it after the grace period; at once if ``again``.
 
         It returns at once, since a signal handler calls it.
         """
-        self._cancelled = True
+        grace_s = 0.0 if again else self._processes.grace_s
         for container in tuple(self._live.values()):
-            threading.Thread(target=self._stop, args=(container, again), daemon=True).start()
-
-    def _stop(self, container: Any, at_once: bool = False) -> None:
-        container_reaper.stop(container, 0.0 if at_once else self._grace_s)
+            threading.Thread(target=container_reaper.stop, args=(container, grace_s), daemon=True).start()
 
 
 def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
@@ -251,26 +206,12 @@ def _followed(container: Any, output: Iterable[bytes], log: Path) -> int:
         raise
 
 
-def _last(log: Path) -> str:
-    """Return the last bytes of a log."""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - 200))
-        return stream.read().decode(errors="replace").strip()
-
-
 def variables(names: Sequence[str]) -> dict[str, str]:
-    """Return the named environment variables of this process.
-
-    Raises:
-        InputError: One is not set.
-    """
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise InputError(
-            "there is no such variable here",
-            where=f"--env {missing[0]}",
-            hint="Set it: --env takes a name.",
-        )
+    """Return the named environment variables of this process; reject one that is not set."""
+    for name in names:
+        if name not in os.environ:
+            hint = "Set it: --env takes a name."
+            raise InputError("there is no such variable here", where=f"--env {name}", hint=hint)
     return {name: os.environ[name] for name in names}
 
 
@@ -300,25 +241,41 @@ _PATTERN = re.compile(r"[*?\[{]")
 
 
 def requested_mounts(texts: Sequence[str], config: Path | None) -> dict[Path, bool]:
-    """Return the paths of ``--mount`` and of the experiment file, and whether they are writable.
-
-    Args:
-        texts: ``PATH``, or ``PATH:rw`` for a writable one.
-        config: The experiment file, if there is one.
-
-    Raises:
-        InputError: A path does not exist, or contains a colon.
-    """
+    """Return the paths of ``--mount`` and of the experiment file; True for a writable one, ``PATH:rw``."""
     beside = config.resolve().parent if config else None
     found = {beside: False} if beside and is_data(beside) else {}
     for text in texts:
         path = Path(text.removesuffix(":rw")).resolve()
         if not path.exists():
-            raise InputError(
-                "is not there", where=f"--mount {text}", hint="Write PATH, or PATH:rw to write there."
-            )
+            hint = "Write PATH, or PATH:rw to write there."
+            raise InputError("is not there", where=f"--mount {text}", hint=hint)
         found[path] = text.endswith(":rw")
-    return _written(found)
+    return _without_colons(found)
+
+
+def mounts_of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
+    """Return the folders and files that a run's containers see, and whether they are writable.
+
+    These are the run's folder, and the paths in the pipeline's arguments, also in JSON in strings. A folder
+    that a step writes to is created if it is missing; otherwise the engine would create it as root.
+    """
+    found = {folder: True}
+    for name, text in _texts(arguments):
+        path, writable = Path(text.removeprefix("file://")), text.startswith(SQLITE) or name in KEPT
+        if text.startswith(SQLITE):
+            path = Path(text.removeprefix(SQLITE)).parent
+        if writable and path.is_absolute():
+            path.mkdir(parents=True, exist_ok=True)
+            if not is_data(path):
+                where, hint = f"{name} {path}", "Name a folder below it."
+                raise InputError("containers cannot keep anything here", where=where, hint=hint)
+        if not writable:  # it may be a pattern of paths, or no path at all
+            path = Path(_PATTERN.split(str(path))[0])
+            with contextlib.suppress(OSError):
+                path = path if path.exists() else path.parent
+        if path.is_absolute() and not path.is_relative_to(folder) and is_data(path):
+            found[path] = found.get(path, False) or writable
+    return _without_colons(found)
 
 
 def is_data(path: Path) -> bool:
@@ -332,55 +289,12 @@ def is_data(path: Path) -> bool:
     return there and not system and not places & (SYSTEM | {Path.home()})
 
 
-def _written(found: dict[Path, bool]) -> dict[Path, bool]:
+def _without_colons(found: dict[Path, bool]) -> dict[Path, bool]:
     """Reject a path with a colon, which separates the parts of a mount."""
     for path in found:
         if ":" in str(path):
             raise InputError("containers cannot see a path with a colon", where=str(path), hint="Rename it.")
     return found
-
-
-def mounts_of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
-    """Return the folders and files that a run's containers see, and whether they are writable.
-
-    A folder that a step writes to is created if it is missing; otherwise the engine would create it as root.
-
-    Args:
-        arguments: The pipeline's arguments; JSON in strings is searched too.
-        folder: The run's folder.
-
-    Raises:
-        InputError: A step would write to a system folder, or a path contains a colon.
-    """
-    found = {folder: True}
-    for name, text in _texts(arguments):
-        kept = text.startswith(SQLITE) or name in KEPT
-        path = _kept(text, name) if kept else _data(text)
-        if path.is_absolute() and not path.is_relative_to(folder) and is_data(path):
-            found[path] = found.get(path, False) or kept
-    return _written(found)
-
-
-def _kept(text: str, name: str) -> Path:
-    """Return the folder that a step keeps things in, made if it was not there."""
-    path = Path(text.removeprefix("file://"))
-    if text.startswith(SQLITE):
-        path = Path(text.removeprefix(SQLITE)).parent
-    if path.is_absolute():
-        path.mkdir(parents=True, exist_ok=True)
-        if not is_data(path):
-            raise InputError(
-                "containers cannot keep anything here", where=f"{name} {path}", hint="Name a folder below it."
-            )
-    return path
-
-
-def _data(text: str) -> Path:
-    """Return what is looked at for a text that may be a path, or a pattern of paths."""
-    path = Path(_PATTERN.split(text.removeprefix("file://"))[0])
-    with contextlib.suppress(OSError):
-        return path if path.exists() else path.parent
-    return path
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -392,9 +306,7 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         for entry in value:
             yield from _texts(entry, name)
     elif isinstance(value, str) and value[:1] in {"{", "["}:
-        try:
+        with contextlib.suppress(ValueError):
             yield from _texts(json.loads(value), name)
-        except ValueError:
-            return
     elif isinstance(value, str) and value.startswith(("/", "file:///", SQLITE)) and "\n" not in value:
         yield name, value

@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainwright.authoring import environments
-from trainwright.authoring.diagnostic import Diagnostic
 from trainwright.authoring.images import name
+from trainwright.authoring.terminal import Diagnostic
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
 from trainwright.local import container_engine
@@ -36,25 +36,16 @@ TOOLS = {"git": "a run's record names the commit", "kubectl": "only to look at r
 
 def look() -> list[Diagnostic]:
     """Look at everything, and raise nothing. The last findings say which uses this machine is ready for."""
-    findings = [
-        _python(),
-        *_environments(),
-        *_containers(),
-        _client(),
-        _disk(),
-        _memory(),
-        _cores(),
-        *_tools(),
-    ]
-    return [*findings, *_uses(findings)]
+    findings = [_python(), *_environments(), *_containers(), _client(), *_hardware(), *_tools()]
+    for use, command in USES.items():
+        missing = [one.name for one in findings if one.use == use and one.state == "miss"]
+        text = f"not ready: {', '.join(missing)}" if missing else "ready"
+        findings.append(Diagnostic(use, "note" if missing else "ok", f"{command}: {text}"))
+    return findings
 
 
 def require(findings: Sequence[Diagnostic]) -> None:
-    """Reject a machine that is ready for none of the uses.
-
-    Raises:
-        DependencyError: Something is missing for each.
-    """
+    """Reject a machine that is ready for none of the uses."""
     uses = [finding for finding in findings if finding.name in USES]
     if not any(finding.state == "ok" for finding in uses):
         raise DependencyError(
@@ -63,19 +54,10 @@ def require(findings: Sequence[Diagnostic]) -> None:
         )
 
 
-def _uses(findings: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
-    for use, command in USES.items():
-        missing = [one.name for one in findings if one.use == use and one.state == "miss"]
-        text = f"not ready: {', '.join(missing)}" if missing else "ready"
-        yield Diagnostic(use, "note" if missing else "ok", f"{command}: {text}")
-
-
 def _python() -> Diagnostic:
-    version = platform.python_version()
-    if sys.version_info[:2] == (3, 11):
-        return Diagnostic("python", "ok", version, use="run")
-    advice = "The toolchains are locked for Python 3.11: install it."
-    return Diagnostic("python", "miss", version, advice, use="run")
+    ready = sys.version_info[:2] == (3, 11)
+    advice = "" if ready else "The toolchains are locked for Python 3.11: install it."
+    return Diagnostic("python", "ok" if ready else "miss", platform.python_version(), advice, use="run")
 
 
 def _environments() -> Iterator[Diagnostic]:
@@ -117,36 +99,31 @@ def _containers() -> Iterator[Diagnostic]:
 
 
 def _client() -> Diagnostic:
-    if importlib.util.find_spec("kfp_server_api") is None:
-        advice = "Install the library's extra: trainwright[authoring]."
-        return Diagnostic(
-            "client", "miss", "the client of Kubeflow Pipelines is not there", advice, use="submit"
-        )
-    return Diagnostic("client", "ok", f"kfp-server-api {version('kfp-server-api')}", use="submit")
+    if importlib.util.find_spec("kfp_server_api"):
+        return Diagnostic("client", "ok", f"kfp-server-api {version('kfp-server-api')}", use="submit")
+    advice = "Install the library's extra: trainwright[authoring]."
+    return Diagnostic("client", "miss", "the client of Kubeflow Pipelines is not there", advice, use="submit")
 
 
-def _disk() -> Diagnostic:
+def _hardware() -> Iterator[Diagnostic]:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    text = f"{free:,.0f} GB free here"
-    advice = f"The environments and the example need about {DISK_GB} GB." if free < DISK_GB else ""
-    return Diagnostic("disk", "note" if advice else "ok", text, advice)
-
-
-def _memory() -> Diagnostic:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    advice = f"The example needs about {MEMORY_GB} GB." if total < MEMORY_GB else ""
-    return Diagnostic("memory", "note" if advice else "ok", f"{total:,.1f} GB", advice)
-
-
-def _cores() -> Diagnostic:
-    count = os.cpu_count() or 1
-    advice = "The example trains with two processes; it will be slow." if count < CORES else ""
-    return Diagnostic("cores", "note" if advice else "ok", str(count), advice)
+    cores = os.cpu_count() or 1
+    for part, text, small, advice in (
+        (
+            "disk",
+            f"{free:,.0f} GB free here",
+            free < DISK_GB,
+            f"The environments and the example need about {DISK_GB} GB.",
+        ),
+        ("memory", f"{total:,.1f} GB", total < MEMORY_GB, f"The example needs about {MEMORY_GB} GB."),
+        ("cores", str(cores), cores < CORES, "The example trains with two processes; it will be slow."),
+    ):
+        yield Diagnostic(part, "note" if small else "ok", text, advice if small else "")
 
 
 def _tools() -> Iterator[Diagnostic]:
     for tool, purpose in TOOLS.items():
         place = shutil.which(tool)
-        yield Diagnostic(
-            tool, "ok" if place else "note", place or "not there", "" if place else f"{purpose}."
-        )
+        advice = "" if place else f"{purpose}."
+        yield Diagnostic(tool, "ok" if place else "note", place or "not there", advice)

@@ -1,75 +1,43 @@
 """Run one step: restore it from the cache, or start its process as often as its retry policy allows."""
 
+import contextlib
+import json
 import shutil
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from trainwright import tracking
+from trainwright import errors, tracking
 from trainwright.authoring import environments
 from trainwright.authoring.pipeline_spec import Step, toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
-from trainwright.local import failures, invocation, run_folder
+from trainwright.local import invocation, run_folder
 from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
 from trainwright.local.cache_explanation import MadeFrom
-from trainwright.local.invocation import Invocation, decisive
+from trainwright.local.invocation import Invocation
 from trainwright.local.kfp_spec import whole
-from trainwright.local.processes import Ended, Processes
+from trainwright.local.processes import Ended, Processes, tail
 from trainwright.local.run_folder import Task
+
+if TYPE_CHECKING:
+    from trainwright.local.containers import Containers
 
 RETRYABLE = frozenset({20, 21, 40, 41})
 """Exit codes after which the compiled retry policy applies."""
 
-_HOMES = ".*.job-*"
+KILLED = frozenset({-1, -2, -9, -15, 129, 130, 137, 143})
+"""Exit codes of a process that a signal ended, as written by the shell and by Python."""
+
+DOCUMENTED = {kind.code: kind for kind in errors.TrainwrightError.__subclasses__()}
+
+_TAIL_BYTES = 65_536
+_JOB_DIRECTORIES = ".*.job-*"
 """Pattern of the job directories that launchers keep beside the outputs of their step."""
 
 
-class Machine(Protocol):
-    """The environments of the toolchains. :class:`Environments` is the implementation."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Toolchains with an environment here, made or not."""
-        ...
-
-    def python(self, toolchain: str) -> Path:
-        """Return the interpreter of a toolchain."""
-        ...
-
-    def lock_digest(self, toolchain: str) -> str:
-        """Return the digest of the locks of a toolchain's environment."""
-        ...
-
-    def library_digest(self) -> str:
-        """Return the digest of the library that steps import."""
-        ...
-
-
-def require(machine: Machine, steps: Sequence[Step]) -> None:
-    """Check the environments of all steps and of the jobs that they start.
-
-    Raises:
-        DependencyError: An environment is missing, or older than its lock.
-    """
-    for step in steps:
-        for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
-            machine.python(toolchain)
-
-
-class Executor(Protocol):
-    """An executor of single attempts: processes of this machine, or containers."""
-
-    def run(self, call: Invocation, scratch: str) -> Ended:
-        """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
-        ...
-
-    def made_from(self, call: Invocation) -> dict[str, str]:
-        """Return the digests of the packages of the step, and of its job."""
-        ...
-
-
 class Environments:
-    """The environments of :mod:`trainwright.authoring.environments`."""
+    """The environments of :mod:`trainwright.authoring.environments`, one for each toolchain."""
 
     names: Sequence[str] = TOOLCHAINS
 
@@ -89,11 +57,11 @@ class Environments:
 class Here:
     """Start steps as processes of this machine, each in the environment of its image."""
 
-    def __init__(self, machine: Machine, processes: Processes) -> None:
+    def __init__(self, machine: Environments, processes: Processes) -> None:
         self._machine, self._processes = machine, processes
 
     def run(self, call: Invocation, scratch: str) -> Ended:
-        """Run one attempt to its end."""
+        """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
         python = self._machine.python(call.step.toolchain)
         variables = invocation.variables(python, call.variables, scratch)
         return self._processes.run(call.command, variables, call.log, call.step.timeout_s)
@@ -107,20 +75,15 @@ class Here:
 class Execution:
     """Run the steps of one run.
 
-    Args:
-        folder: The run's folder.
-        place: Where attempts are started.
-        processes: The run's processes.
-        library: Digest of the library; part of every cache key.
-        reusable: Steps whose result may come from the cache.
-        warn: Called with a warning.
+    Attempts are started in ``place``; the digest of the ``library`` is part of every cache key; only results
+    of ``reusable`` steps may come from the cache.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        place: Executor,
+        place: "Here | Containers",
         processes: Processes,
         library: str,
         reusable: frozenset[str],
@@ -133,26 +96,39 @@ class Execution:
         self._finished = Cache(folder / run_folder.OWN / "finished", self._digests)
 
     def run(self, call: Invocation) -> Task:
-        """Run a step, or reuse its result.
+        """Run a step, or reuse its result. An error is the result of the step, so that others still run."""
+        try:
+            return self._run(call)
+        except Exception as error:
+            ours = errors.as_ours(error)
+            if ours is None:  # a bug
+                call.folder.mkdir(exist_ok=True)
+                with call.log.open("a") as log:
+                    traceback.print_exception(error, file=log)
+            return _failed(call, errors.as_record(ours or error, call.name))
 
-        Raises:
-            TrainwrightError: The step could not be started, or its outputs are invalid.
-        """
+    def _run(self, call: Invocation) -> Task:
         call.require_short()
         made_from = self._made_from(call)
         cache, key = self._cache(call, made_from)
         unfinished = _set_aside(call.folder)
         output, reason = self._reused(cache, key, call)
         if made_from:
-            self._note(MadeFrom(step=call.name, key=key, reason=reason, made_from=made_from))
+            try:
+                MadeFrom(step=call.name, key=key, reason=reason, made_from=made_from).keep(self._folder)
+            except OSError as problem:
+                self._warn(f"what {call.name} is made from was not written down: {problem}")
         if output is not None:
             shutil.rmtree(unfinished, ignore_errors=True)
             return _task(call, output, "cached", 0)
         call.folder.mkdir()
-        _bring_back(unfinished, call.folder)
+        if unfinished.exists():
+            for path in unfinished.iterdir():
+                path.rename(call.folder / path.name)
+            unfinished.rmdir()
         attempts, error = self._attempts(call)
         if error:
-            return failures.failed(call, error, attempts)
+            return _failed(call, error, attempts)
         output = invocation.read_output(call)
         if cache:
             try:
@@ -171,7 +147,7 @@ class Execution:
             "locks": self._place.made_from(call),
             "library": self._library,
             "container": call.step.container,
-            "parameters": decisive(call.step, call.parameters),
+            "parameters": call.parameters,
             "artifacts": artifacts,
             "outputs": call.step.outputs,
         }
@@ -187,13 +163,6 @@ class Execution:
         if call.step.cacheable:
             return self._shared, key_of(made_from)
         return self._finished, key_of({**made_from, "call": call.name})
-
-    def _note(self, made_from: MadeFrom) -> None:
-        """Write the data of ``trainwright cache explain``; the run does not depend on it."""
-        try:
-            made_from.keep(self._folder)
-        except OSError as problem:
-            self._warn(f"what {made_from.step} is made from was not written down: {problem}")
 
     def _reused(self, cache: Cache | None, key: str, call: Invocation) -> tuple[dict[str, Any] | None, str]:
         """Return the cached output if it may be used, and the reason why it was or was not."""
@@ -223,7 +192,7 @@ class Execution:
                 ended = self._place.run(call, scratch)
             if ended.code == 0 and not ended.late:
                 return attempt + 1, {}
-            error = failures.failure(call, ended)
+            error = _error_of(call, ended)
             wait_s = retry.wait_s(attempt)
             if attempt == retry.count or error["code"] not in RETRYABLE:
                 break
@@ -233,37 +202,52 @@ class Execution:
                 log.write(f"\n-- {note} --\n")
             if self._processes.cancelled.wait(wait_s):
                 break
-            _clear(call.folder)
+            # A new pod would not see the files of this attempt; job directories are on a volume.
+            for path in call.folder.iterdir():
+                if path.name != run_folder.LOG and not path.match(_JOB_DIRECTORIES):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         return attempt + 1, error
 
 
-def _clear(folder: Path) -> None:
-    """Remove the files of an attempt but its log, as a new pod would not see them.
-
-    Job directories stay: they are on a volume, from which a restarted job resumes.
-    """
-    for path in folder.iterdir():
-        if path.name != run_folder.LOG and not path.match(_HOMES):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def _bring_back(place: Path, folder: Path) -> None:
-    """Move the files of :func:`_set_aside` back."""
-    if place.exists():
-        for path in place.iterdir():
-            path.rename(folder / path.name)
-        place.rmdir()
+def _error_of(call: Invocation, ended: Ended) -> dict[str, Any]:
+    """Return the error of a step: the line it printed, or one derived from its exit code."""
+    lines = tail(call.log, _TAIL_BYTES).splitlines()
+    if ended.late:
+        limit = call.step.timeout_s
+        return errors.as_record(errors.Hang(f"stopped after its limit of {limit:,.0f} s"), call.name)
+    for line in reversed(lines):
+        if line.startswith(errors.MARK):
+            with contextlib.suppress(json.JSONDecodeError):
+                record: dict[str, Any] = json.loads(line.removeprefix(errors.MARK))
+                return record
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    what = f"ended with exit code {ended.code}; its last line: {last:.300}"
+    hint = "If nobody stopped it, the machine ran out of memory: give it less data or more memory."
+    if ended.code in KILLED:
+        return errors.as_record(errors.PreemptedUnsaved(f"killed: {what}", hint=hint), call.name)
+    return errors.as_record(DOCUMENTED.get(ended.code, errors.InternalError)(what), call.name)
 
 
 def _set_aside(folder: Path) -> Path:
     """Remove a step's folder except unfinished job directories; return where these are now."""
     place = folder.with_name(f".{folder.name}.unfinished")
-    for home in folder.glob(_HOMES):
+    for directory in folder.glob(_JOB_DIRECTORIES):
         place.mkdir(exist_ok=True)
-        shutil.rmtree(place / home.name, ignore_errors=True)
-        home.rename(place / home.name)
+        shutil.rmtree(place / directory.name, ignore_errors=True)
+        directory.rename(place / directory.name)
     shutil.rmtree(folder, ignore_errors=True)
     return place
+
+
+def _failed(call: Invocation, error: dict[str, Any], attempts: int = 0) -> Task:
+    return Task(
+        step=call.name,
+        state="failed",
+        environment=call.step.toolchain,
+        verb=call.step.name,
+        attempts=attempts,
+        error=error,
+    )
 
 
 def _task(call: Invocation, output: dict[str, Any], state: str, attempts: int) -> Task:
@@ -280,3 +264,10 @@ def _task(call: Invocation, output: dict[str, Any], state: str, attempts: int) -
         outputs=artifacts,
         parameters=whole(output["executor"].get("parameterValues", {})),
     )
+
+
+def require(machine: Environments, steps: Sequence[Step]) -> None:
+    """Reject a run if an environment of a step, or of a job that it starts, is missing or stale."""
+    for step in steps:
+        for toolchain in {step.toolchain, *toolchains_in(step.constants)}:
+            machine.python(toolchain)

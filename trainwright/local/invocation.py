@@ -1,29 +1,26 @@
 """One call of a step: convert kfp.local's call to a command, and read the step's outputs."""
 
 import contextlib
-import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from trainwright import errors
 from trainwright.artifacts.metadata import metadata_of
-from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline, Step
+from trainwright.errors import InputError
 from trainwright.local.cache import Digests
-from trainwright.local.kfp_local import Call, Container
+from trainwright.local.kfp_local import Call
 from trainwright.local.kfp_spec import filled_in, is_plain, whole
 from trainwright.local.run_folder import LOG, Output
 
 MAX_ARGUMENT = 131_072
 """Longest single argument of a process on Linux, in bytes, with its closing zero."""
 
-ENDINGS = {"system.HTML": ".html", "system.Markdown": ".md"}
+EXTENSIONS = {"system.HTML": ".html", "system.Markdown": ".md"}
 """File name extension of an artifact, by its type."""
 
 UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "_KFP_RUNTIME")
@@ -33,28 +30,13 @@ KEEP_WAITING = "trap : TERM INT HUP\n"
 """Makes the shell that kfp starts a step with wait while the step saves its state."""
 
 
-def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return an artifact's metadata without the facts that its documents contain too."""
-    metadata = dict(artifact.get("metadata", {}))
-    try:
-        repeated = metadata_of(path) if path.is_dir() else {}
-    except errors.InputError:
-        repeated = {}
-    return {name: said for name, said in metadata.items() if name not in repeated or repeated[name] != said}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One call of a step.
+    """One call of a step, in a folder of its own; ``train.2`` is the third iteration of a loop.
 
     Attributes:
-        step: The step.
-        name: Name of this call; ``train.2`` is the third iteration of a loop.
-        folder: Folder of its log and its artifacts.
-        command: Its command line.
         variables: Environment variables that the pipeline sets.
         data: The executor input that the component receives.
-        container: Volumes and options of its container, if it runs in one.
     """
 
     step: Step
@@ -63,7 +45,6 @@ class Invocation:
     command: tuple[str, ...]
     variables: Mapping[str, str]
     data: Mapping[str, Any]
-    container: Container = field(default_factory=Container)
 
     @property
     def log(self) -> Path:
@@ -99,41 +80,50 @@ class Invocation:
         return found
 
     def require_short(self) -> None:
-        """Reject parameters that do not fit into a process argument.
-
-        Raises:
-            InputError: They are too long together.
-        """
+        """Reject parameters that do not fit into a process argument together."""
         size = max(len(part.encode()) for part in self.command)
         if size >= MAX_ARGUMENT:
             values = self.data["inputs"]["parameterValues"]
             longest = max(values, key=lambda name: len(json.dumps(values[name])), default="")
-            raise errors.InputError(
+            raise InputError(
                 f"all parameters together are {size:,} bytes long; at most {MAX_ARGUMENT - 1:,} fit",
                 where=f"parameter {longest}, the longest",
                 hint="Pass a file or an artifact instead.",
             )
 
 
-def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invocation:
-    """Convert a call of kfp.local.
+def _own_metadata(artifact: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return an artifact's metadata without the facts that its documents contain too."""
+    metadata = dict(artifact.get("metadata", {}))
+    try:
+        repeated = metadata_of(path) if path.is_dir() else {}
+    except InputError:
+        repeated = {}
+    return {name: said for name, said in metadata.items() if name not in repeated or repeated[name] != said}
 
-    Args:
-        call: The call.
-        pipeline: The pipeline of the step.
-        folder: The run's folder.
-        root: Folder of kfp's files, whose names identify the step and the iteration of a loop.
-    """
+
+def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invocation:
+    """Convert a call of kfp.local; names below ``root`` identify the step and the iteration of a loop."""
     place = call.command.index("--executor_input") + 1
     data = json.loads(call.command[place])
     parts = Path(data["outputs"]["outputFile"]).relative_to(root).parts[1:-1]
     step = pipeline.step(parts[-1])
-    name = ".".join(
-        [step.name, *(turn[1] for part in parts if (turn := re.search(r"-iteration-(\d+)$", part)))]
-    )
-    _restore_values(data, step)
-    for artifact, path in _places(data, folder / name):
-        artifact["uri"] = str(path)
+    turns = [turn[1] for part in parts if (turn := re.search(r"-iteration-(\d+)$", part))]
+    name = ".".join([step.name, *turns])
+    # Fill in f-strings, and turn integral floats into integers, as KFP's launcher does on a cluster.
+    inputs = data.setdefault("inputs", {})
+    values = inputs.setdefault("parameterValues", {})
+    inputs["parameterValues"] = {
+        name: value if step.inputs.get(name) == "NUMBER_DOUBLE" else whole(filled_in(value, values))
+        for name, value in values.items()
+    }
+    inputs["artifacts"] = whole(inputs.get("artifacts", {}))
+    for output, group in (
+        data["outputs"].get("artifacts", {}).items()
+    ):  # under names that a browser understands
+        for artifact in group["artifacts"]:
+            extension = EXTENSIONS.get(artifact["type"].get("schemaTitle", ""), "")
+            artifact["uri"] = str(folder / name / f"{output}{extension}")
     command = list(call.command)
     command[place] = json.dumps(data)
     if command[:2] == ["sh", "-ec"]:
@@ -145,38 +135,14 @@ def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invo
         command=tuple(command),
         variables=call.variables,
         data=data,
-        container=call.container,
     )
 
 
-def _restore_values(data: dict[str, Any], step: Step) -> None:
-    """Fill in f-strings and turn integral floats into integers, as KFP's launcher does on a cluster."""
-    inputs = data.setdefault("inputs", {})
-    values = inputs.setdefault("parameterValues", {})
-    inputs["parameterValues"] = {
-        name: value if step.inputs.get(name) == "NUMBER_DOUBLE" else whole(filled_in(value, values))
-        for name, value in values.items()
-    }
-    inputs["artifacts"] = whole(inputs.get("artifacts", {}))
-
-
-def _places(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Yield every output artifact and its path, whose name a person and a browser understand."""
-    for name, group in data["outputs"].get("artifacts", {}).items():
-        for artifact in group["artifacts"]:
-            yield artifact, folder / (name + ENDINGS.get(artifact["type"].get("schemaTitle", ""), ""))
-
-
-def variables(python: Path, given: Mapping[str, str], scratch: str) -> dict[str, str]:
+def variables(python: Path, configured: Mapping[str, str], scratch: str) -> dict[str, str]:
     """Return the environment variables of a step: ours, with its toolchain first on the path.
 
     ``python3`` in a command is never rewritten; the path decides which one it is. Neither the working
-    directory nor settings of our own Python affect the step's imports.
-
-    Args:
-        python: Interpreter of its toolchain.
-        given: Variables that the pipeline sets; they win.
-        scratch: Folder for its temporary files.
+    directory nor settings of our own Python affect the step's imports. Those that the pipeline sets win.
     """
     prefix = python.parent.parent
     own = {name: value for name, value in os.environ.items() if name not in UNSET}
@@ -186,41 +152,36 @@ def variables(python: Path, given: Mapping[str, str], scratch: str) -> dict[str,
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",
         "TMPDIR": scratch,
-        **given,
+        **configured,
     }
 
 
 def read_output(call: Invocation) -> dict[str, Any]:
-    """Read the executor output of a step, and the parameters that it wrote to files.
+    """Read the executor output of a step, and the parameters that it wrote to files."""
 
-    Raises:
-        InputError: kfp.local would misread an output.
-    """
+    def reject(number: str) -> NoReturn:
+        raise InputError(
+            f"an output or a metric is {number}: Kubeflow reads JSON, which has no such number",
+            where=call.name,
+            hint="Leave a figure out that could not be computed.",
+        )
+
     written = call.executor_output.read_text() if call.executor_output.exists() else "{}"
-    executor = json.loads(written, parse_constant=partial(_refuse, call))
-    places = call.data["outputs"].get("parameters", {})
+    executor = json.loads(written, parse_constant=reject)
     files: dict[str, str] = {}
-    for name, place in places.items():
+    for name, place in call.data["outputs"].get("parameters", {}).items():
         with contextlib.suppress(FileNotFoundError):
             files[name] = Path(place["outputFile"]).read_text()
     for name, value in {**files, **executor.get("parameterValues", {})}.items():
         if "{{$" in json.dumps(value):
-            raise errors.InputError("holds {{$, which kfp would replace", where=f"{call.name}, output {name}")
+            raise InputError("holds {{$, which kfp would replace", where=f"{call.name}, output {name}")
         if name in call.step.judged and not is_plain(value):
-            raise errors.InputError(
+            raise InputError(
                 f"a condition reads {value!r:.80}, which is not a plain word",
                 where=f"{call.name}, output {name}",
                 hint="Return a word such as PASS or HOLD, and put the text into an artifact.",
             )
     return {"executor": executor, "files": files}
-
-
-def _refuse(call: Invocation, number: str) -> None:
-    raise errors.InputError(
-        f"an output or a metric is {number}: Kubeflow reads JSON, which has no such number",
-        where=call.name,
-        hint="Leave a figure out that could not be computed.",
-    )
 
 
 def write_output(call: Invocation, output: Mapping[str, Any]) -> None:
@@ -246,51 +207,3 @@ def artifacts(call: Invocation, output: Mapping[str, Any]) -> dict[str, Output]:
                 metadata=whole(artifact.get("metadata", {})),
             )
     return found
-
-
-PACE = {"ingest": ("data", "runner", "workers")}
-"""By component: a section parameter and its key that affects only speed, not one byte of the result.
-
-tests/ingest/test_runner.py checks it for ``ingest``: the same bytes with any number of workers.
-"""
-
-
-def decisive(step: Step, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without those that affect only its speed.
-
-    A parameter that is not such JSON stays: that costs a cache miss, never a wrong hit.
-    """
-    kept = dict(parameters)
-    for verb, (parameter, part, key) in PACE.items():
-        if _is_ours(step, verb):
-            section = _object(kept.get(parameter))
-            if key in _object(section.get(part)):
-                rest = {name: value for name, value in section[part].items() if name != key}
-                others = {name: value for name, value in section.items() if name != part}
-                kept[parameter] = others | ({part: rest} if rest else {})  # as if the default were left out
-    return kept
-
-
-def _is_ours(step: Step, verb: str) -> bool:
-    """Return whether a step runs exactly a component of this library: command, source, arguments."""
-    if step.container.get("args", [])[-1:] != [verb]:
-        return False
-    path = catalog.folder() / catalog.COMPONENTS / f"{verb}.yaml"
-    return path.is_file() and _without_prose(step.container) == _container(path, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _container(path: Path, _written_ns: int) -> Mapping[str, Any]:
-    (step,) = pipeline_spec.read(path).steps
-    return _without_prose(step.container)
-
-
-def _without_prose(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a container without the docstring of its function, which compiled pipelines leave out."""
-    *command, source = container.get("command", [""])
-    return {**container, "command": [*command, pipeline_spec.without_docstring(source)]}
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, parsed if it is a string; empty for anything else."""
-    return value if isinstance(value, dict) else {}

@@ -9,28 +9,20 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, channels, conditioned, is_closing, producers
 from trainwright.errors import InputError
 
 FILLER = "trainwright-filler"
-"""A parameter for a group that takes only artifacts; kfp.local loses them otherwise."""
 
 _PLACEHOLDER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _MARKED = re.compile(r"\{\{trainwright:(pipelinechannel--[^}]+)\}\}")
 
 
 def for_local_run(pipeline: Pipeline, run_id: str, created: str, folder: str) -> dict[str, Any]:
-    """Return the pipeline spec for kfp.local.
-
-    Args:
-        pipeline: The compiled pipeline.
-        run_id: Name of the run: job name and id in every placeholder, also when the run is resumed.
-        created: Creation time of the run, ISO 8601.
-        folder: The run's folder: the pipeline root.
-    """
+    """Return the pipeline spec for kfp.local."""
     document = copy.deepcopy(dict(pipeline.document))
     names = {
         "{{$.pipeline_job_name}}": f"{pipeline.name}-{run_id}",
@@ -43,24 +35,26 @@ def for_local_run(pipeline: Pipeline, run_id: str, created: str, folder: str) ->
     for group in pipeline.groups():
         owner = document["components"][group] if group else document["root"]
         for task_name, task in owner["dag"].get("tasks", {}).items():
-            _adapt(task, task_name, names, run_id)
             component = task["componentRef"]["name"]
+            names["{{$.pipeline_task_name}}"] = task_name
+            names["{{$.pipeline_task_uuid}}"] = f"{run_id}-{component.removeprefix(PREFIX)}"
+            _adapt(task, names)
             if component in pipeline.owners:
-                _fill(task, document["components"][component])
+                _add_parameter(task, document["components"][component])
     for executor in document["deploymentSpec"]["executors"].values():
         executor.get("container", {}).pop("resources", None)
     return document
 
 
-def _adapt(task: dict[str, Any], task_name: str, names: Mapping[str, str], run_id: str) -> None:
+def _adapt(task: dict[str, Any], names: Mapping[str, str]) -> None:
     task.pop("retryPolicy", None)
     task.pop("cachingOptions", None)
     parameters = task.get("inputs", {}).get("parameters", {})
-    step = task["componentRef"]["name"].removeprefix(PREFIX)
-    own = {"{{$.pipeline_task_name}}": task_name, "{{$.pipeline_task_uuid}}": f"{run_id}-{step}"}
     for entry in parameters.values():
         if "runtimeValue" in entry:
-            entry["runtimeValue"]["constant"] = _marked(entry["runtimeValue"]["constant"], {**names, **own})
+            entry["runtimeValue"]["constant"] = _map_texts(
+                entry["runtimeValue"]["constant"], lambda text: _marked(text, names)
+            )
     if policy := task.get("triggerPolicy"):
         for channel in channels(policy.get("condition", "")):
             if source := parameters.get(channel, {}).get("taskOutputParameter"):
@@ -68,8 +62,8 @@ def _adapt(task: dict[str, Any], task_name: str, names: Mapping[str, str], run_i
                 policy["condition"] = policy["condition"].replace(f"'{channel}'", f"'{exact}'")
 
 
-def _fill(task: dict[str, Any], component: dict[str, Any]) -> None:
-    """Add a parameter to a group that takes only artifacts."""
+def _add_parameter(task: dict[str, Any], component: dict[str, Any]) -> None:
+    """Add a parameter to a group that takes only artifacts; kfp.local loses them otherwise."""
     inputs = task.setdefault("inputs", {})
     if inputs.get("artifacts") and not inputs.get("parameters"):
         inputs["parameters"] = {FILLER: {"runtimeValue": {"constant": ""}}}
@@ -77,33 +71,30 @@ def _fill(task: dict[str, Any], component: dict[str, Any]) -> None:
         definitions[FILLER] = {"parameterType": "STRING", "isOptional": True, "defaultValue": ""}
 
 
-def _marked(value: Any, names: Mapping[str, str]) -> Any:
-    """Fill in the run's names, and hide references to parameters from kfp.local."""
+def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """Change every text in JSON data."""
     if isinstance(value, list):
-        return [_marked(entry, names) for entry in value]
+        return [_map_texts(entry, change) for entry in value]
     if isinstance(value, dict):
-        return {key: _marked(entry, names) for key, entry in value.items()}
-    if not isinstance(value, str):
-        return value
+        return {key: _map_texts(entry, change) for key, entry in value.items()}
+    return change(value) if isinstance(value, str) else value
+
+
+def _marked(text: str, names: Mapping[str, str]) -> str:
+    """Fill in the run's names, and hide references to parameters from kfp.local."""
     for placeholder, name in names.items():
-        value = value.replace(placeholder, name)
-    return _PLACEHOLDER.sub(r"{{trainwright:\1}}", value)
+        text = text.replace(placeholder, name)
+    return _PLACEHOLDER.sub(r"{{trainwright:\1}}", text)
 
 
 def filled_in(value: Any, parameters: Mapping[str, Any]) -> Any:
     """Fill in the references to parameters that :func:`for_local_run` left."""
-    if isinstance(value, list):
-        return [filled_in(entry, parameters) for entry in value]
-    if isinstance(value, dict):
-        return {key: filled_in(entry, parameters) for key, entry in value.items()}
-    if not isinstance(value, str):
-        return value
 
     def put(match: re.Match[str]) -> str:
         found = parameters[match[1]]
         return found if isinstance(found, str) else json.dumps(whole(found))
 
-    return _MARKED.sub(put, value)
+    return _map_texts(value, lambda text: _MARKED.sub(put, text))
 
 
 def whole(value: Any) -> Any:
@@ -133,43 +124,16 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def check(pipeline: Pipeline, arguments: Mapping[str, Any], toolchains: Sequence[str]) -> None:
-    """Reject a pipeline that kfp.local would not run as a cluster does.
-
-    Args:
-        pipeline: The compiled pipeline.
-        arguments: Its arguments, without defaults.
-        toolchains: Short names of the images with an environment here.
-
-    Raises:
-        InputError: Lists every obstacle.
-    """
-    rules = (_arguments, _conditions, _conditioned_arguments)
-    problems = [problem for rule in rules for problem in rule(pipeline, arguments)]
-    problems += _images(pipeline, toolchains)
-    problems += [
-        problem
-        for group in pipeline.groups()
-        for rule in (_inputs, _outputs, _tasks)
-        for problem in rule(pipeline, group)
-    ]
+    """Reject a pipeline that kfp.local would not run as a cluster does."""
+    problems = [*_arguments(pipeline, arguments), *_images(pipeline, toolchains)]
+    for group in pipeline.groups():
+        for rule in (_conditions, _inputs, _outputs, _tasks):
+            problems += rule(pipeline, group)
     if problems:
         raise InputError(
             "this pipeline cannot run here\n" + "\n".join(f"  {problem}" for problem in problems),
             where=pipeline.name,
         )
-
-
-def wrong_text(text: str) -> str:
-    """Return why a string cannot be a parameter of a local run; empty if it can."""
-    if "{{$" in text:
-        return "holds {{$, which kfp would replace as one of its placeholders"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "is not text: it holds bytes that are no UTF-8"
-    if size > MAX_BYTES:
-        return f"is {size:,} bytes long; at most {MAX_BYTES:,} fit into a process's argument: pass a file"
-    return ""
 
 
 def is_plain(value: Any) -> bool:
@@ -184,6 +148,7 @@ def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str
         close = difflib.get_close_matches(name, pipeline.parameters, n=1)
         advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(pipeline.parameters)}"
         yield f"argument {name}: unknown; {advice}"
+    in_conditions = {origin.name for origin in conditioned(pipeline) if not origin.step}
     for name, definition in pipeline.parameters.items():
         kind = definition["parameterType"]
         if name in arguments:
@@ -192,17 +157,28 @@ def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str
         elif "defaultValue" not in definition:
             advice = "; pass '' for absent" if definition.get("isOptional") else ""
             yield f"argument {name}: missing ({kind}){advice}"
+        value = arguments.get(name, definition.get("defaultValue"))
+        if name in in_conditions and not is_plain(value):
+            yield f"argument {name}: a condition reads it, so it must be a plain word, not {value!r:.80}"
 
 
 def _wrong(value: Any, kind: str) -> str:
-    """Return why a value does not fit a compiled type; empty if it fits."""
+    """Return why a value cannot be a parameter of a compiled type here; empty if it can."""
     wrong_bool = isinstance(value, bool) and kind != "BOOLEAN"
     if wrong_bool or not isinstance(value, KINDS.get(kind, (object,))):
         return f"expected {kind}, got {value!r:.80}"
     try:
-        return wrong_text(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "is not text: it holds bytes that are no UTF-8"
     except ValueError:
         return f"{value!r:.80} is no JSON"
+    if "{{$" in text:
+        return "holds {{$, which kfp would replace as one of its placeholders"
+    if size > MAX_BYTES:
+        return f"is {size:,} bytes long; at most {MAX_BYTES:,} fit into a process's argument: pass a file"
+    return ""
 
 
 def _images(pipeline: Pipeline, toolchains: Sequence[str]) -> Iterator[str]:
@@ -216,48 +192,37 @@ def _images(pipeline: Pipeline, toolchains: Sequence[str]) -> Iterator[str]:
             yield f"step {step.name}: runs a container; only Python functions run without Docker"
 
 
-def _conditions(pipeline: Pipeline, _: Mapping[str, Any]) -> Iterator[str]:
-    for group in pipeline.groups():
-        for name, task in pipeline.tasks(group).items():
-            condition = task.get("triggerPolicy", {}).get("condition", "")
-            for channel in channels(condition):
-                condition = condition.replace(f"inputs.parameter_values['{channel}']", "")
-            rest = re.sub(f"'{PLAIN.pattern}'", "", condition)
-            if "'" in rest or '"' in rest:
-                yield f"{name}: its condition compares with a text that is not a plain word: {condition!r}"
-
-
-def _conditioned_arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({origin.name for origin in conditioned(pipeline) if not origin.step}):
-        value = arguments.get(name, pipeline.parameters.get(name, {}).get("defaultValue"))
-        if not is_plain(value):
-            yield f"argument {name}: a condition reads it, so it must be a plain word, not {value!r:.80}"
+def _conditions(pipeline: Pipeline, group: str) -> Iterator[str]:
+    """Yield conditions that kfp.local, which evaluates them as Python, could misread."""
+    for name, task in pipeline.tasks(group).items():
+        condition = task.get("triggerPolicy", {}).get("condition", "")
+        for channel in channels(condition):
+            condition = condition.replace(f"inputs.parameter_values['{channel}']", "")
+        rest = re.sub(f"'{PLAIN.pattern}'", "", condition)
+        if "'" in rest or '"' in rest:
+            yield f"{name}: its condition compares with a text that is not a plain word: {condition!r}"
 
 
 def _inputs(pipeline: Pipeline, group: str) -> Iterator[str]:
     """Yield inputs that kfp.local cannot pass."""
     definitions = pipeline.definitions(group)
-    if not group and (names := sorted(definitions.get("artifacts", {}))):
-        yield f"it takes artifacts ({', '.join(names)}); a local run starts from parameters only"
-    given = _given(pipeline, group) if group else set(definitions.get("parameters", {}))
+    if not group and (taken := sorted(definitions.get("artifacts", {}))):
+        yield f"it takes artifacts ({', '.join(taken)}); a local run starts from parameters only"
+    names = set(definitions.get("parameters", {}))
+    if group:  # what its task passes on, loop items included
+        parent, own = pipeline.owners[group]
+        task = pipeline.tasks(parent)[own]
+        names = {name for name in names if "defaultValue" in definitions["parameters"][name]}
+        names |= {*task.get("inputs", {}).get("parameters", {})}
+        names.add(task.get("parameterIterator", {}).get("itemInput", ""))
     for name, task in pipeline.tasks(group).items():
         for entry in task.get("inputs", {}).get("parameters", {}).values():
             wanted = entry.get("componentInputParameter")
-            if wanted and wanted not in given:
+            if wanted and wanted not in names:
                 yield f"{name}: reads {wanted}, which kfp did not pass on; take loop items out of f-strings"
     for name, definition in definitions.get("parameters", {}).items():
-        if group and "defaultValue" not in definition and definition.get("isOptional") and name not in given:
+        if group and definition.get("isOptional") and name not in names:
             yield f"{group}: parameter {name} has no value; pass '' for absent"
-
-
-def _given(pipeline: Pipeline, group: str) -> set[str]:
-    """Return the inputs that a group gets from its task, loop items included."""
-    parent, name = pipeline.owners[group]
-    task = pipeline.tasks(parent)[name]
-    declared = pipeline.definitions(group).get("parameters", {})
-    given = set(task.get("inputs", {}).get("parameters", {}))
-    given |= {key for key, definition in declared.items() if "defaultValue" in definition}
-    return given | {task.get("parameterIterator", {}).get("itemInput", "")}
 
 
 def _outputs(pipeline: Pipeline, group: str) -> Iterator[str]:
@@ -267,16 +232,14 @@ def _outputs(pipeline: Pipeline, group: str) -> Iterator[str]:
     for name, output in outputs.get("artifacts", {}).items():
         if len(output.get("artifactSelectors", [])) != 1:
             yield f"{group or pipeline.name}: output {name} is one of several artifacts (dsl.OneOf)"
-    if group and _loops(pipeline, group):
+    if not group:
+        return
+    parent, own = pipeline.owners[group]
+    if "parameterIterator" in pipeline.tasks(parent)[own]:
         chosen = [output.get("valueFromParameter", {}) for output in outputs.get("parameters", {}).values()]
         tasks = {choice.get("producerSubtask") for choice in chosen}
         if any("parameterIterator" in pipeline.tasks(group).get(name, {}) for name in tasks):
             yield f"{group}: collects from a loop inside a loop, whose lists kfp.local nests"
-
-
-def _loops(pipeline: Pipeline, group: str) -> bool:
-    parent, name = pipeline.owners[group]
-    return "parameterIterator" in pipeline.tasks(parent)[name]
 
 
 def _tasks(pipeline: Pipeline, group: str) -> Iterator[str]:

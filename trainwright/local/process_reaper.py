@@ -12,7 +12,8 @@ import sys
 import time
 
 
-def _there(group: int, number: int) -> bool:
+def send_signal(group: int, number: int) -> bool:
+    """Send a signal to a process group; return False if it does not exist."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -25,13 +26,13 @@ def main(grace_s: float, scratch: str) -> None:
     groups: set[int] = set()
     for line in sys.stdin:
         (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
-    left = [group for group in groups if _there(group, signal.SIGTERM)]
+    left = [group for group in groups if send_signal(group, signal.SIGTERM)]
     until = time.monotonic() + grace_s
     while left and time.monotonic() < until:
         time.sleep(0.1)
-        left = [group for group in left if _there(group, 0)]
+        left = [group for group in left if send_signal(group, 0)]
     for group in left:
-        _there(group, signal.SIGKILL)
+        send_signal(group, signal.SIGKILL)
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -5,7 +5,6 @@ A signal to the run reaches every step, which then has time to save its state. I
 """
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainwright.local import process_reaper
+from trainwright.local.process_reaper import send_signal
 
 GRACE_S = 30.0
 """Seconds between asking a step to stop and killing it; the default of a pod."""
@@ -37,24 +37,30 @@ class Ended:
     late: bool
 
 
+def tail(log: Path, count: int) -> str:
+    """Return the last bytes of a log as text."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - count))
+        return stream.read().decode(errors="replace")
+
+
 class Processes:
-    """Start the processes of a run, and stop them with it."""
+    """Start the processes of a run, and stop them with it.
+
+    Attributes:
+        grace_s: Seconds between asking a step to stop and killing it.
+        lock: Descriptor that holds the run's folder; a reaper keeps it until the last step has ended.
+        cancelled: Set when the run is to stop.
+        observers: Called when the run is to stop, with whether that was said before; each returns at once.
+    """
 
     def __init__(self, grace_s: float = GRACE_S, lock: int | None = None) -> None:
-        """Prepare; start nothing.
-
-        Args:
-            grace_s: Seconds between asking a step to stop and killing it.
-            lock: Descriptor that holds the run's folder; the reaper keeps it until the last step has ended.
-        """
+        self.grace_s, self.lock = grace_s, lock
         self.cancelled = threading.Event()
-        self.told: list[Callable[[bool], None]] = []
-        """Called when the run is to stop, with whether that was said before; each must return at once."""
-        self._grace_s = grace_s
-        self._kept = () if lock is None else (lock,)
+        self.observers: list[Callable[[bool], None]] = []
         self._live: set[int] = set()
         self._scratch = ""
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -70,10 +76,10 @@ class Processes:
             for number, handler in before.items():
                 signal.signal(number, handler)
             for group in tuple(self._live):
-                _signal(group, signal.SIGKILL)
-            if self._guard and self._guard.stdin:
-                self._guard.stdin.close()
-                self._guard.wait()
+                send_signal(group, signal.SIGKILL)
+            if self._reaper and self._reaper.stdin:
+                self._reaper.stdin.close()
+                self._reaper.wait()
             if self._scratch:
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -92,34 +98,31 @@ class Processes:
         again = self.cancelled.is_set()
         self.cancelled.set()
         self._end(tuple(self._live), signal.SIGKILL if again else number)
-        for tell in self.told:
-            tell(again)
+        for notify in self.observers:
+            notify(again)
 
     def _end(self, groups: Sequence[int], number: int) -> None:
         """Send a signal to process groups, and kill the remaining ones after the grace period."""
+
+        def kill() -> None:
+            for group in groups:
+                if group in self._live:
+                    send_signal(group, signal.SIGKILL)
+
         for group in groups:
-            _signal(group, number)
+            send_signal(group, number)
         if groups and number != signal.SIGKILL:
-            last = threading.Timer(self._grace_s, self._kill, [groups])
+            last = threading.Timer(self.grace_s, kill)
             last.daemon = True
             last.start()
-
-    def _kill(self, groups: Sequence[int]) -> None:
-        for group in groups:
-            if group in self._live:
-                _signal(group, signal.SIGKILL)
 
     def run(
         self, command: Sequence[str], variables: Mapping[str, str], log: Path, timeout_s: float = 0.0
     ) -> Ended:
         """Run a command to its end and append its output to a log.
 
-        Args:
-            command: Program and arguments.
-            variables: Its complete environment.
-            log: File for its output and errors, in order.
-            timeout_s: Time limit in seconds; 0 for none.
-        Stop background processes that a step left in its session, as the end of a container would.
+        ``variables`` are its complete environment; a ``timeout_s`` of 0 is none. Background processes that it
+        left in its session are stopped, as the end of a container would.
         """
         late = threading.Event()
         with log.open("ab") as stream:
@@ -132,57 +135,48 @@ class Processes:
                 start_new_session=True,
             )
         self._watch(process.pid)
-        timer = threading.Timer(timeout_s, self._expire, [process.pid, late]) if timeout_s else None
-        if timer:
-            timer.daemon = True
+
+        def expire() -> None:
+            late.set()
+            self._end((process.pid,), signal.SIGTERM)
+
+        timer = threading.Timer(timeout_s, expire)
+        timer.daemon = True
+        if timeout_s:
             timer.start()
         if self.cancelled.is_set():
             self._end((process.pid,), signal.SIGTERM)
         try:
             code = process.wait()
         finally:
-            if timer:
-                timer.cancel()
+            timer.cancel()
             self._clear(process.pid, gently=late.is_set() or self.cancelled.is_set())
         return Ended(code, late.is_set())
 
-    def _expire(self, group: int, late: threading.Event) -> None:
-        late.set()
-        self._end((group,), signal.SIGTERM)
-
     def _watch(self, group: int) -> None:
         self._live.add(group)
-        if self._guard is None:
-            self._guard = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", process_reaper.__file__, str(self._grace_s), self._scratch],
+        if self._reaper is None:
+            self._reaper = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", "-S", process_reaper.__file__, str(self.grace_s), self._scratch],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=self._kept,
+                pass_fds=() if self.lock is None else (self.lock,),
                 bufsize=0,
             )
-        self._tell(f"+{group}\n")
+        self._tell_reaper(f"+{group}\n")
 
     def _clear(self, group: int, *, gently: bool) -> None:
-        """Stop background processes that a step left in its session, as the end of a container would."""
+        """Stop background processes that a step left in its session."""
         until = time.monotonic() + (LINGER_S if gently else 0.0)
-        while _signal(group, 0) and time.monotonic() < until:
+        while send_signal(group, 0) and time.monotonic() < until:
             time.sleep(0.02)
-        _signal(group, signal.SIGKILL)
+        send_signal(group, signal.SIGKILL)
         self._live.discard(group)
-        self._tell(f"-{group}\n")
+        self._tell_reaper(f"-{group}\n")
 
-    def _tell(self, line: str) -> None:
-        if self._guard and self._guard.stdin:
+    def _tell_reaper(self, line: str) -> None:
+        if self._reaper and self._reaper.stdin:
             with contextlib.suppress(OSError):  # a killed reaper must not fail the run
-                self._guard.stdin.write(line.encode())
-
-
-def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; return False if it does not exist."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+                self._reaper.stdin.write(line.encode())

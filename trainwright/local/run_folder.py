@@ -141,17 +141,18 @@ def identifier(moment: int) -> str:
     return digits
 
 
-def resume(runs: Path, run_id: str, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
-    """Open the folder of an earlier run; ``arguments`` replace those it was started with.
-
-    Raises:
-        InputError: The run does not exist, or is a run of another pipeline.
-    """
-    folder = runs.resolve() / run_id
+def require_run(runs: Path, run_id: str) -> Path:
+    """Return the folder of an earlier run; reject an unknown one."""
     known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
     if run_id not in known:
         hint = f"The last ones are {', '.join(known[-3:])}." if known else "No run is there yet."
         raise InputError(f"there is no run {run_id!r}", where=str(runs), hint=hint)
+    return runs.resolve() / run_id
+
+
+def resume(runs: Path, run_id: str, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
+    """Open the folder of an earlier run; ``arguments`` replace those it was started with."""
+    folder = require_run(runs, run_id)
     request = Request.read(folder)
     if request.pipeline != pipeline:
         raise InputError(f"run {run_id} is a run of {request.pipeline}, not of {pipeline}", where=str(folder))
@@ -176,20 +177,17 @@ def held(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _refuse_if_running(folder, os.read(descriptor, 32).decode())
+            owner = os.read(descriptor, 32).decode()
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(owner), 0)
+                raise InputError(
+                    f"run {folder.name} is running already, in process {owner}",
+                    where=str(folder),
+                    hint="Wait for it or stop it; or start a new run, which shares its cache.",
+                ) from None
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _refuse_if_running(folder: Path, owner: str) -> None:
-    with contextlib.suppress(ProcessLookupError, ValueError):
-        os.kill(int(owner), 0)
-        raise InputError(
-            f"run {folder.name} is running already, in process {owner}",
-            where=str(folder),
-            hint="Wait for it or stop it; or start a new run, which shares its cache.",
-        )

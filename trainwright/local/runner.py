@@ -24,10 +24,9 @@ from trainwright.errors import (
     TrainwrightError,
     as_record,
 )
-from trainwright.local import failures, invocation, kfp_local, kfp_spec, run_folder
+from trainwright.local import invocation, kfp_local, kfp_spec, run_folder
 from trainwright.local.containers import Engine
-from trainwright.local.execution import Environments, Execution, Executor, Here, Machine, require
-from trainwright.local.kfp_spec import for_local_run
+from trainwright.local.execution import Environments, Execution, Here, require
 from trainwright.local.processes import GRACE_S, Processes
 from trainwright.local.run_folder import Task
 
@@ -104,11 +103,13 @@ def run(
     again_from: str = "",
     use_cache: bool = True,
     listener: Listener | None = None,
-    machine: Machine | None = None,
+    machine: Environments | None = None,
     engine: Engine | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
     """Run a compiled pipeline on this machine.
+
+    A failed step or a gate's decision is not an exception.
 
     Args:
         compiled: The compiled YAML.
@@ -123,9 +124,6 @@ def run(
         engine: Runs each step in a container of its image instead.
         grace_s: Seconds between asking a step to stop and killing it.
 
-    Returns:
-        The result. A failed step or a gate's decision is not an exception.
-
     Raises:
         InputError: The pipeline, an argument, the run or the first step is invalid, or an argument contains a
             secret. Nothing is run or written.
@@ -136,37 +134,28 @@ def run(
     if run_id:
         folder, request = run_folder.resume(runs_folder, run_id, name, dict(arguments))
         arguments = request.arguments
-    forced = _forced(pipeline, again_from)
-    _require_runnable(pipeline, arguments, machine, engine)
+    reusable = frozenset(step.name for step in pipeline.steps if use_cache) - _forced(pipeline, again_from)
+    credentials.require_none(arguments, where="an argument", plain=True)
+    kfp_spec.check(pipeline, arguments, machine.names)
+    engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
     if not run_id:
         folder, request = run_folder.create(runs_folder, name, dict(arguments))
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(run_folder.held(folder))
         request.write(folder)
-        processes, place, options = Processes(grace_s, lock), None, None
-        if engine:
-            place = stack.enter_context(engine.started(folder, request.arguments, grace_s=grace_s, lock=lock))
-            processes.told.append(place.stop)
-            options = place.options()
-        return _Run(
-            pipeline,
+        processes = Processes(grace_s, lock)
+        going = _Run(pipeline, request, folder, listener or Listener(), processes)
+        execution = Execution(
             folder,
-            place=place or Here(machine, processes),
-            options=options,
-            listener=listener or Listener(),
+            place=stack.enter_context(engine.started(folder, request.arguments, processes))
+            if engine
+            else Here(machine, processes),
             processes=processes,
             library=machine.library_digest(),
-            reusable=frozenset(step.name for step in pipeline.steps if use_cache) - forced,
-        ).go(request)
-
-
-def _require_runnable(
-    pipeline: pipeline_spec.Pipeline, arguments: Mapping[str, Any], machine: Machine, engine: Engine | None
-) -> None:
-    """Reject what cannot run here, before anything is written."""
-    credentials.require_none(arguments, where="an argument", plain=True)
-    kfp_spec.check(pipeline, arguments, machine.names)
-    engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
+            reusable=reusable,
+            warn=going.warn,
+        )
+        return going.go(execution)
 
 
 def _forced(pipeline: pipeline_spec.Pipeline, again_from: str) -> frozenset[str]:
@@ -187,72 +176,64 @@ class _Run:
     def __init__(
         self,
         pipeline: pipeline_spec.Pipeline,
+        request: run_folder.Request,
         folder: Path,
-        *,
         listener: Listener,
         processes: Processes,
-        place: Executor,
-        options: Mapping[str, Any] | None,
-        library: str,
-        reusable: frozenset[str],
     ) -> None:
-        self._options = options
-        self._pipeline, self._folder, self._own = pipeline, folder, folder / run_folder.OWN
+        self._pipeline, self._request, self._folder = pipeline, request, folder
         self._listener, self._processes = listener, processes
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
 
-        def warn(text: str) -> None:
-            self._tell(listener.warned, text)
-
-        self._steps = Execution(
-            folder, place=place, processes=processes, library=library, reusable=reusable, warn=warn
-        )
-
-    def go(self, request: run_folder.Request) -> Outcome:
+    def go(self, execution: Execution) -> Outcome:
         """Run the pipeline and return its result."""
-        start = time.monotonic()
+        start, request, own = time.monotonic(), self._request, self._folder / run_folder.OWN
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
         plan = Plan(id=request.run, folder=self._folder, pipeline=request.pipeline, steps=steps)
-        self._tell(self._listener.started, plan)
+        self._notify(self._listener.started, plan)
         self._write("running")
-        document = for_local_run(self._pipeline, request.run, request.created, str(self._folder))
+        document = kfp_spec.for_local_run(self._pipeline, request.run, request.created, str(self._folder))
+
+        def execute(call: kfp_local.Call) -> bool:
+            return self._execute(execution, invocation.invocation(call, self._pipeline, self._folder, own))
+
         error: dict[str, Any] = {}
         try:
             with self._processes.listening():
-                kfp_local.run(document, request.arguments, self._execute, self._own, self._options)
+                kfp_local.run(document, request.arguments, execute, own)
         except kfp_local.Failed as failed:
-            error = as_record(InternalError(str(failed), where=str(self._own / "kfp.log")), "kfp")
+            error = as_record(InternalError(str(failed), where=str(own / "kfp.log")), "kfp")
         except TrainwrightError as failed:
             error = as_record(failed, "kfp")
         outcome = self._outcome(plan, error, time.monotonic() - start)
         self._write(outcome.state)
-        self._tell(self._listener.ended, outcome)
+        self._notify(self._listener.ended, outcome)
         return outcome
 
-    def _execute(self, call: kfp_local.Call) -> bool:
+    def warn(self, text: str) -> None:
+        """Report a problem that does not stop the run."""
+        self._notify(self._listener.warned, text)
+
+    def _execute(self, execution: Execution, call: invocation.Invocation) -> bool:
         """Run one task for kfp.local; never raises, so that an exit handler still runs."""
         if self._processes.cancelled.is_set():
             return False
         start = time.monotonic()
-        call_of_step = invocation.invocation(call, self._pipeline, self._folder, self._own)
-        self._tell(self._listener.task_started, call_of_step.name, call_of_step.step.toolchain)
-        try:
-            task = self._steps.run(call_of_step)
-        except Exception as error:
-            task = failures.broken(call_of_step, error)
+        self._notify(self._listener.task_started, call.name, call.step.toolchain)
+        task = execution.run(call)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
         task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
         with self._lock:
             self._tasks[task.step] = task
             self._write("running")
-        self._tell(self._listener.task_ended, task)
+        self._notify(self._listener.task_ended, task)
         return task.finished
 
-    def _tell(self, say: Callable[..., None], *told: object) -> None:
+    def _notify(self, receive: Callable[..., None], *event: object) -> None:
         """Call the listener, one thread at a time. The run continues if nobody reads its output."""
         with self._lock, contextlib.suppress(BrokenPipeError):
-            say(*told)
+            receive(*event)
 
     def _write(self, state: str) -> None:
         run_folder.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(

@@ -14,20 +14,7 @@ from trainwright.materialize.definitions import ApplyPlan, apply_plan, format_pl
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SystemExit: With a documented exit code, if anything is wrong.
-    """
-    with reported("features"):
-        options = _parser().parse_args(arguments)
-        if options.command == "plan":
-            _plan(options.repository, options.output)
-        else:
-            _apply(options.repository, options.plan)
-
-
-def _parser() -> Parser:
+    """Run the command."""
     parser = Parser(prog="python -m trainwright.materialize", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     plan = commands.add_parser("plan", help="say what applying the definitions would change")
@@ -36,20 +23,17 @@ def _parser() -> Parser:
     apply.add_argument("--plan", type=Path, required=True, help="the file that was reviewed")
     for command in (plan, apply):
         command.add_argument("repository", help="folder with feature_store.yaml")
-    return parser
-
-
-def _plan(repository: str, output: Path) -> None:
-    plan = make_plan(repository)
-    plan.write(output)
-    lines = [*format_plan(plan), f"plan {plan.digest[:12]} in {output}"]
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _apply(repository: str, path: Path) -> None:
-    approved = ApplyPlan.read(path)
-    apply_plan(repository, approved)
-    sys.stdout.write(f"{approved.project}: plan {approved.digest[:12]} is applied.\n")
+    with reported("features"):
+        options = parser.parse_args(arguments)
+        if options.command == "plan":
+            made = make_plan(options.repository)
+            made.write(options.output)
+            lines = [*format_plan(made), f"plan {made.digest[:12]} in {options.output}"]
+            sys.stdout.write("\n".join(lines) + "\n")
+        else:
+            approved = ApplyPlan.read(options.plan)
+            apply_plan(options.repository, approved)
+            sys.stdout.write(f"{approved.project}: plan {approved.digest[:12]} is applied.\n")
 
 
 if __name__ == "__main__":

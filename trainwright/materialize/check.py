@@ -1,6 +1,6 @@
 """Checks of the online store by Feast's own reader: of earlier rows before a run, of its rows after it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,24 +20,17 @@ from trainwright.materialize.watermark import TimeWindow, format_time
 READ_KEYS = 200
 """Keys read from the store at a time."""
 
-SAMPLED_GROUPS = 3
-"""Row groups of earlier rows that keys are taken from, at most."""
-
-SAMPLED_KEYS = 20
-"""Keys taken from each, at most."""
+SAMPLED_GROUPS, SAMPLED_KEYS = 3, 20
+"""Row groups of earlier rows that keys are taken from, and keys taken from each, at most."""
 
 _US = 1_000_000
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """Result of the check after a run.
+    """Result of the check after a run: compared keys, and how many of them are newer or wrong in the store.
 
-    Attributes:
-        keys: Keys that were compared.
-        newer: Keys of them for which the store has a row from after the window, which is right to stay.
-        wrong: Keys whose row is missing, older, or has other values.
-        example: One of those, and its difference.
+    A row from after the window is right to stay; a wrong one is missing, older, or has other values.
     """
 
     keys: int
@@ -47,21 +40,12 @@ class StoreCheck:
 
 
 def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) -> StoreCheck:
-    """Compare the newest rows of some keys with what ``get_online_features`` returns for them.
+    """Compare the newest ``rows`` of some keys with what ``get_online_features`` returns for them.
 
-    The expected values come from Feast's own converter: another path than the one that wrote them.
-
-    Args:
-        online: The repository.
-        view: The view.
-        rows: The newest row of each key in the window.
-        window: The window. A row from after it in the store may stay.
-
-    Raises:
-        DependencyError: Feast could not read from its store.
+    The expected values come from Feast's own converter: another path than the one that wrote them. A row from
+    after the window may stay in the store.
     """
-    newer = wrong = 0
-    example = ""
+    newer, wrong, example = 0, 0, ""
     for first in range(0, rows.num_rows, READ_KEYS):
         piece = rows.slice(first, READ_KEYS).combine_chunks()
         expected = {
@@ -70,42 +54,34 @@ def check(online: Online, view: OnlineView, rows: pa.Table, window: TimeWindow) 
         }
         times = microseconds(_one_chunk(piece[view.time])).to_pylist()
         for index, (values, at) in enumerate(_read_store(online, view, piece, list(view.features))):
+            expected_at = times[index] // _US
+            unlike = [name for name, column in expected.items() if values.get(name) != column[index]]
             if at is not None and at * _US >= window.end_us:
                 newer += 1
                 continue
-            row = {name: column[index] for name, column in expected.items()}
-            if problem := _difference(row, times[index] // _US, values, at):
-                key = ", ".join(f"{name}={piece[name][index].as_py()!r}" for name in view.keys)
-                wrong, example = wrong + 1, example or f"{key}: {problem}"
+            if at is None:
+                problem = "it is not there"
+            elif at != expected_at:
+                store, files = (format_time(datetime.fromtimestamp(time, UTC)) for time in (at, expected_at))
+                problem = f"the store's row is of {store}, the files' of {files}"
+            elif unlike:
+                problem = f"{', '.join(unlike)} differ"
+            else:
+                continue
+            key = ", ".join(f"{name}={piece[name][index].as_py()!r}" for name in view.keys)
+            wrong, example = wrong + 1, example or f"{key}: {problem}"
     return StoreCheck(rows.num_rows, newer, wrong, example)
 
 
 def require_equal(result: StoreCheck, view: OnlineView, store: str) -> None:
-    """Reject a store that does not hold the rows that were written.
-
-    Raises:
-        DependencyError: A key was wrong.
-    """
-    if not result.wrong:
-        return
-    raise DependencyError(
-        f"{result.wrong:,} of {result.keys:,} compared keys of view {view.name!r} are not in the online "
-        f"store as in the files, such as {result.example}",
-        where=f"the online store ({store})",
-        hint="The watermark stays where it was: run again, and look for another writer of the store.",
-    )
-
-
-def _difference(
-    expected: Mapping[str, bytes], expected_at: int, values: Mapping[str, bytes], at: int | None
-) -> str:
-    if at is None:
-        return "it is not there"
-    if at != expected_at:
-        store, files = (format_time(datetime.fromtimestamp(time, UTC)) for time in (at, expected_at))
-        return f"the store's row is of {store}, the files' of {files}"
-    unlike = [name for name, value in expected.items() if values.get(name) != value]
-    return f"{', '.join(unlike)} differ" if unlike else ""
+    """Reject a store that does not hold the rows that were written."""
+    if result.wrong:
+        raise DependencyError(
+            f"{result.wrong:,} of {result.keys:,} compared keys of view {view.name!r} are not in the online "
+            f"store as in the files, such as {result.example}",
+            where=f"the online store ({store})",
+            hint="The watermark stays where it was: run again, and look for another writer of the store.",
+        )
 
 
 def _read_store(
@@ -120,15 +96,13 @@ def _read_store(
     except Exception as error:
         what = f"Feast could not read view {view.name!r}: {type(error).__name__}: {error}"
         raise DependencyError(what, where=f"the online store ({online.store})") from error
-    found = dict(zip(response.metadata.feature_names.val, response.results, strict=True))
-    columns = {name: found[name] for name in names}
-    return [_row(columns, index) for index in range(len(keys))]
-
-
-def _row(columns: Mapping[str, Any], index: int) -> tuple[dict[str, bytes], int | None]:
-    values = {name: _plain(column.values[index]) for name, column in columns.items()}
-    times = [column.event_timestamps[index] for column in columns.values()]
-    return values, max((time.seconds for time in times if time.seconds or time.nanos), default=None)
+    columns = dict(zip(response.metadata.feature_names.val, response.results, strict=True))
+    found: list[tuple[dict[str, bytes], int | None]] = []
+    for index in range(len(keys)):
+        times = [columns[name].event_timestamps[index] for name in names]
+        at = max((time.seconds for time in times if time.seconds or time.nanos), default=None)
+        found.append(({name: _plain(columns[name].values[index]) for name in names}, at))
+    return found
 
 
 def _plain(value: Any) -> bytes:
@@ -145,47 +119,42 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True)
 class EarlierRows:
-    """Result of the look-up of rows that earlier runs wrote.
+    """Keys of rows that earlier runs wrote, and those that the store lost or holds with an older row."""
 
-    Attributes:
-        asked: Keys that were looked up.
-        gone: Keys of them for which the store has no row, or an older one.
-    """
-
-    asked: int = 0
+    looked_up: int = 0
     gone: int = 0
 
     @property
     def emptied(self) -> bool:
         """True if none is left."""
-        return 0 < self.asked == self.gone
+        return 0 < self.looked_up == self.gone
 
 
 def look_up_earlier(
     online: Online, view: OnlineView, files: Sequence[SourceFile], window: TimeWindow, since: datetime | None
 ) -> EarlierRows:
-    """Look up some keys of rows from before the window of an increment.
+    """Look up some keys of rows from before the window of an increment, and from ``since`` on.
 
     A watermark cannot tell that the store was emptied since. The keys come from three row groups of the
-    files: that detects a store that was emptied or restored to an older state, not a single key.
-
-    Args:
-        online: The repository.
-        view: The view.
-        files: Its files.
-        window: The window. Without a start there is nothing before it.
-        since: Start of the very first window; None is the beginning of the data.
-
-    Raises:
-        DependencyError: Feast could not read from its store.
+    files, since the newest may hold only late rows: that detects a store that was emptied or restored to an
+    older state, not a single key.
     """
-    if window.start is None or getattr(online.feast.config.online_store, "key_ttl_seconds", None):
+    start = window.start
+    if start is None or getattr(online.feast.config.online_store, "key_ttl_seconds", None):
         return EarlierRows()  # keys that expire are expected to be gone
-    groups = _groups_before(view, files, window.start)
-    asked = gone = 0
+    groups: list[tuple[datetime, str, int, SourceFile]] = []
+    for entry in files:
+        with open_parquet(view, entry) as parquet:
+            for group in range(parquet.num_row_groups):
+                span = time_span(parquet.metadata.row_group(group), view.columns[view.time])
+                if span is not None and span[0] < start:
+                    groups.append((span[0], entry.uri, group, entry))
+    groups.sort(key=lambda found: found[:3])
+    looked_up = gone = 0
     for index in _spread(len(groups), SAMPLED_GROUPS):
+        _, _, group, entry = groups[index]
         try:
-            rows = _rows_before(view, *groups[index], window.start, since)
+            rows = _rows_before(view, entry, group, start, since)
         except InputError:
             continue  # a broken file outside the window does not stop the run
         if not rows.num_rows:
@@ -193,30 +162,14 @@ def look_up_earlier(
         rows = rows.take(pa.array(_spread(rows.num_rows, SAMPLED_KEYS), pa.int64()))
         times = microseconds(_one_chunk(rows[view.time])).to_pylist()
         found = _read_store(online, view, rows, list(view.features)[:1])
-        asked += len(times)
+        looked_up += len(times)
         gone += sum(at is None or at < time // _US for time, (_, at) in zip(times, found, strict=True))
-    return EarlierRows(asked, gone)
+    return EarlierRows(looked_up, gone)
 
 
 def _spread(count: int, most: int) -> list[int]:
     """Return at most ``most`` of ``count`` indices, evenly spread, the first and the last among them."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count)).tolist()})
-
-
-def _groups_before(
-    view: OnlineView, files: Sequence[SourceFile], start: datetime
-) -> list[tuple[SourceFile, int]]:
-    """Return the row groups that have rows from before a time, oldest first."""
-
-    def groups() -> Iterator[tuple[datetime, str, int, SourceFile]]:
-        for entry in files:
-            with open_parquet(view, entry) as parquet:
-                for index in range(parquet.num_row_groups):
-                    span = time_span(parquet.metadata.row_group(index), view.columns[view.time])
-                    if span is not None and span[0] < start:
-                        yield span[0], entry.uri, index, entry
-
-    return [(entry, index) for _, _, index, entry in sorted(groups(), key=lambda group: group[:3])]
 
 
 def _rows_before(

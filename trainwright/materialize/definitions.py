@@ -6,18 +6,17 @@ object store lose each other's changes.
 
 import contextlib
 import fcntl
-import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.documents import Document, canonical
+from trainwright.documents import Document, canonical, read_json
 from trainwright.errors import DependencyError, InputError, TransientError
 from trainwright.featurestore import SETTINGS, inside, open_folder, open_settings, read_definitions
+from trainwright.retries import GaveUp, retry
 from trainwright.storage import read_bytes
 from trainwright.storage.lease import hold_lease
 
@@ -28,21 +27,15 @@ _BUCKETS = ("gs://", "s3://")
 """Registry files that our own storage reads and leases; others are Feast's alone."""
 
 _LEASE_S = 60
-_POLL_S = 0.2
 
 _MARKS = {"CREATE": "+", "UPDATE": "~", "DELETE": "-"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefinitionChange(Document):
-    """Change of one object in the registry.
+    """Change of one object in the registry: CREATE, UPDATE or DELETE.
 
-    Attributes:
-        kind: ``feature view``, ``entity``, ``data source`` and so on.
-        name: Its name.
-        action: ``CREATE``, ``UPDATE`` or ``DELETE``.
-        before: Its definition in the registry, as canonical JSON; empty if it is new.
-        after: Its definition in the files; empty if it is deleted.
+    The definitions before (in the registry) and after (in the files) are canonical JSON; empty without one.
     """
 
     kind: str
@@ -54,12 +47,7 @@ class DefinitionChange(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyPlan(Document):
-    """All changes of an apply. A person approves its digest.
-
-    Attributes:
-        project: Feast's project.
-        changes: One entry an object, sorted; empty if the registry has these definitions already.
-    """
+    """All changes of an apply, sorted. A person approves its digest."""
 
     FILE = "plan.json"
 
@@ -68,12 +56,7 @@ class ApplyPlan(Document):
 
 
 def make_plan(repository: str) -> ApplyPlan:
-    """Compare the definitions in a repository's files with its registry, without writing anything.
-
-    Raises:
-        InputError: There is no such repository, or Feast cannot read its definitions.
-        DependencyError: The registry cannot be read.
-    """
+    """Compare the definitions in a repository's files with its registry, without writing anything."""
     folder = open_folder(repository)
     with inside(folder), _untouched(folder) as settings:
         _, _, plan = _compare(folder, settings)
@@ -81,18 +64,7 @@ def make_plan(repository: str) -> ApplyPlan:
 
 
 def apply_plan(repository: str, approved: ApplyPlan, *, wait_s: float = WAIT_S) -> None:
-    """Write the definitions into the registry, and make the online store's tables.
-
-    Args:
-        repository: Folder with ``feature_store.yaml``.
-        approved: The plan that was reviewed.
-        wait_s: How long to wait for another apply to this registry.
-
-    Raises:
-        InputError: The changes are no longer those that were approved.
-        TransientError: Another apply held the lock all this time.
-        DependencyError: The registry or the online store failed.
-    """
+    """Write the definitions into the registry, and make the online store's tables."""
     from feast import repo_operations
 
     folder = open_folder(repository)
@@ -141,7 +113,21 @@ def _lock_registry(folder: Path, settings: Any, wait_s: float) -> Iterator[None]
     row, so the lock is enough.
     """
     with (folder / SETTINGS).open() as file:
-        _lock(file.fileno(), folder, wait_s)
+        try:
+            retry(
+                lambda: fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB),
+                lambda error: isinstance(error, BlockingIOError),
+                f"locking {folder}",
+                wait_s,
+            )
+        except GaveUp:
+            raise TransientError(
+                f"another apply held the lock for the {wait_s:.0f} s of waiting",
+                where=str(folder),
+                hint="Run it again when the other has ended; if it changed anything, make a new plan.",
+            ) from None
+        except OSError:
+            pass  # a file system without locks, or without locks on files that are opened for reading
         registry = settings.registry
         if registry.registry_type == "file" and registry.path.startswith(_BUCKETS):
             with hold_lease(f"{registry.path}.lease", lease_s=_LEASE_S, wait_s=wait_s):
@@ -150,52 +136,27 @@ def _lock_registry(folder: Path, settings: Any, wait_s: float) -> Iterator[None]
             yield
 
 
-def _lock(descriptor: int, folder: Path, wait_s: float) -> None:
-    """Lock an open file until it is closed."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise TransientError(
-                    f"another apply held the lock for the {wait_s:.0f} s of waiting",
-                    where=str(folder),
-                    hint="Run it again when the other has ended; if it changed anything, make a new plan.",
-                ) from None
-            time.sleep(_POLL_S)
-        except OSError:
-            return  # a file system without locks, or without locks on files that are opened for reading
-        else:
-            return
-
-
 @contextlib.contextmanager
 def _untouched(folder: Path) -> Iterator[Any]:
     """Yield settings with a copy of the registry: Feast creates files for what it only reads."""
     settings = open_settings(folder)
-    store = settings.online_store
+    store, registry = settings.online_store, settings.registry
     made = folder / store.path if store is not None and store.type == "sqlite" else None
     made = None if made is not None and made.exists() else made
-    registry = settings.registry
     with tempfile.TemporaryDirectory(prefix="trainwright-plan-") as scratch:
-        if registry.registry_type == "file" and (own := _readable(registry.path, folder)):
+        in_bucket = registry.path.startswith(_BUCKETS)
+        # A file that our own storage can read; others are Feast's alone.
+        if registry.registry_type == "file" and (in_bucket or "://" not in registry.path):
             copy = Path(scratch) / "registry.db"
             with contextlib.suppress(InputError):  # there is none yet
-                copy.write_bytes(read_bytes(own))
+                path = registry.path if in_bucket else os.path.abspath(folder / registry.path)
+                copy.write_bytes(read_bytes(path))
             registry.path = str(copy)
         try:
             yield settings
         finally:
             if made is not None and made.is_file() and not made.stat().st_size:
                 made.unlink()
-
-
-def _readable(registry: str, folder: Path) -> str:
-    """Return the path of a registry file that our own storage can read; empty if only Feast can."""
-    if registry.startswith(_BUCKETS):
-        return registry
-    return "" if "://" in registry else os.path.abspath(folder / registry)
 
 
 def _change(entry: Any) -> DefinitionChange | None:
@@ -232,13 +193,11 @@ def format_plan(plan: ApplyPlan) -> list[str]:
     for change in plan.changes:
         lines.append(f"{_MARKS[change.action]} {change.kind} {change.name}")
         if change.action == "UPDATE":
-            lines += [f"    {line}" for line in _properties(change)]
+            before, after = read_json(change.before), read_json(change.after)
+            for name in sorted(before.keys() | after.keys()):
+                if before.get(name) != after.get(name):
+                    old, new = canonical(before.get(name)), canonical(after.get(name))
+                    lines.append(f"    {name}: {old} -> {new}")
         elif change.action == "DELETE" and change.kind == "feature view":
             lines.append("    its rows in the online store are deleted")
     return lines
-
-
-def _properties(change: DefinitionChange) -> list[str]:
-    before, after = (json.loads(text) if text else {} for text in (change.before, change.after))
-    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return [f"{name}: {canonical(before.get(name))} -> {canonical(after.get(name))}" for name in names]

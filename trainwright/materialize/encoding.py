@@ -42,12 +42,8 @@ _MICROSECONDS = 1_000_000
 class SerializedRows:
     """The newest rows of some keys, one a key, as columns and as the bytes that Feast stores.
 
-    Attributes:
-        table: Keys, features and times, by their names in the view.
-        keys: Each entity key as Feast looks it up, shape (rows,).
-        values: Each feature's ``feast.types.Value`` as bytes, by name; shape (rows,).
-        event: Event time in microseconds since 1970; shape (rows,).
-        created: Creation time, likewise, with nulls; None if the view has none.
+    ``table`` has the columns by their names in the view; ``values`` each feature's ``feast.types.Value`` as
+    bytes. ``event`` and ``created`` are in microseconds since 1970; ``created`` is None if the view has none.
     """
 
     table: pa.RecordBatch
@@ -63,11 +59,7 @@ class SerializedRows:
 
 
 def encode_rows(view: OnlineView, table: pa.RecordBatch) -> SerializedRows:
-    """Encode rows of a view as Feast stores them.
-
-    Raises:
-        InputError: A key or a value is not of the view's type.
-    """
+    """Encode rows of a view as Feast stores them."""
     return SerializedRows(
         table=table,
         keys=entity_keys(table, view.keys),
@@ -94,12 +86,7 @@ _KEY_NUMBERS = {
 def entity_keys(rows: pa.Table | pa.RecordBatch, keys: Mapping[str, str]) -> pa.Array:
     """Serialize the entity key of each row.
 
-    Args:
-        rows: A column for each part of the key, without nulls.
-        keys: Feast's type of each part, by name.
-
-    Raises:
-        InputError: A part has a type that Feast cannot look up.
+    ``keys`` has Feast's type of each part, by name; the parts have no nulls.
     """
     from feast.infra.key_encoding_utils import serialize_entity_key_prefix
 
@@ -146,15 +133,10 @@ def timestamps(micros: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Encoder of one Feast type.
+    """Encoder of one Feast type: a field of ``feast.types.Value`` with its wire type.
 
-    Attributes:
-        field: The field of ``feast.types.Value``.
-        fits: Tell whether an Arrow type holds such values as they are.
-        payload: Encode a column without nulls: what follows the field's tag.
-        wire_type: Protobuf's type of the payload.
-        fill: The value that replaces a null before the column is encoded.
-        stored_null: Whether Feast stores a null; else a null is an empty value.
+    ``fits`` tells whether an Arrow type holds such values as they are; ``payload`` encodes a column in which
+    ``fill`` replaced the nulls. A null is an empty value, unless Feast stores it.
     """
 
     field: str
@@ -180,25 +162,8 @@ def _integers(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     return encode
 
 
-def _bits(column: pa.Array) -> pa.Array:
-    return varints(column.to_numpy(zero_copy_only=False).astype(np.int64))
-
-
-def _contents(column: pa.Array) -> pa.Array:
-    return column.cast(pa.binary())
-
-
-def _seconds(column: pa.Array) -> pa.Array:
-    return varints(whole_seconds(column))
-
-
 def whole_seconds(column: pa.Array, *, down: bool = True) -> Ints:
-    """Return times in whole seconds since 1970, shape (rows,); a null is :data:`NULL_TIME`.
-
-    Args:
-        column: The times.
-        down: Round down; else towards 1970.
-    """
+    """Return times in whole seconds since 1970, rounded down or towards it; a null is :data:`NULL_TIME`."""
     micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
     known = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False)
     towards_zero = np.sign(known) * (np.abs(known) // _MICROSECONDS)
@@ -210,22 +175,31 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
+def _text(field: str) -> _Kind:
+    return _Kind(field, pa.types.is_string, lambda column: column.cast(pa.binary()), LENGTH, "")
+
+
 _TYPES = pa.types
-_INT32, _INT64 = _integers(pa.int32()), _integers(pa.int64())
+_BYTES = _Kind("bytes_val", _TYPES.is_binary, lambda column: column.cast(pa.binary()), LENGTH, b"")
 _SCALARS: Mapping[str, _Kind] = {
     "DOUBLE": _Kind("double_val", _is_number, _floats("<f8"), FIXED64, np.nan),
     "FLOAT": _Kind("float_val", _TYPES.is_floating, _floats("<f4"), FIXED32, np.nan),
-    "INT64": _Kind("int64_val", _TYPES.is_integer, _INT64, VARINT, 0),
-    "INT32": _Kind("int32_val", _TYPES.is_integer, _INT32, VARINT, 0),
-    "BOOL": _Kind("bool_val", _TYPES.is_boolean, _bits, VARINT, False),
-    "STRING": _Kind("string_val", _TYPES.is_string, _contents, LENGTH, ""),
-    "BYTES": _Kind("bytes_val", _TYPES.is_binary, _contents, LENGTH, b""),
-    "PDF_BYTES": _Kind("bytes_val", _TYPES.is_binary, _contents, LENGTH, b""),
-    "IMAGE_BYTES": _Kind("bytes_val", _TYPES.is_binary, _contents, LENGTH, b""),
-    "UUID": _Kind("uuid_val", _TYPES.is_string, _contents, LENGTH, ""),
-    "TIME_UUID": _Kind("time_uuid_val", _TYPES.is_string, _contents, LENGTH, ""),
+    "INT64": _Kind("int64_val", _TYPES.is_integer, _integers(pa.int64()), VARINT, 0),
+    "INT32": _Kind("int32_val", _TYPES.is_integer, _integers(pa.int32()), VARINT, 0),
+    "BOOL": _Kind("bool_val", _TYPES.is_boolean, _integers(pa.int8()), VARINT, False),
+    "STRING": _text("string_val"),
+    "BYTES": _BYTES,
+    "PDF_BYTES": _BYTES,
+    "IMAGE_BYTES": _BYTES,
+    "UUID": _text("uuid_val"),
+    "TIME_UUID": _text("time_uuid_val"),
     "UNIX_TIMESTAMP": _Kind(
-        "unix_timestamp_val", _TYPES.is_timestamp, _seconds, VARINT, None, stored_null=True
+        "unix_timestamp_val",
+        _TYPES.is_timestamp,
+        lambda column: varints(whole_seconds(column)),
+        VARINT,
+        None,
+        stored_null=True,
     ),
 }
 _LISTED = ("DOUBLE", "FLOAT", "INT64", "INT32", "BOOL", "STRING", "BYTES", "UNIX_TIMESTAMP")
@@ -241,16 +215,7 @@ def is_fast(kind: str, column: pa.DataType) -> bool:
 
 
 def encode_values(name: str, kind: str, column: pa.Array) -> pa.Array:
-    """Encode a column's values as Feast stores them; a null is empty.
-
-    Args:
-        name: The feature, for the error.
-        kind: Feast's name of its type, such as ``DOUBLE_LIST``.
-        column: The values, shape (rows,).
-
-    Raises:
-        InputError: A value is not of the type.
-    """
+    """Encode a feature's values, of a type such as ``DOUBLE_LIST``, as Feast stores them; a null is empty."""
     try:
         if not is_fast(kind, column.type):
             found = [value.SerializeToString(deterministic=True) for value in feast_values(kind, column)]

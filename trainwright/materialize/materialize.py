@@ -1,15 +1,12 @@
 """The ``materialize`` step: write each view's window into the online store, check it, add its watermark."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
-from trainwright.artifacts import Listing, SourceFile
+from trainwright.artifacts import Listing
 from trainwright.documents import Document
-from trainwright.errors import TransientError
 from trainwright.experiment import Materialize
 from trainwright.featurestore import (
     Online,
@@ -20,21 +17,19 @@ from trainwright.featurestore import (
     require_version,
     retry_outage,
 )
-from trainwright.materialize.check import EarlierRows, StoreCheck, check, look_up_earlier, require_equal
-from trainwright.materialize.encoding import encode_rows, is_fast
+from trainwright.materialize.check import EarlierRows, check, look_up_earlier, require_equal
+from trainwright.materialize.encoding import encode_rows
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
     TimeWindow,
     Watermark,
     WatermarkHistory,
-    backfill_window,
     format_time,
-    incremental_window,
-    parse_run_date,
     reached_after,
+    run_window,
     window_end,
 )
-from trainwright.materialize.writers import LOCAL, keeps_newer_rows, run_engine, writer_for
+from trainwright.materialize.writers import LOCAL, RequireLease, keeps_newer_rows, run_engine, writer_for
 from trainwright.placeholders import filled
 from trainwright.report.markdown import escape, table
 from trainwright.storage import join, local_path, take_listing
@@ -44,18 +39,14 @@ from trainwright.tracking import Stopwatch
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOutcome(Document):
-    """Result of one view.
+    """Result of one view: the watermark that was added, and what the writer and the checks found.
 
     Attributes:
-        mark: The watermark that was added.
-        way: The writer that wrote the rows.
-        newest: Newest event time among the rows of the window, in ISO 8601; empty without rows.
+        newest: Newest event time in the window, in ISO 8601; empty without rows.
         late: Rows before the window that became known since the last run: they were not written.
         newer: Compared keys whose row in the store is from after the window.
-        asked: Keys of earlier rows that were looked up before anything was written.
-        gone: Keys of them that the store no longer had, or only with an older row.
-        by_feast: Features whose values went through Feast's own converter.
-        seconds: Duration.
+        asked: Keys of earlier rows that were looked up before anything was written; ``gone`` are those that
+            the store no longer had, or only with an older row.
     """
 
     mark: Watermark
@@ -65,20 +56,12 @@ class ViewOutcome(Document):
     newer: int
     asked: int
     gone: int
-    by_feast: tuple[str, ...]
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineState(Document):
-    """Result of a run.
-
-    Attributes:
-        project: Feast's project.
-        store: Feast's name of the kind of store.
-        features: Content digest of the features' files, as passed to the run.
-        views: Result of each view.
-    """
+    """Result of a run: Feast's project, the kind of store, the features' content digest, and each view."""
 
     FILE = "online.json"
 
@@ -106,8 +89,8 @@ def materialize(
         section: Section ``materialize`` of the experiment.
         features_version: Content digest that ``resolve`` found for ``section.source``. A repository that is
             fetched must still have it; of a folder it is only recorded.
-        date: The run's date; see :func:`~trainwright.materialize.watermark.parse_run_date`. Empty for the
-            time for which the run was scheduled.
+        date: The run's date: a day, for its first moment in UTC, or a time with its zone. Empty for the time
+            for which the run was scheduled.
         folder: Folder for ``online.json`` and the step's record.
         summary: Path of the Markdown summary.
         now: The time; the clock's when None.
@@ -120,9 +103,18 @@ def materialize(
     """
     watch = Stopwatch()
     now, date = now or datetime.now(UTC), date or filled(scheduled)
-    _window_end(section, date, now)  # rejects a wrong window before anything is opened
-    with _open_repository(section, features_version) as online:
-        views = tuple(_run_view(online, view, section, date, now) for view in online.views)
+    window_end(section, date, now)  # rejects a wrong window before anything is opened
+    listing = Listing(source=section.source, files=())
+    if is_remote(section.repository):  # fetched in exactly the version that `resolve` found
+        listing = require_version(section.source, features_version)
+    with checked_out(section.repository, listing) as checkout:
+        online = open_online(
+            str(checkout.folder), section.views, fetched=checkout.fetched, retry_s=section.retry_s
+        )
+        try:
+            views = tuple(_run_view(online, view, section, date, now) for view in online.views)
+        finally:
+            online.close()
     state = OnlineState(project=online.project, store=online.store, features=features_version, views=views)
     folder.mkdir(parents=True, exist_ok=True)
     state.write(folder)
@@ -139,20 +131,6 @@ def materialize(
     return state
 
 
-@contextmanager
-def _open_repository(section: Materialize, version: str) -> Iterator[Online]:
-    """Open the repository; a remote one is fetched in exactly the version that ``resolve`` found."""
-    remote = is_remote(section.repository)
-    listing = require_version(section.source, version) if remote else Listing(source=section.source, files=())
-    with checked_out(section.repository, listing) as checkout:
-        folder, fetched = str(checkout.folder), checkout.fetched
-        online = open_online(folder, section.views, fetched=fetched, retry_s=section.retry_s)
-        try:
-            yield online
-        finally:
-            online.close()
-
-
 def _run_view(
     online: Online, view: OnlineView, section: Materialize, date: str, now: datetime
 ) -> ViewOutcome:
@@ -163,74 +141,19 @@ def _run_view(
         history = WatermarkHistory(folder)
         now = min(now, lease.began)  # a pod's clock that is ahead may not move the window into the future
         before = history.resumable(now, store=online.address, definition=view.digest)
-        window = _window(section, date, now, before)
-        listing = take_listing(view.source)
-        started = time.monotonic()
-        task = _Task(online, view, listing.files, section, lease, now, before, window, window)
+        window = run_window(section, before.reached_time if before else None, window_end(section, date, now))
+        run = _ViewRun(
+            online, view, take_listing(view.source), section, lease, now, before, history.last(), window
+        )
         # Writing twice gives the same rows, and the lease is held meanwhile: so an attempt can be repeated.
-        done = retry_outage(task.attempt, f"writing {view.name} to the online store", section.retry_s)
-        mark = _watermark(task, done, history.last(), listing.content_digest)
+        outcome = retry_outage(run.attempt, f"writing {view.name} to the online store", section.retry_s)
         lease.require()
-        history.add(mark)
-    newest = done.latest.statistics.newest
-    return ViewOutcome(
-        mark=mark,
-        way=done.writer,
-        newest="" if newest is None else format_time(datetime.fromtimestamp(newest / 1_000_000, UTC)),
-        late=done.latest.statistics.late,
-        newer=done.check.newer,
-        asked=task.earlier.asked,
-        gone=task.earlier.gone,
-        by_feast=done.by_feast,
-        seconds=round(time.monotonic() - started, 3),
-    )
-
-
-def _watermark(task: "_Task", done: "_Written", last: Watermark | None, content: str) -> Watermark:
-    return Watermark(
-        project=task.online.project,
-        view=task.view.name,
-        store=task.online.address,
-        number=last.number + 1 if last else 1,
-        reached=reached_after(task.before, task.window),
-        start=format_time(task.window.start) if task.window.start else "",
-        end=format_time(task.window.end),
-        backfill=task.window.backfill,
-        at=task.lease.began.isoformat(),
-        definition=task.view.digest,
-        content=content,
-        rows=done.latest.statistics.rows,
-        keys=done.latest.keys,
-        written=done.written,
-        checked=done.check.keys,
-    )
-
-
-def _window(section: Materialize, date: str, now: datetime, before: Watermark | None) -> TimeWindow:
-    end = _window_end(section, date, now)
-    if section.start is not None:
-        return backfill_window(section.start, end)
-    reached = before.reached_time if before else None
-    return incremental_window(reached, section.since, end, timedelta(seconds=section.overlap_s))
-
-
-def _window_end(section: Materialize, date: str, now: datetime) -> datetime:
-    return window_end(section.end, parse_run_date(date), now, timedelta(seconds=section.lag_s))
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The written and checked rows of one view."""
-
-    latest: LatestRows
-    written: int
-    writer: str
-    by_feast: tuple[str, ...]
-    check: StoreCheck
+        history.add(outcome.mark)
+    return outcome
 
 
 @dataclass
-class _Task:
+class _ViewRun:
     """The writing of one view. An attempt looks up earlier rows, writes and checks as one unit.
 
     A store without persistence that restarts during a write is empty afterwards: an attempt that only wrote
@@ -239,77 +162,93 @@ class _Task:
 
     online: Online
     view: OnlineView
-    files: Sequence[SourceFile]
+    listing: Listing
     section: Materialize
     lease: Lease
     now: datetime
     before: Watermark | None
+    last: Watermark | None
     requested: TimeWindow
-    window: TimeWindow
     earlier: EarlierRows = field(default_factory=EarlierRows)
+    started: float = field(default_factory=time.monotonic)
 
-    def attempt(self) -> _Written:
-        """Look up earlier rows, extend the window if the store lost them, write the window and check it."""
+    def attempt(self) -> ViewOutcome:
+        """Look up earlier rows, write the window, extended to those that the store lost, and check it."""
+        online, view, section, window = self.online, self.view, self.section, self._window()
+        since = datetime.fromisoformat(self.before.at) if self.before and not window.backfill else None
+        with latest_rows(view, self.listing.files, window, since) as latest:
+            written, writer = write_rows(online, view, window, latest, self.lease.require)
+            self.lease.require()
+            result = check(online, view, latest.sample(section.check_keys), window)
+        require_equal(result, view, online.store)
+        mark = Watermark(
+            project=online.project,
+            view=view.name,
+            store=online.address,
+            number=self.last.number + 1 if self.last else 1,
+            reached=reached_after(self.before, window),
+            start=format_time(window.start) if window.start else "",
+            end=format_time(window.end),
+            backfill=window.backfill,
+            at=self.lease.began.isoformat(),
+            definition=view.digest,
+            content=self.listing.content_digest,
+            rows=latest.rows,
+            keys=latest.keys,
+            written=written,
+            checked=result.keys,
+        )
+        return ViewOutcome(
+            mark=mark,
+            way=writer,
+            newest=format_time(latest.newest) if latest.newest else "",
+            late=latest.late,
+            newer=result.newer,
+            asked=self.earlier.looked_up,
+            gone=self.earlier.gone,
+            seconds=round(time.monotonic() - self.started, 3),
+        )
+
+    def _window(self) -> TimeWindow:
+        online, view, window = self.online, self.view, self.requested
         # A store that an earlier attempt filled in part no longer looks emptied: for this run it stays so.
-        if not self.requested.backfill and not self.earlier.emptied:
-            self.earlier = self._look_up()
+        if not window.backfill and not self.earlier.emptied:
+            self.earlier = look_up_earlier(online, view, self.listing.files, window, self.section.since)
         if self.earlier.emptied:
             self.before = None
-            self.window = incremental_window(None, self.section.since, self.requested.end, timedelta(0))
-        elif self.before and not keeps_newer_rows(self.online, self.view):
+            return run_window(self.section, None, window.end)
+        if self.before and not keeps_newer_rows(online, view):
             # The newest row of a window up to the last written time is never older than the store's row.
-            self.window = self.requested.extended_to(min(self.before.last_time, self.now))
-        since = datetime.fromisoformat(self.before.at) if self.before and not self.window.backfill else None
-        with latest_rows(self.view, self.files, self.window, since) as latest:
-            written, writer, by_feast = self.write(latest)
-            self.lease.require()
-            result = check(self.online, self.view, latest.sample(self.section.check_keys), self.window)
-        require_equal(result, self.view, self.online.store)
-        return _Written(latest, written, writer, by_feast, result)
+            return window.extended_to(min(self.before.last_time, self.now))
+        return window
 
-    def write(self, latest: LatestRows) -> tuple[int, str, tuple[str, ...]]:
-        """Write all rows; return their number, the writer, and the features that Feast's converter took."""
-        online, view = self.online, self.view
-        if online.engine != LOCAL:
-            run_engine(online, view, self.window)
-            return latest.keys, f"{online.store}, by Feast's {online.engine}", ()
-        writer, written = writer_for(online, view, self.lease.require), 0
-        by_feast: dict[str, None] = {}
-        try:
-            self._require_not_emptied()
-            for batch in latest.batches():
-                self.lease.require()
-                types = {name: batch.schema.field(name).type for name in view.features}
-                slow = [name for name, kind in view.features.items() if not is_fast(kind, types[name])]
-                by_feast |= dict.fromkeys(slow)
-                written += writer.write(encode_rows(view, batch))
-        finally:
-            writer.close()
-        return written, writer.name, tuple(by_feast)
 
-    def _look_up(self) -> EarlierRows:
-        return look_up_earlier(self.online, self.view, self.files, self.requested, self.section.since)
-
-    def _require_not_emptied(self) -> None:
-        """Raise if the store was emptied after the look-up; from here on the writer's fence detects it."""
-        if not self.requested.backfill and not self.earlier.emptied and self._look_up().emptied:
-            raise TransientError(
-                "the store was emptied after its earlier rows were looked up",
-                where="the online store",
-                hint="Nothing is lost: run again, and everything is written again.",
-            )
+def write_rows(
+    online: Online, view: OnlineView, window: TimeWindow, latest: LatestRows, require_lease: RequireLease
+) -> tuple[int, str]:
+    """Write all rows; return their number and the writer."""
+    if online.engine != LOCAL:
+        run_engine(online, view, window)
+        return latest.keys, f"{online.store}, by Feast's {online.engine}"
+    writer, written = writer_for(online, view, require_lease), 0
+    try:
+        for batch in latest.batches():
+            require_lease()
+            written += writer.write(encode_rows(view, batch))
+    finally:
+        writer.close()
+    return written, writer.name
 
 
 def _headline(state: OnlineState) -> str:
     """Return the step's line on the screen: ``3,344 keys of 4 views up to …``."""
-    keys = sum(view.mark.keys for view in state.views)
-    written = sum(view.mark.written for view in state.views)
-    end = max(view.mark.end for view in state.views)
-    count = len(state.views)
-    facts = [f"{keys:,} keys of {count} {'view' if count == 1 else 'views'} up to {end}"]
+    marks = [view.mark for view in state.views]
+    keys, written = sum(mark.keys for mark in marks), sum(mark.written for mark in marks)
+    views = "1 view" if len(marks) == 1 else f"{len(marks)} views"
+    facts = [f"{keys:,} keys of {views} up to {max(mark.end for mark in marks)}"]
     if written != keys:
         facts.append(f"{keys - written:,} held newer rows")
-    facts.append(f"{sum(view.mark.checked for view in state.views):,} checked")
+    facts.append(f"{sum(mark.checked for mark in marks):,} checked")
     if emptied := [view.mark.view for view in state.views if view.asked and view.gone == view.asked]:
         facts.append(f"the store had lost {', '.join(emptied)}")
     elif gone := sum(view.gone for view in state.views):
@@ -317,11 +256,6 @@ def _headline(state: OnlineState) -> str:
     if late := sum(view.late for view in state.views):
         facts.append(f"{late:,} rows came later than the overlap")
     return ", ".join(facts)
-
-
-def _converted(features: Sequence[str], view: str) -> str:
-    names = ", ".join(escape(feature) for feature in features)
-    return f"Values of {names} in {view} went through Feast's own, slow converter.\n"
 
 
 def _summary(state: OnlineState, section: Materialize) -> str:
@@ -345,7 +279,7 @@ def _summary(state: OnlineState, section: Materialize) -> str:
         table(header, rows, numeric=[3, 4, 5, 6, 9]),
     ]
     for view in state.views:
-        name, late = escape(view.mark.view), view.late
+        name = escape(view.mark.view)
         if view.gone and view.gone == view.asked:
             parts.append(
                 f"**The store had none of {view.asked:,} keys of {name} that earlier runs wrote**: it was "
@@ -357,11 +291,10 @@ def _summary(state: OnlineState, section: Materialize) -> str:
                 "store**, or only with older rows: they were removed, or came too late. Backfill them: set "
                 "`materialize.start`.\n"
             )
-        if late:
+        if view.late:
             parts.append(
-                f"**{late:,} rows of {name} became known since the last run and lie before its window**: "
-                f"they came more than {section.overlap_s:,} s late and are not in the store. Backfill them: "
-                "set `materialize.start`, and raise `materialize.overlap_s` if it happens again.\n"
+                f"**{view.late:,} rows of {name} became known since the last run and lie before its "
+                f"window**: they came more than {section.overlap_s:,} s late and are not in the store. "
+                "Backfill them: set `materialize.start`, and raise `materialize.overlap_s` if this repeats.\n"
             )
-        parts += [_converted(view.by_feast, name)] if view.by_feast else []
     return "\n".join(parts)

@@ -8,7 +8,6 @@ store that was emptied.
 """
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -94,11 +93,7 @@ _END = b"\r\n"
 
 
 class RedisWriter:
-    """Writer of one view into Redis.
-
-    Raises:
-        DependencyError: Redis does not answer, or takes no scripts.
-    """
+    """Writer of one view into Redis. It fails where Redis does not answer, or takes no scripts."""
 
     name = "redis, from arrays"
 
@@ -120,28 +115,29 @@ class RedisWriter:
         self._head = self._arguments()
 
     def write(self, rows: SerializedRows) -> int:
-        """Write rows, each unless a newer one is there; return how many were written.
-
-        Raises:
-            DependencyError: Redis failed or stopped answering; some rows may be written, others not.
-            TransientError: Another run took over, or the store was emptied; likewise.
-        """
+        """Write rows, each unless a newer one is there; return how many were written."""
         from redis.exceptions import RedisError
 
         # A run that takes over from here on replaces the token, and the script fences us
         self._require_lease()
-        written, waiting = 0, deque[int]()
+        written = waiting = 0
         try:
             for call in self._calls(rows):
+                if waiting == IN_FLIGHT:
+                    written, waiting = written + self._reply(), waiting - 1
                 self._connection.send_packed_command(call)
-                waiting.append(1)
-                if len(waiting) >= IN_FLIGHT:
-                    written += self._reply(waiting)
-            while waiting:
-                written += self._reply(waiting)
+                waiting += 1
+            written += sum(self._reply() for _ in range(waiting))
         except RedisError as error:
             self._connection.disconnect()
-            raise (_fenced() if _FENCED in str(error) else _down(error)) from error
+            if _FENCED not in str(error):
+                raise _down(error) from error
+            raise TransientError(
+                "the fencing token of this run is gone: another run took over, or the store was emptied "
+                "meanwhile",
+                where="the online store",
+                hint="Nothing is lost: the next run writes the same rows again.",
+            ) from error
         return written
 
     def close(self) -> None:
@@ -153,8 +149,7 @@ class RedisWriter:
             self._connection.read_response()
         self._pool.release(self._connection)
 
-    def _reply(self, waiting: deque[int]) -> int:
-        waiting.popleft()
+    def _reply(self) -> int:
         return int(self._connection.read_response())
 
     def _arguments(self) -> bytes:
@@ -166,22 +161,17 @@ class RedisWriter:
         name = compute_versioned_name(self._view.feast, versions)
         fields = [_mmh3(f"{name}:{feature}") for feature in self._view.features]
         ttl = config.online_store.key_ttl_seconds or 0
-        head = [
-            self._token,
-            b"%d" % TOKEN_S,
-            f"_ts:{name}".encode(),
-            b"%d" % len(fields),
-            b"%d" % ttl,
-            *fields,
-        ]
-        return b"".join(_bulk(part) for part in head)
+        numbers = [b"%d" % len(fields), b"%d" % ttl]
+        head = [self._token, b"%d" % TOKEN_S, f"_ts:{name}".encode(), *numbers, *fields]
+        return b"".join(map(_bulk, head))
 
     def _calls(self, rows: SerializedRows) -> Iterator[list[bytes | memoryview]]:
         """Yield the script's calls in Redis' wire format."""
         project = self._online.project.encode()
         columns = [timestamps(rows.event), *rows.values.values()]
         keys = _bulks(join_parts(rows.keys, project))
-        parts = join_parts(*(part for column in columns for part in (_sizes(column), column)))
+        sizes = [fixed(b"", sizes_of(column).astype("<u4")) for column in columns]
+        parts = join_parts(*(part for pair in zip(sizes, columns, strict=True) for part in pair))
         for first in range(0, rows.count, SCRIPT_ROWS):
             last = min(first + SCRIPT_ROWS, rows.count)
             number, content = last - first, span(parts, first, last)
@@ -192,10 +182,6 @@ class RedisWriter:
             yield [head, span(keys, first, last), self._head + size, content, _END]
 
 
-def _sizes(column: pa.Array) -> pa.Array:
-    return fixed(b"", sizes_of(column).astype("<u4"))
-
-
 def _bulk(content: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(content), content)
 
@@ -204,14 +190,6 @@ def _bulks(contents: pa.Array) -> pa.Array:
     known, place = np.unique(sizes_of(contents), return_inverse=True)
     heads = pa.array([b"$%d\r\n" % size for size in known.tolist()], pa.binary())
     return join_parts(heads.take(pa.array(place)), contents, _END)
-
-
-def _fenced() -> TransientError:
-    return TransientError(
-        "the fencing token of this run is gone: another run took over, or the store was emptied meanwhile",
-        where="the online store",
-        hint="Nothing is lost: the next run writes the same rows again.",
-    )
 
 
 def _down(error: Exception) -> DependencyError:

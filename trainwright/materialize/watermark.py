@@ -5,12 +5,12 @@ two writers on an object store lose each other's. Here a watermark is a small do
 added, under a number of its own, after the check; the last one counts.
 """
 
-import re
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
-from trainwright.documents import Document, canonical, read_json
+from trainwright.documents import Document, canonical
 from trainwright.errors import InputError, TransientError
+from trainwright.experiment import Materialize
 from trainwright.storage import AlreadyExists, create, join, list_files, read_bytes, remove
 
 SKEW = timedelta(minutes=5)
@@ -19,24 +19,13 @@ SKEW = timedelta(minutes=5)
 RETAINED = 200
 """Watermarks of a view that are retained: each run's own record has the same figures."""
 
-_MAX_BYTES = 1 << 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_US = timedelta(microseconds=1)
-_NAME = re.compile(r"watermark\.(\d{8})\.json")
-_END_HINT = "The end is the earliest of materialize.end, the run's date, and now less the lag."
-
 
 @dataclass(frozen=True)
 class TimeWindow:
     """Event times from ``start`` up to, and without, ``end``; both whole seconds in UTC.
 
-    Whole seconds, because some of Feast's stores keep no more: so all rows of one second are read together,
-    and the newest of them is known.
-
-    Attributes:
-        start: None is the beginning of the data.
-        end: Never in the future.
-        backfill: Whether the start was configured, and not taken from the watermark.
+    Some of Feast's stores keep no more: so all rows of one second are read together, and the newest is
+    known. A ``start`` of None is the beginning of the data.
     """
 
     start: datetime | None
@@ -46,85 +35,57 @@ class TimeWindow:
     @property
     def start_us(self) -> int | None:
         """The start in microseconds since 1970."""
-        return None if self.start is None else (self.start - _EPOCH) // _US
+        return None if self.start is None else int(self.start.timestamp()) * 1_000_000
 
     @property
     def end_us(self) -> int:
         """The end in microseconds since 1970."""
-        return (self.end - _EPOCH) // _US
+        return int(self.end.timestamp()) * 1_000_000
 
     def extended_to(self, end: datetime) -> "TimeWindow":
         """Return the window with a later end; itself if the end is not later."""
         return replace(self, end=max(self.end, whole_second(end)))
 
 
-def window_end(
-    configured: datetime | None, scheduled: datetime | None, now: datetime, lag: timedelta
-) -> datetime:
-    """Return the end of the window: the earliest of the configured end, the run's date, and now less the lag.
-
-    Raises:
-        InputError: One of them lies in the future, by more than :data:`SKEW`.
-    """
-    for what, time in (("materialize.end", configured), ("the run's date", scheduled)):
+def window_end(section: Materialize, date: str, now: datetime) -> datetime:
+    """Return the earliest of the configured end, the run's date, and now less the lag."""
+    times = [("materialize.end", section.end), ("the run's date", _parse_run_date(date))]
+    ends = [now - timedelta(seconds=section.lag_s)]
+    for what, time in times:
         if time is not None and time > now + SKEW:
             raise InputError(
                 f"{what} {format_time(time)} lies in the future: it is {format_time(now)} now",
                 where=what,
                 hint="What does not exist yet cannot be materialized, and would be missed when it arrives.",
             )
-    return whole_second(min([*(time for time in (configured, scheduled) if time is not None), now - lag]))
+        ends += [time] if time is not None else []
+    return whole_second(min(ends))
 
 
-def backfill_window(start: datetime, end: datetime) -> TimeWindow:
-    """Return the window of a backfill.
+def run_window(section: Materialize, reached: datetime | None, end: datetime) -> TimeWindow:
+    """Return the window of a backfill; else it starts where the last one ended, less the overlap.
 
-    Raises:
-        InputError: It is empty.
+    The first one starts at the beginning of the data: Feast's own starts one TTL ago, with a TTL of 0 only
+    52 weeks. An ``end`` before ``reached``, such as after a wrong clock, is no error.
     """
-    start = whole_second(start)
-    if start >= end:
-        raise InputError(
-            f"materialize.start {format_time(start)} is not before the end {format_time(end)}",
-            where="materialize.start",
-            hint=_END_HINT,
-        )
-    return TimeWindow(start, end, backfill=True)
-
-
-def incremental_window(
-    reached: datetime | None, first: datetime | None, end: datetime, overlap: timedelta
-) -> TimeWindow:
-    """Return the window that starts where the last one ended, less the overlap for late rows.
-
-    Args:
-        reached: The time up to which everything is materialized; None if nothing is.
-        first: Start of the first window; None is the beginning of the data. Feast's own first window starts
-            one TTL ago, and with a TTL of 0 only 52 weeks.
-        end: End of the window. One before ``reached``, such as after a wrong clock, is no error.
-        overlap: How far to look back.
-
-    Raises:
-        InputError: ``first`` is not before the end.
-    """
-    start = whole_second(min(reached, end) - overlap) if reached is not None else first
-    if first is not None and start is not None:
-        start = max(start, whole_second(first))
+    what, start = (
+        ("materialize.start", section.start) if section.start else ("materialize.since", section.since)
+    )
+    if section.start is None and reached is not None:
+        overlapping = min(reached, end) - timedelta(seconds=section.overlap_s)
+        start = max(overlapping, start or overlapping)
+    start = whole_second(start) if start else None
     if start is not None and start >= end:
         raise InputError(
-            f"materialize.since {format_time(start)} is not before the end {format_time(end)}",
-            where="materialize.since",
-            hint=_END_HINT,
+            f"{what} {format_time(start)} is not before the end {format_time(end)}",
+            where=what,
+            hint="The end is the earliest of materialize.end, the run's date, and now less the lag.",
         )
-    return TimeWindow(start, end)
+    return TimeWindow(start, end, backfill=section.start is not None)
 
 
-def parse_run_date(text: str) -> datetime | None:
-    """Parse the date of a run: a day, which means its first moment in UTC, or a time with its zone.
-
-    Raises:
-        InputError: It is neither, or has no zone.
-    """
+def _parse_run_date(text: str) -> datetime | None:
+    """Parse a day, which means its first moment in UTC, or a time with its zone; None for an empty text."""
     if not text:
         return None
     try:
@@ -158,22 +119,16 @@ class Watermark(Document):
     """Record of one finished and checked run of one view.
 
     Attributes:
-        project: Feast's project.
-        view: The view.
         store: The online store's address, without credentials.
         number: 1 for the first; each is one more.
         reached: Everything before this time is in the online store, in ISO 8601; empty if that is not known,
             as after a backfill somewhere in between.
         start: Start of the run's window; empty is the beginning of the data.
-        end: End of the run's window.
-        backfill: Whether the start was configured.
         at: When the run began, by the clock of the store that holds this.
         definition: Digest of the view's definition.
         content: Digest of the files that were read.
-        rows: Rows in the window.
-        keys: Keys that had any.
-        written: Keys that were written; the others had a newer row already.
-        checked: Keys that were compared afterwards, all equal.
+        keys: Keys with rows in the window; ``written`` are those without a newer row already, and ``checked``
+            those that were compared afterwards, all equal.
     """
 
     project: str
@@ -205,12 +160,7 @@ class Watermark(Document):
 
 
 class WatermarkHistory:
-    """The watermarks of one view in one folder.
-
-    Args:
-        folder: Path or URI; it need not exist.
-        retained: How many of the last ones stay.
-    """
+    """The watermarks of one view in one folder or URI, which need not exist; the last ``retained`` stay."""
 
     def __init__(self, folder: str, retained: int = RETAINED) -> None:
         self._folder, self._retained = folder, retained
@@ -223,11 +173,8 @@ class WatermarkHistory:
     def resumable(self, now: datetime, *, store: str, definition: str) -> Watermark | None:
         """Return the newest watermark that a run can continue from.
 
-        Args:
-            now: The time. A watermark that reached further was written by a clock that was ahead, and is
-                skipped.
-            store: The store; rows in another one do not count.
-            definition: Digest of the view. After a change of it, such as a new feature, all rows are due.
+        One that reached beyond ``now`` was written by a clock that was ahead, and is skipped. Rows in another
+        store do not count, and after a change of the view's definition, all rows are due.
         """
         for number in reversed(self._numbers()):
             mark = self._read(number)
@@ -238,11 +185,7 @@ class WatermarkHistory:
         return None
 
     def add(self, mark: Watermark) -> None:
-        """Write the next watermark, and remove those that are no longer retained.
-
-        Raises:
-            TransientError: Another run wrote it first.
-        """
+        """Write the next watermark, and remove those that are no longer retained."""
         uri = self._uri(mark.number)
         try:
             create(uri, canonical(mark.to_json()).encode())
@@ -257,17 +200,15 @@ class WatermarkHistory:
             files = list_files(join(self._folder, "watermark.*.json"))
         except InputError:
             return []
-        names = (_NAME.fullmatch(file.uri.rsplit("/", 1)[-1]) for file in files)
-        return sorted(int(name.group(1)) for name in names if name)
+        return sorted(int(file.uri.rsplit(".", 2)[-2]) for file in files)
 
     def _read(self, number: int) -> Watermark:
         uri = self._uri(number)
         try:
-            data = read_json(read_bytes(uri), where=uri, max_bytes=_MAX_BYTES)
+            return Watermark.parse(read_bytes(uri), where=uri)
         except InputError as error:
             hint = "Remove it: the next run continues from the one before it."
             raise InputError(f"this watermark is not valid: {error.what}", where=uri, hint=hint) from None
-        return Watermark.from_json(data, where=uri)
 
     def _uri(self, number: int) -> str:
         return join(self._folder, f"watermark.{number:08d}.json")

@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize.encoding import KEY_VERSION, SerializedRows, encode_values
+from trainwright.materialize.redis import RedisWriter
 from trainwright.materialize.watermark import TimeWindow
 
 RequireLease = Callable[[], None]
@@ -28,33 +29,6 @@ MAX_REDIS_FEATURES = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT = timedelta(microseconds=1)
 _NO_TABLE = re.compile(r"no such table|relation .* does not exist|UndefinedTable", re.IGNORECASE)
-
-
-class OnlineWriter(Protocol):
-    """Writer of one view's rows into an online store."""
-
-    name: str
-
-    def write(self, rows: SerializedRows) -> int:
-        """Write rows; return how many were written, and not kept out by a newer one."""
-        ...
-
-    def close(self) -> None:
-        """Release the connection."""
-        ...
-
-
-def writer_for(online: Online, view: OnlineView, require_lease: RequireLease) -> OnlineWriter:
-    """Return the writer for the repository's online store.
-
-    Raises:
-        DependencyError: The store does not answer.
-    """
-    if keeps_newer_rows(online, view):
-        from trainwright.materialize.redis import RedisWriter
-
-        return RedisWriter(online, view, require_lease)
-    return FeastWriter(online, view, require_lease)
 
 
 def keeps_newer_rows(online: Online, view: OnlineView) -> bool:
@@ -80,26 +54,17 @@ class FeastWriter:
     """
 
     def __init__(
-        self,
-        online: Online,
-        view: OnlineView,
-        require_lease: RequireLease,
-        *,
-        batch_rows: int = FEAST_ROWS,
+        self, online: Online, view: OnlineView, require_lease: RequireLease, *, batch_rows: int = FEAST_ROWS
     ) -> None:
         self.name = f"{online.store}, by Feast itself"
         self._online, self._view, self._require_lease = online, view, require_lease
         self._batch_rows = batch_rows
-        _require_store_file(online)
+        path = getattr(online.feast.config.online_store, "path", None)
+        if online.store == "sqlite" and path and not (online.folder / path).exists():
+            raise _never_applied(online, f"no such file {path}")
 
     def write(self, rows: SerializedRows) -> int:
-        """Pass rows to Feast's store; return how many.
-
-        Raises:
-            InputError: The view has no table: the definitions were never applied to this store.
-            DependencyError: The store failed; earlier batches of these rows are written.
-            TransientError: The lease was lost; likewise.
-        """
+        """Pass rows to Feast's store; return how many."""
         from feast.utils import _validate_vector_field_lengths
 
         store, view = self._online.feast, self._view
@@ -111,8 +76,14 @@ class FeastWriter:
         for first in range(0, rows.count, self._batch_rows):
             self._require_lease()
             batch = messages[first : first + self._batch_rows]
-            with self._naming_store():
+            try:
                 store.provider.online_write_batch(store.config, view.feast, batch, None)
+            except Exception as error:
+                if any(_NO_TABLE.search(str(link)) for link in (error, error.__cause__) if link):
+                    raise _never_applied(self._online, str(error)) from error
+                what = f"Feast could not write to {self._online.store}: {type(error).__name__}: {error}"
+                hint = "Nothing is lost: run again when it answers, and the same rows are written again."
+                raise DependencyError(what, where="the online store", hint=hint) from error
         return rows.count
 
     def close(self) -> None:
@@ -133,37 +104,25 @@ class FeastWriter:
         values = [column.to_pylist() for column in rows.values.values()]
         created = rows.created.to_pylist() if rows.created is not None else [None] * rows.count
         for index, event in enumerate(rows.event.tolist()):
-            yield (
-                EntityKey(join_keys=names, entity_values=[Value.FromString(key[index]) for key in keys]),
-                {
-                    name: Value.FromString(column[index])
-                    for name, column in zip(features, values, strict=True)
-                },
-                _time(event),
-                None if (known := created[index]) is None else _time(known),
-            )
+            key = EntityKey(join_keys=names, entity_values=[Value.FromString(part[index]) for part in keys])
+            pairs = zip(features, values, strict=True)
+            row = {name: Value.FromString(column[index]) for name, column in pairs}
+            known = created[index]
+            yield key, row, _time(event), None if known is None else _time(known)
 
-    @contextlib.contextmanager
-    def _naming_store(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if any(_NO_TABLE.search(str(link)) for link in (error, error.__cause__) if link):
-                raise _never_applied(self._online, str(error)) from error
-            what = f"Feast could not write to {self._online.store}: {type(error).__name__}: {error}"
-            hint = "Nothing is lost: run again when it answers, and the same rows are written again."
-            raise DependencyError(what, where="the online store", hint=hint) from error
+
+OnlineWriter: TypeAlias = RedisWriter | FeastWriter
+"""Writer of one view's rows into an online store."""
+
+
+def writer_for(online: Online, view: OnlineView, require_lease: RequireLease) -> OnlineWriter:
+    """Return the writer for the repository's online store."""
+    writer = RedisWriter if keeps_newer_rows(online, view) else FeastWriter
+    return writer(online, view, require_lease)
 
 
 def _time(micros: int) -> datetime:
     return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None)  # Feast takes it as UTC
-
-
-def _require_store_file(online: Online) -> None:
-    """Reject an SQLite store whose file is missing: Feast would make an empty one."""
-    path = getattr(online.feast.config.online_store, "path", None)
-    if online.store == "sqlite" and path and not (online.folder / path).exists():
-        raise _never_applied(online, f"no such file {path}")
 
 
 def _never_applied(online: Online, said: str) -> InputError:
@@ -180,9 +139,6 @@ def run_engine(online: Online, view: OnlineView, window: TimeWindow) -> None:
     Only the engine is called, not ``FeatureStore.materialize``: that writes its own watermark and state into
     the registry, where a killed run leaves them wrong. Ray's engine reports success when nothing was written,
     so the check afterwards decides.
-
-    Raises:
-        DependencyError: The engine failed, or says so.
     """
     from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
 
@@ -198,19 +154,15 @@ def run_engine(online: Online, view: OnlineView, window: TimeWindow) -> None:
     try:
         with contextlib.chdir(online.folder):  # an engine resolves relative paths against its own folder
             jobs = online.feast.provider.batch_engine.materialize(online.feast.registry, [task])
-        failed = [job.error() for job in jobs if job.status() == MaterializationJobStatus.ERROR]
+        for job in jobs:
+            if job.status() == MaterializationJobStatus.ERROR:
+                raise job.error()  # noqa: TRY301
     except Exception as error:
-        raise _engine_failed(online, view, error) from error
-    if failed:
-        raise _engine_failed(online, view, failed[0]) from failed[0]
-
-
-def _engine_failed(online: Online, view: OnlineView, error: Any) -> DependencyError:
-    return DependencyError(
-        f"Feast's engine {online.engine!r} failed on view {view.name!r}: {type(error).__name__}: {error}",
-        where=str(online.folder),
-        hint="Nothing is lost: the watermark stays where it was, and the next run repeats the window.",
-    )
+        raise DependencyError(
+            f"Feast's engine {online.engine!r} failed on view {view.name!r}: {type(error).__name__}: {error}",
+            where=str(online.folder),
+            hint="Nothing is lost: the watermark stays where it was, and the next run repeats the window.",
+        ) from error
 
 
 def _quiet(length: int) -> Any:

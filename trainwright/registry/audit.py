@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError, TransientError
@@ -31,29 +31,26 @@ _START = "0" * 64
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry(Document):
-    """One line of the audit. It is written once and never changed.
+    """An immutable entry of the audit.
 
     Attributes:
         seq: Number of the entry, from 1.
-        previous: Digest of the entry before; zeros for the first.
-        time: When it was written, by the clock of the store that holds it; ISO 8601 in UTC.
-        token: Number of the lease under which it was written; it never falls.
-        model: Name of the registered model.
+        previous: Digest of the previous entry; zeros for the first.
+        time: Time of writing by the store's clock; ISO 8601 in UTC.
+        token: Number of the lease under which it was written; it never decreases.
         kind: ``intent``, ``commit`` or ``abort``.
-        change: What the change is known by: one intent and its end have the same.
+        change: Identifies a change: an intent and its end have the same.
         action: ``promote``, ``rollback`` or ``restore``.
-        version: The version that is moved.
-        model_digest: Digest of its files' manifest, as it was registered.
-        origin: The stage that it comes from.
-        target: The stage that it is brought to.
-        expected: The version in production when this was evaluated; empty for none.
-        before: Version by alias, before; an alias that is absent points nowhere.
+        model_digest: Digest of the version's manifest, as registered.
+        origin: Stage before the change.
+        target: Stage after it.
+        expected: Version in production when the request was evaluated; empty for none.
+        before: Version by alias, before; an absent alias does not exist.
         after: Version by alias, after.
         stages: Stage by version, for every version whose stage changes.
-        who: ``by``, ``approver``, ``author`` as they were given; ``account`` and ``host`` as the system says.
-        reason: Why, as it was given.
-        evidence: Digests of what it was decided on, by name.
-        facts: What else was decided, such as the share of a canary.
+        who: ``by``, ``approver``, ``author`` as requested; ``account`` and ``host`` as the system says.
+        evidence: Digests of the documents that the decision used, by name.
+        facts: Other decisions, such as the share of a canary.
     """
 
     FILE: ClassVar[str] = "entry.json"
@@ -86,20 +83,11 @@ class AuditEntry(Document):
 
 
 class BrokenAuditError(InputError):
-    """An audit whose entries do not follow from each other: one was changed, removed or added by hand."""
-
-
-def next_link(entries: Sequence[AuditEntry]) -> str:
-    """Return what the next entry must hold as ``previous``."""
-    return entries[-1].digest if entries else _START
+    """Entries of an audit that do not form a chain: one was changed, removed or added by hand."""
 
 
 def verify_chain(entries: Sequence[AuditEntry], model: str, where: str = "", *, known: int = 0) -> None:
-    """Check that every entry follows from the one before it.
-
-    Raises:
-        Broken: One does not; names the entry and the problem.
-    """
+    """Raise BrokenAuditError unless each entry from index ``known`` on follows from the previous one."""
     for index, entry in enumerate(entries[known:], start=known):
         wrong = _chain_error(entry, index + 1, entries[index - 1] if index else None, model)
         if wrong:
@@ -130,12 +118,7 @@ def _chain_error(entry: AuditEntry, number: int, before: AuditEntry | None, mode
 
 @dataclass(frozen=True)
 class AuditEvent:
-    """A change that was carried through.
-
-    Attributes:
-        intent: What was to be done, by whom and why.
-        commit: That it was done.
-    """
+    """A committed change: its intent and its commit."""
 
     intent: AuditEntry
     commit: AuditEntry
@@ -148,13 +131,7 @@ class AuditEvent:
 
 @dataclass(frozen=True)
 class AuditState:
-    """The state of a model's versions according to the audit.
-
-    Attributes:
-        entries: All of it.
-        events: The changes that were carried through, oldest first.
-        open: The intent that nobody has ended yet, if there is one.
-    """
+    """The audit of a model: its entries, the committed changes, and the open intent if there is one."""
 
     entries: tuple[AuditEntry, ...]
     events: tuple[AuditEvent, ...]
@@ -170,36 +147,32 @@ class AuditState:
 
     @property
     def aliases(self) -> dict[str, str] | None:
-        """Version by alias as the last change left them; None if there was none: then nothing is known."""
+        """Version by alias after the last change; None before the first, when nothing is known."""
         return dict(self.events[-1].intent.after) if self.events else None
 
     @property
     def succession(self) -> list[str]:
-        """Versions in production one after the other, those rolled back left out; the present one is last."""
+        """Versions in production, oldest first, without those rolled back."""
         line: list[str] = []
         for event in self.events:
             if not line and (found := event.intent.before.get(PRODUCTION)):
                 line.append(found)
             if event.intent.action == ROLLBACK:
-                line = _cut_succession(event.production, line)
+                # Cut at the version that is back; a version deleted since may have been passed over.
+                places = [place for place, earlier in enumerate(line[:-1]) if earlier == event.production]
+                line = line[: places[-1] + 1] if places else [event.production]
             elif event.production and line[-1:] != [event.production]:
                 line.append(event.production)
         return line
 
     def last_move(self, version: str) -> AuditEvent | None:
-        """Return the last change that moved a version from stage to stage, its own or another's."""
+        """Return the last change of a version's stage, by its own promotion or another's."""
         return next((event for event in reversed(self.events) if version in event.intent.stages), None)
 
     def stage(self, version: str) -> str | None:
-        """Return where a version stands; None if the audit has not met it."""
+        """Return the stage of a version; None if the audit does not mention it."""
         event = self.last_move(version)
         return event.intent.stages[version] if event else None
-
-
-def _cut_succession(version: str, line: list[str]) -> list[str]:
-    """Cut a succession at the version that is back; one that was deleted in between may have been passed."""
-    places = [place for place, earlier in enumerate(line[:-1]) if earlier == version]
-    return line[: places[-1] + 1] if places else [version]
 
 
 _PARALLEL_READS = 16
@@ -207,13 +180,7 @@ _PARALLEL_READS = 16
 
 
 class AuditLog:
-    """The audit of one model.
-
-    Attributes:
-        model: Its name.
-        place: Its folder or URI.
-        leases: Where the lease of whoever changes it lies.
-    """
+    """The audit of one model: its folder or URI is ``place``; ``leases`` holds the lease of its writer."""
 
     def __init__(self, root: str, model: str) -> None:
         self.model = model
@@ -222,11 +189,11 @@ class AuditLog:
         self._known: tuple[AuditEntry, ...] = ()
 
     def read(self) -> AuditState:
-        """Read what there is, and check that it is a chain.
+        """Read all entries and verify the chain.
 
         Raises:
-            Broken: It is not.
-            InputError: A file is no entry.
+            BrokenAuditError: The entries do not form a chain.
+            InputError: A file is not an entry.
             DependencyError, TransientError, PermissionRefused: The store cannot be read.
         """
         known = {entry.seq: entry for entry in self._known}
@@ -240,18 +207,18 @@ class AuditLog:
         return AuditState.of(entries)
 
     def append(self, entry: AuditEntry) -> AuditEntry:
-        """Add the next entry, with number and link filled in from what was last read.
+        """Append an entry; its number and link follow from the last read.
 
         Raises:
-            AlreadyExists: Another has written that number meanwhile: read again, and decide again.
+            AlreadyExists: Another process wrote that number meanwhile: read and decide again.
         """
-        numbered = replace(entry, seq=len(self._known) + 1, previous=next_link(self._known))
-        last = self._known[-1:]
-        if last and numbered.moment < last[0].moment:
-            numbered = replace(numbered, time=last[0].time)
+        last = self._known[-1] if self._known else None
+        link = last.digest if last else _START
+        numbered = replace(entry, seq=len(self._known) + 1, previous=link)
+        if last and numbered.moment < last.moment:
+            numbered = replace(numbered, time=last.time)
         verify_chain([*self._known, numbered], self.model, self.place, known=len(self._known))
-        text = json.dumps(numbered.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        create(join(self.place, _entry_name(numbered.seq)), text.encode())
+        create(join(self.place, _entry_name(numbered.seq)), _pretty(numbered))
         self._known = (*self._known, numbered)
         return numbered
 
@@ -275,12 +242,10 @@ class AuditLog:
         if not content:  # a file system without links claims a name before it fills it
             raise TransientError("an entry is being written", where=uri, hint="Run it again.")
         try:
-            data = json.loads(content, object_pairs_hook=_unique_fields)
-            json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair has no digest
-            entry = AuditEntry.from_json(data, where=uri)
+            entry = AuditEntry.parse(content)
             entry.moment.astimezone(UTC)
-        except (ValueError, RecursionError):
-            raise InputError("this is no entry of an audit", where=uri) from None
+        except (InputError, ValueError) as error:
+            raise InputError(f"this is no entry of an audit: {error}", where=uri) from None
         return entry
 
 
@@ -288,12 +253,9 @@ def _entry_name(number: int) -> str:
     return f"{number:08d}.json"
 
 
-def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a field that stands there twice: a person reads the first, and a program the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a field stands there twice")
-    return found
+def _pretty(document: Document) -> bytes:
+    text = json.dumps(document.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode()
 
 
 NOTES_FOLDER = "registered"
@@ -301,17 +263,12 @@ NOTES_FOLDER = "registered"
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrationNote(Document):
-    """A note of one registration. It is created once; it names neither a time nor a version.
+    """A note of one registration, created once; it names neither a time nor a version.
 
     Attributes:
-        model: Name of the registered model.
-        key: What makes two registrations the same: :func:`registration_key`.
-        model_digest: Digest of the model's manifest.
-        model_verdict: Digest of the verdict about the model.
-        data_verdict: Digest of the verdict about its data.
-        trial: Digest of the trial.
-        author: Who answers for the training; empty if nobody was named.
-        override: A person's word in place of a PASS, as JSON; empty where it passed.
+        key: :func:`registration_key`.
+        author: Person responsible for the training; empty if not configured.
+        override: Override of the verdict as JSON; empty for a PASS.
     """
 
     FILE: ClassVar[str] = "note.json"
@@ -326,45 +283,32 @@ class RegistrationNote(Document):
 
 
 def registration_key(model: str, model_digest: str, model_verdict: str, data_verdict: str) -> str:
-    """Return what makes two registrations the same: the name, the model and what was decided about it."""
+    """Return the idempotency key of a registration: a digest of name, model and verdicts."""
     return digest_text(canonical([model, model_digest, model_verdict, data_verdict]))
 
 
 def write_note(audit: str, note: RegistrationNote) -> None:
-    """Note a registration, unless it is noted: the first note stands.
-
-    Raises:
-        DependencyError, TransientError, PermissionRefused: The store cannot be written.
-    """
-    text = json.dumps(note.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Create the note of a registration; an existing note stays."""
     with suppress(AlreadyExists):
-        create(_note_uri(audit, note.model, note.key), text.encode())
+        create(_note_uri(audit, note.model, note.key), _pretty(note))
 
 
 def read_note(audit: str, model: str, key: str) -> RegistrationNote | None:
     """Read the note of a registration; None if there is none.
 
     Raises:
-        InputError: What lies there is no note, or one of another registration.
-        DependencyError, TransientError, PermissionRefused: The store cannot be read.
+        InputError: The file is not a note, or the note of another registration.
     """
     place = _note_uri(audit, model, key)
-    if not _exists(place):
-        return None
     try:
-        note = RegistrationNote.from_json(json.loads(read_bytes(place)), place)
-    except ValueError:
-        raise InputError("this is no note of a registration", where=place) from None
+        if not list_files(place):
+            return None
+    except InputError:
+        return None
+    note = RegistrationNote.parse(read_bytes(place), place)
     if (note.model, note.key) != (model, key):
         raise InputError(f"this is the note of another registration, {note.key[:12]}", where=place)
     return note
-
-
-def _exists(place: str) -> bool:
-    try:
-        return bool(list_files(place))
-    except InputError:
-        return False
 
 
 def _note_uri(audit: str, model: str, key: str) -> str:

@@ -16,16 +16,14 @@ from trainwright.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that passed its gate, with all that is known about where it came from.
+    """A model that passed its gate, with its lineage.
 
     Attributes:
-        folder: The model's folder; its files are what the manifest says.
-        model: Its manifest.
-        data_verdict: What was decided about the data; never FAIL.
-        model_verdict: What was decided about the model: PASS, or overridden.
-        trial: That it was loaded in a clean process and answered.
-        override: A person's word in place of a PASS; None where it passed.
-        records: The records of all steps it came through, the latest first.
+        folder: The model's folder; its files match the manifest.
+        data_verdict: PASS or HOLD.
+        model_verdict: PASS, or overridden.
+        override: Override of the model's verdict; None for a PASS.
+        records: Records of all steps that led to it, the latest first.
     """
 
     folder: Path
@@ -38,7 +36,7 @@ class Candidate:
 
     @property
     def data_version(self) -> str:
-        """Digest of the snapshot that ``ingest`` made, or of what was trained on if nothing says."""
+        """Digest of the snapshot that ``ingest`` made; of the training data if no record names one."""
         return next(iter(outputs_named(self.records, "data")), self.model.training_data)
 
     @property
@@ -47,7 +45,7 @@ class Candidate:
         return next((record.inputs["source"] for record in self.records if "source" in record.inputs), "")
 
     def key(self, name: str) -> str:
-        """Return what makes two registrations the same: the name, the model and what was decided."""
+        """Return the idempotency key of its registration."""
         return registration_key(name, self.model.digest, self.model_verdict.digest, self.data_verdict.digest)
 
 
@@ -59,22 +57,13 @@ def check_candidate(
     trial: Path,
     override: Override | None = None,
 ) -> Candidate:
-    """Check a model, its two verdicts and its trial.
-
-    Args:
-        folder: The model's folder.
-        model_version: The digest it must have.
-        data_verdict: Folder of the verdict about the data.
-        model_verdict: Folder of the verdict about the model.
-        trial: Folder of the trial.
-        override: A person's word in place of a PASS.
+    """Check the folders of a model, its two verdicts and its trial.
 
     Raises:
-        InputError: A file is gone or changed, a verdict is about something else, or does not follow from its
-            own numbers.
-        DataRefused: The data was refused.
-        ModelRefused: The model's verdict is anything but PASS and nobody overrides it, or it was tried and
-            did not answer.
+        InputError: A file is missing or changed, or a verdict is about another model or data, or does not
+            follow from its numbers.
+        DataRefused: The data's verdict is FAIL.
+        ModelRefused: The model's verdict is not PASS and not overridden, or the trial failed.
     """
     model = _read_model(folder, model_version)
     about_data, about_model = _read_verdict(data_verdict), _read_verdict(model_verdict)
@@ -92,7 +81,7 @@ def check_candidate(
 
 
 def _read_verdict(place: Path) -> Verdict:
-    """Read a verdict, and decide again from its numbers."""
+    """Read a verdict and recompute its decision."""
     verdict = Verdict.read(place)
     if verdict.decision != verdict.recomputed():
         raise InputError(
@@ -112,20 +101,22 @@ def _read_verdict(place: Path) -> Verdict:
 
 
 def _require_overridden(verdict: Verdict, override: Override | None, where: Path) -> None:
-    """Check that somebody answers for this very verdict, still."""
-    said = f"the model verdict is {verdict.decision}, not PASS: {_failed_rules(verdict)}"
+    """Require an unexpired override of this verdict."""
+    decision = f"the model verdict is {verdict.decision}, not PASS: {_failed_rules(verdict)}"
     if override is None:
         raise ModelRefused(
-            said, where=str(where), hint="See the report of evaluate; only a model that passes is registered."
+            decision,
+            where=str(where),
+            hint="See the report of evaluate; only a model that passes is registered.",
         )
     if override.verdict != verdict.digest:
         raise ModelRefused(
-            f"{said}. The override is for verdict {override.verdict[:12]}, this is {verdict.digest[:12]}",
+            f"{decision}. The override is for verdict {override.verdict[:12]}, this is {verdict.digest[:12]}",
             where="registry.override",
         )
     if datetime.now(UTC) >= override.expires:
         raise ModelRefused(
-            f"{said}. The override by {override.approver} ended at {override.expires.isoformat()}",
+            f"{decision}. The override by {override.approver} ended at {override.expires.isoformat()}",
             where="registry.override",
         )
 
@@ -153,7 +144,7 @@ def _read_model(folder: Path, model_version: str) -> Model:
             where=str(folder),
             hint="Run train again, with caching off for it.",
         )
-    if changed := [entry.path for entry in model.files if not _is_as_listed(folder, entry)]:
+    if changed := [entry.path for entry in model.files if not _matches(folder, entry)]:
         raise InputError(
             f"files of the model are gone or are not what its manifest says: {', '.join(changed)}",
             where=str(folder),
@@ -162,7 +153,7 @@ def _read_model(folder: Path, model_version: str) -> Model:
     return model
 
 
-def _is_as_listed(folder: Path, entry: ModelFile) -> bool:
+def _matches(folder: Path, entry: ModelFile) -> bool:
     path = folder / entry.path
     inside = path.resolve().is_relative_to(folder.resolve())
     return (
@@ -175,10 +166,9 @@ def _records(folder: Path) -> list[Record]:
 
 
 def _require_about_model(verdict: Verdict, model: Model, known: Sequence[Record], where: Path) -> None:
-    """Check that the predictions that were judged are this model's; not to know is not enough.
+    """Require a record of `train` or `score` that shows that the evaluated predictions are this model's.
 
-    What the predictions' manifest says of their model is no part of their digest. The records are: the one of
-    the training, or of the step that scored the rows with this model, names the digest of what it made.
+    The predictions' manifest names their model, but outside their digest; a record names the digest itself.
     """
     rows = verdict.judged.get("predictions.training_set")
     if rows not in (None, model.training_data):
@@ -209,7 +199,7 @@ def _require_about_model(verdict: Verdict, model: Model, known: Sequence[Record]
 
 
 def _require_about_data(verdict: Verdict, own: Sequence[Record], where: Path) -> None:
-    """Check that the data that was judged is what the model came from, as far as records tell."""
+    """Require that the validated data is what the model came from, where records name it."""
     made, judged = outputs_named(own, "data"), verdict.judged.get("data", "")
     if made and judged not in made:
         raise InputError(
@@ -220,7 +210,6 @@ def _require_about_data(verdict: Verdict, own: Sequence[Record], where: Path) ->
 
 
 def _failed_rules(verdict: Verdict) -> str:
-    """Name the rules that do not hold, with their numbers, and what was not judged."""
     broken = [
         f"{rule.name} {rule.value:g} (limit {rule.limit:g})" for rule in verdict.rules if not rule.passed
     ]

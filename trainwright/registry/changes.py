@@ -11,9 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError, TrainwrightError, TransientError
@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
 
 def account() -> dict[str, str]:
-    """Return the name of the account and of the host; in a pod, the host is the pod's name.
-
-    It is what the system says, not a proof: on a cluster, who may write the audit and the registry is decided
-    by the service account's rights, and the store's own log has who did.
-    """
+    """Return the account and host (in a pod, its name) as the system reports them, which is no proof."""
     number = os.getuid()
     try:
         name = pwd.getpwuid(number).pw_name
@@ -53,36 +49,32 @@ def account() -> dict[str, str]:
     return {"account": name, "host": socket.gethostname()}
 
 
-@dataclass(frozen=True)
-class AliasTargets:
-    """Version by alias, and stage by version for those that move."""
-
-    aliases: dict[str, str]
-    stages: dict[str, str]
+AliasTargets = tuple[dict[str, str], dict[str, str]]
+"""Version by alias after a change, and stage by version for those that move."""
 
 
 def after_promotion(aliases: Mapping[str, str], version: str, to: str) -> AliasTargets:
-    """Bring a version to a stage. What stood there is archived; the last in production can be had back."""
+    """Move a version to a stage; the version displaced from it is archived, and can be rolled back to."""
     after = {alias: number for alias, number in aliases.items() if number != version}
     stages = {version: to}
     if to == ARCHIVED:
-        return AliasTargets(after, stages)
+        return after, stages
     if displaced := after.get(to):
         stages[displaced] = ARCHIVED
     if to == PRODUCTION and displaced:
         after[PREVIOUS] = displaced
     after[to] = version
-    return AliasTargets(after, stages)
+    return after, stages
 
 
 def after_rollback(aliases: Mapping[str, str], state: AuditState, gone: Collection[str] = ()) -> AliasTargets:
-    """Bring back what was in production before; the one before that is then the next to fall back on.
+    """Restore the previous version in production, ``gone`` (deleted) ones passed over.
 
     Raises:
-        InputError: Nothing was in production before.
+        InputError: No version was in production before.
     """
     line = state.succession
-    if not line:  # aliases that were there before the audit began
+    if not line:  # aliases older than the audit
         line = [aliases[alias] for alias in (PREVIOUS, PRODUCTION) if alias in aliases]
     out = aliases.get(PRODUCTION)
     earlier = line[:-1] if out and line[-1:] == [out] else line if not out else []
@@ -100,7 +92,7 @@ def after_rollback(aliases: Mapping[str, str], state: AuditState, gone: Collecti
     if before:
         after[PREVIOUS] = before[-1]
     archived = {out: ARCHIVED} if out and out not in gone else {}
-    return AliasTargets(after, {back: PRODUCTION} | archived)
+    return after, {back: PRODUCTION} | archived
 
 
 _T = TypeVar("_T")
@@ -116,12 +108,9 @@ class RegistryConnection:
     """Connection to MLflow and to the audit of one model.
 
     Attributes:
-        client: MLflow's client.
-        uri: MLflow's address.
-        chain: The audit.
-        retry_s: How long an MLflow that does not answer is waited for.
-        lease_s: After so long without a sign of life, another that changes the model counts as dead.
-        wait_s: How long to wait for another that lives.
+        retry_s: Seconds for which calls to MLflow are retried.
+        lease_s: Seconds after which a lease without heartbeat has expired.
+        wait_s: Seconds to wait for a lease that another process holds.
     """
 
     client: "MlflowClient"
@@ -132,33 +121,14 @@ class RegistryConnection:
     wait_s: float = 300.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class AliasChange:
-    """A change to the aliases and stages of a model; fields as in :class:`AuditEntry`."""
-
-    action: str
-    version: str
-    target: str
-    after: Mapping[str, str]
-    stages: Mapping[str, str] = field(default_factory=dict)
-    model_digest: str = ""
-    origin: str = ""
-    expected: str = ""
-    who: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""
-    evidence: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-
 class RegistryState:
     """The state of a model's versions while the lease is held.
 
     Attributes:
-        state: What the audit says.
-        aliases: Version by alias: what the audit says, or what MLflow has where the audit is empty.
-        found: Version by alias, as MLflow has them.
+        aliases: Version by alias according to the audit, or to MLflow while the audit is empty.
+        found: Version by alias according to MLflow.
         wrote: Whether aliases may have been moved.
-        finished: What another had begun and not ended, and was carried through now; None if there was none.
+        finished: The open intent of an earlier process that was completed now; None if there was none.
     """
 
     def __init__(self, place: RegistryConnection, lease: Lease) -> None:
@@ -181,34 +151,22 @@ class RegistryState:
 
     @property
     def now(self) -> datetime:
-        """The time by the store's clock: what machines think of the time does not matter."""
+        """Current time by the store's clock, which all machines share."""
         return self._lease.began + timedelta(seconds=time.monotonic() - self._started)
 
     @property
     def disagreement(self) -> str:
-        """Say where MLflow's aliases differ from the audit; empty if they do not."""
+        """The aliases that differ between MLflow and the audit, as text; empty if none."""
         return disagreement(self.found, self.aliases)
 
     def missing(self, versions: Iterable[str]) -> set[str]:
-        """Return those of some versions that were deleted in MLflow: no alias can point at them again."""
+        """Return the versions that were deleted in MLflow: no alias can point at them again."""
         place = self._place
         return _with_retries(place, lambda: missing_versions(place.client, place.chain.model, versions))
 
-    def perform(self, change: AliasChange) -> AuditEvent:
-        """Carry a change through.
-
-        Raises:
-            TransientError: The lease was lost, or another writer keeps moving the aliases.
-            InputError: MLflow refuses it; then the aliases are as before, and the audit says so.
-        """
-        intent = self._append(self._intent(change))
-        last = self._end(intent)
-        if last.kind == ABORT:
-            raise InputError(f"MLflow refused the change: {last.reason}", where=self._place.uri)
-        return AuditEvent(intent, last)
-
-    def _intent(self, change: AliasChange) -> AuditEntry:
-        known = [change.action, change.version, change.target, change.expected, dict(change.evidence)]
+    def intent(self, action: str, version: str, target: str, **fields: Any) -> AuditEntry:
+        """Return the intent of a change; ``fields`` are those of :class:`AuditEntry`."""
+        known = [action, version, target, fields.get("expected", ""), fields.get("evidence", {})]
         return AuditEntry(
             seq=0,
             previous="",
@@ -217,23 +175,28 @@ class RegistryState:
             model=self._place.chain.model,
             kind=INTENT,
             change=digest_text(canonical([*known, len(self.state.entries)])),
-            action=change.action,
-            version=change.version,
-            model_digest=change.model_digest,
-            origin=change.origin,
-            target=change.target,
-            expected=change.expected,
+            action=action,
+            version=version,
+            target=target,
             before=dict(self.aliases),
-            after=dict(change.after),
-            stages=dict(change.stages),
-            who=dict(change.who) | account(),
-            reason=change.reason,
-            evidence=dict(change.evidence),
-            facts=dict(change.facts),
+            **fields | {"who": fields["who"] | account()},
         )
 
+    def perform(self, change: AuditEntry) -> AuditEvent:
+        """Carry out an intent.
+
+        Raises:
+            TransientError: The lease was lost, or another writer keeps moving the aliases.
+            InputError: MLflow rejects it; the aliases are as before, and the audit says so.
+        """
+        intent = self._append(change)
+        last = self._end(intent)
+        if last.kind == ABORT:
+            raise InputError(f"MLflow refused the change: {last.reason}", where=self._place.uri)
+        return AuditEvent(intent, last)
+
     def _end(self, intent: AuditEntry) -> AuditEntry:
-        """Let the aliases follow an intent, and write down that they did, or that they cannot."""
+        """Move the aliases as an intent says and append its commit, or its abort if MLflow rejects it."""
         try:
             self._follow(intent.after, intent.stages)
         except InputError as refused:
@@ -256,7 +219,7 @@ class RegistryState:
         )
 
     def _follow(self, aliases: Mapping[str, str], stages: Mapping[str, str]) -> None:
-        """Set aliases and stages, and set them again when they are not read back as they were set."""
+        """Set aliases and stages, again if they do not read back as set."""
         place = self._place
 
         def once() -> bool:
@@ -287,7 +250,7 @@ class RegistryState:
         return written
 
     def _anchor(self, last: AuditEntry) -> None:
-        """Note the end of the audit in MLflow: the audit cannot show it, and a cut intent hides a try."""
+        """Note the last entry in MLflow: the audit itself cannot show that its end was cut off."""
         name, client, text = self._place.chain.model, self._place.client, f"{last.seq} {last.digest}"
         _with_retries(self._place, lambda: client.set_registered_model_tag(name, HEAD, text))
 
@@ -296,22 +259,14 @@ class RegistryState:
 
 
 def apply_change(
-    place: RegistryConnection, decide: Callable[[RegistryState], AliasChange | None]
+    place: RegistryConnection, decide: Callable[[RegistryState], AuditEntry | None]
 ) -> AuditEvent | None:
-    """Decide on a change and carry it through, with nobody else at it.
-
-    Args:
-        place: Where the model's versions are kept.
-        decide: Gets how things are, and returns what is to be done; None for nothing.
-
-    Returns:
-        What was done; None if it was nothing.
+    """Carry out the intent that ``decide`` returns, under the lease; None if it returns none.
 
     Raises:
-        Broken: The audit is not a chain.
-        TransientError: Another held the lease all the time, or this one lost it.
-        DependencyError: MLflow or the store was away; an intent that is open by then is carried through by
-            whoever comes next.
+        BrokenAuditError: The audit is not a chain.
+        TransientError: Another process holds the lease, or this one lost it.
+        DependencyError: MLflow or the store was away; the next change completes an open intent.
     """
     present = None
     try:
@@ -327,10 +282,10 @@ def apply_change(
 
 
 def restore_aliases(place: RegistryConnection, who: Mapping[str, str], reason: str) -> AuditEvent | None:
-    """Set the aliases to what the audit says, if they are not; return what was done.
+    """Set the aliases to what the audit says; return the change, None if nothing differed.
 
-    An alias whose version was deleted in MLflow is taken away, and the audit says so. A process that
-    was paused moves an alias when it goes on, though another took over; it comes here then, or a person.
+    An alias whose version was deleted in MLflow is removed. A process that was paused may move an alias
+    after another took over; it then calls this, or a person does.
     """
     with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
         present = RegistryState(place, lease)
@@ -339,24 +294,14 @@ def restore_aliases(place: RegistryConnection, who: Mapping[str, str], reason: s
         version = present.aliases.get(PRODUCTION, "")
         gone = present.missing(present.aliases.values())
         facts = {"found": present.disagreement} | ({"gone": ", ".join(sorted(gone))} if gone else {})
-        change = AliasChange(
-            action=RESTORE,
-            version=version,
-            target="",
-            after={alias: number for alias, number in present.aliases.items() if number not in gone},
-            who=who,
-            reason=reason,
-            facts=facts,
+        after = {alias: number for alias, number in present.aliases.items() if number not in gone}
+        return present.perform(
+            present.intent(RESTORE, version, "", after=after, who=dict(who), reason=reason, facts=facts)
         )
-        return present.perform(change)
 
 
 def require_audit_head(state: AuditState, head: str, chain: AuditLog) -> None:
-    """Check that the audit has the entry that MLflow has noted as its last one.
-
-    Raises:
-        Broken: It has not: its end was cut off, or this is not the folder that was used before.
-    """
+    """Raise BrokenAuditError unless the audit has the entry that MLflow notes as its last."""
     number, _, digest = head.partition(" ")
     there = state.entries[int(number) - 1 : int(number)] if number.isdecimal() else ()
     if head and not (there and there[0].digest == digest):
@@ -369,7 +314,7 @@ def require_audit_head(state: AuditState, head: str, chain: AuditLog) -> None:
 
 
 def disagreement(found: Mapping[str, str], said: Mapping[str, str]) -> str:
-    """Say where aliases differ from the audit; empty if they do not."""
+    """Return the aliases that differ from the audit as text; empty if none."""
     names = [alias for alias in sorted({*found, *said}) if found.get(alias) != said.get(alias)]
     return "; ".join(
         f"{alias} points at {found.get(alias) or 'nothing'}, the audit says {said.get(alias) or 'nothing'}"
@@ -382,11 +327,7 @@ def _with_retries(place: RegistryConnection, action: Callable[[], _T]) -> _T:
 
 
 def require_audit(registry: Registry) -> str:
-    """Return where a registry's audit lies: as it is said, or beside an SQLite file.
-
-    Raises:
-        InputError: Nothing says where, and MLflow is a server.
-    """
+    """Return the location of the audit, configured or beside an SQLite file; InputError if neither."""
     if place := audit_location(registry.audit, registry.tracking_uri):
         return place
     raise InputError(
@@ -400,8 +341,8 @@ def open_registry(registry: Registry, lease_s: float = 30.0, wait_s: float = 300
     """Open MLflow and the audit.
 
     Raises:
-        InputError: An address is none.
-        DependencyError: MLflow's file was locked for ``registry.retry_s``.
+        InputError: An address is invalid.
+        DependencyError: MLflow's file stayed locked for ``registry.retry_s``.
     """
     chain = AuditLog(require_audit(registry), registry.model)
     uri, retry_s = registry.tracking_uri, float(registry.retry_s)

@@ -1,10 +1,9 @@
 """Read the evidence of a version from MLflow and check it against the note of its registration."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainwright.artifacts import Model, Record, Trial
 from trainwright.errors import InputError
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
 
 
 EVIDENCE = "evidence"
-"""Folder of a run's files where registration lays verdicts, records and the trial."""
+"""Folder of a run's artifacts with the verdicts, records and the trial."""
+
+_TRIAL = f"{EVIDENCE}/{Trial.FILE}"
 
 Column = tuple[str, str]
-"""Name and type of what a model reads or gives."""
+"""Name and type of an input or output."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,6 @@ class ModelSignature:
 
     inputs: frozenset[Column]
     outputs: frozenset[Column]
-
-    @classmethod
-    def of(cls, described: Any) -> "ModelSignature":
-        """Read a model's ``signature.json``."""
-        reads, gives = (
-            frozenset((str(entry["name"]), str(entry["type"])) for entry in described[side])
-            for side in ("inputs", "outputs")
-        )
-        return cls(reads, gives)
 
 
 @dataclass(frozen=True)
@@ -58,18 +50,12 @@ class VersionEvidence:
     """The evidence of one version.
 
     Attributes:
-        version: Its number.
-        stage: What MLflow's tag says of its stage; empty for a version that never counted.
-        first: Whether it is the first under its key; another is left of a request that was repeated.
+        stage: Stage in MLflow's tag; empty for a version whose registration never finished.
+        first: Whether it is the first under its key; others are left over from repeated requests.
         model_digest: Digest of its files' manifest.
-        author: Who answers for the training; empty if nobody was named.
-        verdict: What was decided about the model, as it was decided.
-        data_verdict: What was decided about its data.
-        note: Digest of the note that was made when it was registered.
-        override: A person's word in place of a PASS.
-        trial: That it was loaded and tried.
-        signature: What it reads and gives.
-        records: Records of the steps it came through, which carry those before them.
+        author: Person responsible for the training; empty if not configured.
+        note: Digest of its registration note.
+        records: Records of the last steps, which contain their parents'.
     """
 
     version: str
@@ -87,15 +73,13 @@ class VersionEvidence:
 
 
 def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -> VersionEvidence:
-    """Read what is known of a version, and hold it against the note of its registration.
+    """Read the evidence of a version and compare its digests with the note of its registration.
 
-    Tags and files are MLflow's, and whoever may write there can set both. So digests are taken of the files
-    as they are now, and the note, which lies with the audit, has to have the same: a version that was made by
-    hand has none.
+    Whoever may write MLflow can set tags and files. So digests are computed from the present files, and the
+    note, stored with the audit, must have the same: a version made by hand has none.
 
     Raises:
-        InputError: There is no such version, or a file is gone, or is not the one that was registered, or
-            nothing notes that it was.
+        InputError: The version does not exist, has no note, or a file is missing or was changed.
     """
     entry = version_of(client, name, version)
     tags = entry.tags
@@ -107,7 +91,14 @@ def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -
         )
     run = str(entry.run_id)
     verdict, data_verdict = (_verdict(client, run, about) for about in ("model", "data"))
-    _require_source(client, entry)
+    # The evidence is about the run's files: the version must serve those.
+    held = f"{client.get_run(run).info.artifact_uri}/model"
+    if str(entry.source) != held:
+        raise InputError(
+            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
+            where=f"run {entry.run_id}",
+            hint="It was made by hand: register its model with the register component.",
+        )
     model = _model(client, entry, verdict)
     trial = Trial.from_json(read_document(client, run, _TRIAL), _TRIAL)
     note = _require_note(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest))
@@ -127,13 +118,10 @@ def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -
     )
 
 
-_TRIAL = f"{EVIDENCE}/{Trial.FILE}"
-
-
 def _require_note(
     audit: str, name: str, entry: "ModelVersion", digests: tuple[str, str, str, str]
 ) -> RegistrationNote:
-    """Return the note of a version's registration, if its files are what was noted."""
+    """Return the note of a version's registration if it has the digests of the present files."""
     model, verdict, data_verdict, trial = digests
     key, where = entry.tags[KEY], f"models:/{name}/{entry.version}"
     note = read_note(audit, name, key)
@@ -161,22 +149,8 @@ def _require_note(
     return note
 
 
-def _require_source(client: "MlflowClient", entry: "ModelVersion") -> None:
-    """Check that what is served is what the run holds: the evidence is about that."""
-    held = f"{client.get_run(str(entry.run_id)).info.artifact_uri}/model"
-    if str(entry.source) != held:
-        raise InputError(
-            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
-            where=f"run {entry.run_id}",
-            hint="It was made by hand: register its model with the register component.",
-        )
-
-
 def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> str:
-    """Return the digest of the model whose files these are, if tag and verdict name the same.
-
-    The manifest lists every file with its digest; whoever loads the model checks the files against it.
-    """
+    """Return the digest of the run's model manifest; tag and verdict must name the same."""
     run, path = str(entry.run_id), f"model/{Model.FILE}"
     found = Model.from_json(read_document(client, run, path), path).digest
     digest = entry.tags.get(MODEL_DIGEST_TAG, "")
@@ -192,11 +166,7 @@ def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> s
 
 
 def read_production_model(client: "MlflowClient", name: str, version: str) -> ProductionModel:
-    """Read what a candidate is held against of the version in production.
-
-    Raises:
-        InputError: There is no such version, or its files are gone.
-    """
+    """Read the version in production, with which a candidate is compared."""
     entry = version_of(client, name, version)
     path = f"model/{Model.FILE}"
     model = Model.from_json(read_document(client, str(entry.run_id), path), path)
@@ -204,22 +174,30 @@ def read_production_model(client: "MlflowClient", name: str, version: str) -> Pr
 
 
 def _signature(client: "MlflowClient", entry: "ModelVersion") -> ModelSignature:
-    return ModelSignature.of(read_document(client, str(entry.run_id), "model/signature.json"))
+    document = read_document(client, str(entry.run_id), "model/signature.json")
+    inputs, outputs = (
+        frozenset((str(column["name"]), str(column["type"])) for column in document[side])
+        for side in ("inputs", "outputs")
+    )
+    return ModelSignature(inputs, outputs)
 
 
 def _verdict(client: "MlflowClient", run: str, about: str) -> Verdict:
     path = f"{EVIDENCE}/{about}/{Verdict.FILE}"
     verdict = Verdict.from_json(read_document(client, run, path), path)
+    return _require_recomputed(verdict, f"the {about} verdict", f"run {run}, {path}")
+
+
+def _require_recomputed(verdict: Verdict, name: str, where: str) -> Verdict:
     if verdict.decision != verdict.recomputed():
         raise InputError(
-            f"the {about} verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
-            where=f"run {run}, {path}",
+            f"{name} says {verdict.decision}, its numbers say {verdict.recomputed()}", where=where
         )
     return verdict
 
 
 def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:
-    """Return the records that no other record carries."""
+    """Return the records that no other record contains."""
     paths = [entry.path for entry in client.list_artifacts(run, EVIDENCE) if not entry.is_dir]
     steps = [path for path in paths if path.rsplit("/", 1)[-1][:2].isdigit()]
     with TemporaryDirectory() as scratch:
@@ -233,14 +211,10 @@ def read_canary_verdict(uri: str, model_digest: str) -> Verdict:
     """Read the verdict on a canary.
 
     Raises:
-        InputError: It cannot be read, is not about this model, or says another thing than its numbers.
+        InputError: It cannot be read, is about another model, or its decision differs from its numbers.
     """
     place = redacted(uri)
-    try:
-        data = json.loads(read_bytes(uri))
-    except ValueError:
-        raise InputError("this is no verdict", where=place) from None
-    verdict = Verdict.from_json(data, place)
+    verdict = Verdict.parse(read_bytes(uri), place)
     about = {verdict.judged.get("model"), verdict.judged.get("predictions.model")} - {None}
     if about != {model_digest}:
         raise InputError(
@@ -249,9 +223,4 @@ def read_canary_verdict(uri: str, model_digest: str) -> Verdict:
             where=place,
             hint="Its field judged names the digest of the model as `model`.",
         )
-    if verdict.decision != verdict.recomputed():
-        raise InputError(
-            f"the canary's verdict says {verdict.decision}, its numbers say {verdict.recomputed()}",
-            where=place,
-        )
-    return verdict
+    return _require_recomputed(verdict, "the canary's verdict", place)

@@ -18,14 +18,12 @@ from trainwright.tracking.server import persist
 
 @dataclass(frozen=True)
 class AuditHistory:
-    """An audit that was read and holds together.
+    """An audit whose chain was verified.
 
     Attributes:
-        model: Name of the registered model.
-        place: Where it lies.
-        state: What it says.
-        warning: What does not agree with it; empty if nothing was found.
-        unknown: Why MLflow's aliases were not compared with it; empty if they were.
+        place: Its folder or URI.
+        warning: Differences between it and MLflow; empty if none.
+        unknown: Why MLflow's aliases were not compared; empty if they were.
     """
 
     model: str
@@ -36,11 +34,11 @@ class AuditHistory:
 
 
 def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
-    """Read a model's audit, check it, and compare MLflow's aliases with it.
+    """Read and verify a model's audit, and compare MLflow's aliases with it.
 
     Raises:
-        Broken: The entries do not follow from each other, or the last ones are missing.
-        InputError: There is no audit there.
+        BrokenAuditError: The entries do not form a chain, or the last ones are missing.
+        InputError: There is no audit.
     """
     chain = AuditLog(require_audit(registry), registry.model)
     state = chain.read()
@@ -50,33 +48,33 @@ def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
             where=chain.place,
             hint="Nothing was promoted, or it lies elsewhere.",
         )
-    told = []
+    warnings = []
     if state.open:
-        told.append(
+        warnings.append(
             f"entry {state.open.seq} was begun at {state.open.time} and not ended: promote again, or "
             "trainwright model restore"
         )
     unknown = "MLflow was not asked" if not compare else ""
     if compare:
         try:
-            told += _compared(registry, state, chain)
+            warnings += _differences(registry, state, chain)
         except DependencyError as error:
             unknown = f"MLflow did not answer: {error.what.splitlines()[0]}"
-    return AuditHistory(registry.model, chain.place, state, "; ".join(told), unknown)
+    return AuditHistory(registry.model, chain.place, state, "; ".join(warnings), unknown)
 
 
-def _compared(registry: Registry, state: AuditState, chain: AuditLog) -> list[str]:
+def _differences(registry: Registry, state: AuditState, chain: AuditLog) -> list[str]:
     place = open_registry(registry.model_copy(update={"retry_s": 0}))
     name = registry.model
     head = persist(lambda: read_head(place.client, name), registry.tracking_uri, 0)
     require_audit_head(state, head, chain)
     found = persist(lambda: read_aliases(place.client, name), registry.tracking_uri, 0)
-    told = disagreement(found, state.aliases or {}) if state.events and not state.open else ""
-    return [told] if told else []
+    text = disagreement(found, state.aliases or {}) if state.events and not state.open else ""
+    return [text] if text else []
 
 
 def history_lines(history: AuditHistory) -> Iterator[str]:
-    """Write a history, one line an entry, the newest last."""
+    """Yield a history, one line per change, oldest first."""
     state = history.state
     count = len(state.entries)
     yield f"{history.model}   {count} entries, each follows from the one before   {history.place}"
@@ -89,11 +87,11 @@ def history_lines(history: AuditHistory) -> Iterator[str]:
         yield f"  production is {line[-1]}" + (
             f", before it {', '.join(reversed(line[:-1]))}" if line[1:] else ""
         )
-    yield from _told(history)
+    yield from _warnings(history)
 
 
 def _written(moment: datetime) -> str:
-    """Write a time whole: whoever asks for what stood there at this time gets this change, not the last."""
+    """Format a time in full: a query for it then returns this change, not the previous one."""
     return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
@@ -106,7 +104,7 @@ def _moved(event: AuditEvent) -> str:
     return "aliases restored"
 
 
-def _told(history: AuditHistory) -> Iterator[str]:
+def _warnings(history: AuditHistory) -> Iterator[str]:
     if history.unknown:
         yield f"  not compared with MLflow's aliases: {history.unknown}"
     if history.warning:
@@ -116,11 +114,10 @@ def _told(history: AuditHistory) -> Iterator[str]:
 def production_at(
     history: AuditHistory, moment: datetime
 ) -> tuple[str, AuditEvent | None, AuditEvent | None]:
-    """Say which version was in production at a time.
+    """Return the version in production at a time, and the changes that began and ended it.
 
-    Returns:
-        The version, empty for none; the change that brought it there, None if it was there before the audit
-        began; and the change that ended it, None if it still is.
+    The version is empty for none; the first change is None if it precedes the audit, the second None if the
+    version is still in production.
     """
     version, since, until = "", None, None
     for event in history.state.events:
@@ -137,7 +134,7 @@ def production_at(
 
 
 def moment_lines(history: AuditHistory, moment: datetime, now: datetime) -> Iterator[str]:
-    """Write which version was in production at a time, and why; a time after ``now`` is said to be one."""
+    """Yield which version was in production at a time, and why."""
     version, since, until = production_at(history, moment)
     yield f"{history.model} at {_written(moment)}: version {version or 'none'}"
     if moment > now:
@@ -152,15 +149,11 @@ def moment_lines(history: AuditHistory, moment: datetime, now: datetime) -> Iter
     for event in history.state.events:
         if event.intent.moment <= moment < event.commit.moment:
             yield f"  it was being changed just then: {_moved(event)}"
-    yield from _told(history)
+    yield from _warnings(history)
 
 
 def parse_moment(text: str) -> datetime:
-    """Read a time, in UTC; so is one without a zone.
-
-    Raises:
-        InputError: It is none.
-    """
+    """Parse a time in UTC, which is also the default zone; InputError if it is none."""
     try:
         read = datetime.fromisoformat(text)
         return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
@@ -171,7 +164,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def history_json(history: AuditHistory) -> str:
-    """Write a history as one JSON document: every entry, and what does not agree."""
+    """Return a history with every entry as one JSON document."""
     body: dict[str, Any] = {
         "model": history.model,
         "place": history.place,

@@ -1,16 +1,15 @@
 """Promote a version to its next stage if it meets the requirements."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trainwright.documents import Document, digest_text
 from trainwright.errors import InputError
-from trainwright.experiment import Promotion, PromotionRequest, Registry
-from trainwright.registry.audit import PROMOTE, AuditEvent
+from trainwright.experiment import Promotion, PromotionRequest, Registry, Section
+from trainwright.registry.audit import PROMOTE, AuditEntry, AuditEvent
 from trainwright.registry.changes import (
-    AliasChange,
     RegistryConnection,
     RegistryState,
     after_promotion,
@@ -40,15 +39,10 @@ class PromotionResult(Document):
     """The result of a promotion request.
 
     Attributes:
-        model: Name of the registered model.
-        version: The version that was asked for.
-        to: The stage that was asked for.
-        decision: ``PASS`` if it stands there now.
-        done_before: It stood there already; nothing was changed.
+        decision: ``PASS`` if the version is in the requested stage now.
+        done_before: It was there already; nothing changed.
         production: The version in production now; empty for none.
-        entry: Number of the audit's entry that says so; 0 if there is none.
-        entry_digest: Its digest.
-        audit: Where the audit lies.
+        entry: Number of the audit's entry of the change; 0 if there is none.
         verdict: Digest of the verdict on the request.
     """
 
@@ -67,62 +61,103 @@ class PromotionResult(Document):
 
 @dataclass
 class _Outcome:
-    """Findings collected while the lease is held."""
+    """The decision, filled in while the lease is held."""
 
     verdict: Verdict | None = None
     event: AuditEvent | None = None
     done_before: bool = False
     production: str = ""
-    rules: list[Rule] = field(default_factory=list)
 
 
 def promote(
     registry: Registry, policy: Promotion, request: PromotionRequest, folder: Path, summary: Path
 ) -> PromotionResult:
-    """Bring a version to its next stage, if it has what that demands.
+    """Move a version to its next stage if it meets the requirements.
 
     Args:
-        registry: Where the model is registered, and its audit.
-        policy: What is demanded.
-        request: What is asked for, by whom and why.
-        folder: For ``promotion.json``, ``verdict.json`` and ``record.json``.
-        summary: Markdown file.
+        registry: Section of MLflow and the audit.
+        policy: Section of the requirements.
+        request: The version and stage, by whom and why.
+        folder: Gets ``promotion.json``, ``verdict.json`` and ``record.json``.
+        summary: Path of a Markdown file.
 
     Returns:
-        What came of it: not only PASS.
+        The result, whatever the decision.
 
     Raises:
-        InputError: There is no such version, its files were changed, or the request lacks something.
+        InputError: The version does not exist, its files were changed, or the request is incomplete.
         DependencyError: MLflow or the audit's store was away.
-        TransientError: Another promotion of this model went on for ``policy.wait_s``.
-        PermissionRefused: MLflow or the store refuses this identity.
+        TransientError: Another promotion of this model held the lease for ``policy.wait_s``.
+        PermissionRefused: MLflow or the store rejects this identity.
     """
     watch = Stopwatch()
     _require_complete(policy, request)
     place = open_registry(registry, policy.lease_s, policy.wait_s)
 
-    def ask() -> tuple[VersionEvidence, ProductionModel | None, str]:
-        version = request.version or _standing_before(place, policy, request)
+    def read() -> tuple[VersionEvidence, ProductionModel | None, str]:
+        version = request.version or _version_before(place, policy, request)
         there = alias_of(place.client, registry.model, PRODUCTION)
         found = read_evidence(place.client, require_audit(registry), registry.model, version)
         if not there or there == version:
             return found, None, there
         return found, read_production_model(place.client, registry.model, there), there
 
-    evidence, production, there = persist(ask, registry.tracking_uri, registry.retry_s)
+    evidence, production, there = persist(read, registry.tracking_uri, registry.retry_s)
     canary = None
     if request.to == PRODUCTION and request.canary_verdict:
         canary = read_canary_verdict(request.canary_verdict, evidence.model_digest)
     outcome = _Outcome()
 
-    def decide(present: RegistryState) -> AliasChange | None:
+    def decide(present: RegistryState) -> AuditEntry | None:
         case = PromotionCase(request, policy, evidence, production, canary, present)
         return _decide(case, there, outcome)
 
-    outcome.event = apply_change(place, decide) or outcome.event
-    made = _result(registry, request, evidence, place, outcome)
-    _write(made, outcome, registry, policy, request, evidence, folder, summary, watch)
-    return made
+    event = apply_change(place, decide) or outcome.event
+    verdict, result = _result(registry, request, evidence, place, outcome, event)
+    folder.mkdir(parents=True, exist_ok=True)
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(_summary(result, verdict, event))
+    watch.record(
+        folder,
+        "promote",
+        _headline(result, verdict),
+        decision=verdict.decision,
+        config=_config(registry=registry, promotion=policy, request=request),
+        inputs={"model": evidence.model_digest, "model_verdict": evidence.verdict.digest},
+        outputs={"promotion": result.digest, "verdict": verdict.digest},
+        parents=evidence.records,
+    )
+    result.write(folder)
+    verdict.write(folder)
+    return result
+
+
+def _config(**sections: Section) -> dict[str, Any]:
+    return {name: section.model_dump(mode="json") for name, section in sections.items()}
+
+
+def _result(
+    registry: Registry,
+    request: PromotionRequest,
+    evidence: VersionEvidence,
+    place: RegistryConnection,
+    outcome: _Outcome,
+    event: AuditEvent | None,
+) -> tuple[Verdict, PromotionResult]:
+    verdict = outcome.verdict
+    assert verdict is not None  # noqa: S101 - it was decided, or an error was raised
+    return verdict, PromotionResult(
+        model=registry.model,
+        version=evidence.version,
+        to=request.to,
+        decision=verdict.decision,
+        done_before=outcome.done_before,
+        production=outcome.production,
+        entry=event.commit.seq if event else 0,
+        entry_digest=event.commit.digest if event else "",
+        audit=redacted(place.chain.place),
+        verdict=verdict.digest,
+    )
 
 
 def _require_complete(policy: Promotion, request: PromotionRequest) -> None:
@@ -136,8 +171,8 @@ def _require_complete(policy: Promotion, request: PromotionRequest) -> None:
         )
 
 
-def _standing_before(place: RegistryConnection, policy: Promotion, request: PromotionRequest) -> str:
-    """Return the version in the stage before; if there is none, the one that stands in this stage already."""
+def _version_before(place: RegistryConnection, policy: Promotion, request: PromotionRequest) -> str:
+    """Return the version in the previous stage; if there is none, the one in the requested stage."""
     stages = [stage for stage in (previous_stage(policy, request.to), request.to) if stage]
     for stage in stages:
         if found := alias_of(place.client, place.chain.model, stage):
@@ -149,37 +184,43 @@ def _standing_before(place: RegistryConnection, policy: Promotion, request: Prom
     )
 
 
-def _decide(case: PromotionCase, read: str, outcome: _Outcome) -> AliasChange | None:
-    """Judge; return what is to be done, or None."""
+def _decide(case: PromotionCase, read: str, outcome: _Outcome) -> AuditEntry | None:
+    """Evaluate the requirements; return the intent, None if nothing is to be done."""
     present, request, version = case.present, case.request, case.evidence.version
     outcome.production = present.aliases.get(PRODUCTION, "")
     last = present.state.last_move(version)
     if last and last.intent.version == version and last.intent.target == request.to:
         outcome.event, outcome.done_before = last, True
-    rules, unjudged = ([], []) if outcome.done_before else check_requirements(case)
-    if not outcome.done_before and present.found.get(PRODUCTION, "") != read:
-        unjudged.append(
-            NotJudged(name="inputs", reason="production moved while this was decided", decision="HOLD")
-        )
-    if outcome.done_before:
-        said = f"version {version} is {request.to} since entry {last.commit.seq}" if last else ""
-        done = Rule(name="done before", value=1.0, limit=1.0, passed=True, detail=said, decision="PASS")
-        rules = [done, aliases_agree(case)]
-    outcome.verdict = _verdict(case, rules, unjudged)
-    if outcome.done_before or outcome.verdict.decision != "PASS":
+        detail = f"version {version} is {request.to} since entry {last.commit.seq}"
+        done = Rule(name="done before", value=1.0, limit=1.0, passed=True, detail=detail, decision="PASS")
+        outcome.verdict = _verdict(case, [done, aliases_agree(case)], [])
         return None
-    standing = after_promotion(present.aliases, version, request.to)
-    outcome.production = standing.aliases.get(PRODUCTION, "")
-    return AliasChange(
-        action=PROMOTE,
-        version=version,
+    rules, unjudged = check_requirements(case)
+    if present.found.get(PRODUCTION, "") != read:
+        reason = "production moved while this was decided"
+        unjudged.append(NotJudged(name="inputs", reason=reason, decision="HOLD"))
+    outcome.verdict = _verdict(case, rules, unjudged)
+    if outcome.verdict.decision != "PASS":
+        return None
+    aliases, stages = after_promotion(present.aliases, version, request.to)
+    outcome.production = aliases.get(PRODUCTION, "")
+    override = case.evidence.override
+    who = {
+        "by": request.by,
+        "approver": request.approver,
+        "author": case.evidence.author,
+        "override": override.approver if override else "",
+    }
+    return present.intent(
+        PROMOTE,
+        version,
+        request.to,
         model_digest=case.evidence.model_digest,
         origin=case.stage,
-        target=request.to,
         expected=case.expected,
-        after=standing.aliases,
-        stages=standing.stages,
-        who=_who(case),
+        after=aliases,
+        stages=stages,
+        who={name: value for name, value in who.items() if value},
         reason=request.reason,
         evidence=outcome.verdict.judged | {"promotion_verdict": outcome.verdict.digest},
         facts=_facts(case),
@@ -208,18 +249,7 @@ def _verdict(case: PromotionCase, rules: list[Rule], unjudged: list[NotJudged]) 
     )
 
 
-def _who(case: PromotionCase) -> dict[str, str]:
-    names = {
-        "by": case.request.by,
-        "approver": case.request.approver,
-        "author": case.evidence.author,
-        "override": case.evidence.override.approver if case.evidence.override else "",
-    }
-    return {name: value for name, value in names.items() if value}
-
-
 def _facts(case: PromotionCase) -> dict[str, str]:
-    """Return what else was decided, as texts."""
     facts = {"path": " ".join(case.policy.path), "compared": case.evidence.verdict.baseline_version or "none"}
     if case.evidence.data_verdict.decision != "PASS":
         facts["data"] = f"{case.evidence.data_verdict.decision}, accepted"
@@ -233,107 +263,42 @@ def _facts(case: PromotionCase) -> dict[str, str]:
     return facts
 
 
-def _result(
-    registry: Registry,
-    request: PromotionRequest,
-    evidence: VersionEvidence,
-    place: RegistryConnection,
-    outcome: _Outcome,
-) -> PromotionResult:
-    verdict, event = _require_verdict(outcome), outcome.event
-    return PromotionResult(
-        model=registry.model,
-        version=evidence.version,
-        to=request.to,
-        decision=verdict.decision,
-        done_before=outcome.done_before,
-        production=outcome.production,
-        entry=event.commit.seq if event else 0,
-        entry_digest=event.commit.digest if event else "",
-        audit=redacted(place.chain.place),
-        verdict=verdict.digest,
-    )
+def _headline(result: PromotionResult, verdict: Verdict) -> str:
+    """Return the result in one line, with the first reasons of a rejection."""
+    name = f"{result.model} version {result.version}"
+    if result.done_before and result.decision == "PASS":
+        return f"{name} was {result.to} before, entry {result.entry}"
+    if result.decision == "PASS":
+        was = f", was {verdict.baseline_version or 'none'}" if result.to == "production" else ""
+        return f"{name} is {result.to}{was}, entry {result.entry}"
+    unmet = [
+        f"{rule.name}: {rule.detail}" if rule.detail else f"{rule.name} {rule.value:g} < {rule.limit:g}"
+        for rule in verdict.rules
+        if not rule.passed
+    ]
+    unmet += [f"{entry.name}: {entry.reason}" for entry in verdict.not_judged if entry.decision]
+    return f"{name} stays: {'; '.join(unmet[:2])}"
 
 
-def _require_verdict(outcome: _Outcome) -> Verdict:
-    assert outcome.verdict is not None  # noqa: S101 - it was decided, or an error was raised
-    return outcome.verdict
+def result_lines(result: PromotionResult, verdict: Verdict) -> Iterator[str]:
+    """Yield the result for a terminal, unmet requirements first."""
+    yield f"{result.decision}: {_headline(result, verdict)}"
+    rows = [(rule.outcome(), rule.name, _reason(rule)) for rule in verdict.rules]
+    rows += [(entry.decision or "-", entry.name, entry.reason) for entry in verdict.not_judged]
+    rows.sort(key=lambda row: row[0] in ("PASS", "-"))
+    widest = max((len(name) for _, name, _ in rows), default=0)
+    for decision, name, reason in rows:
+        yield f"  {decision:<12}  {name:<{widest}}  {' '.join(reason.split())}".rstrip()
+    if result.decision == "PASS":
+        yield f"  audit         {result.audit}, entry {result.entry}"
+    if result.decision == "PASS" and result.to == "production":
+        yield f"  back again    trainwright model rollback {result.model} --by NAME --reason WHY"
 
 
-def _write(
-    made: PromotionResult,
-    outcome: _Outcome,
-    registry: Registry,
-    policy: Promotion,
-    request: PromotionRequest,
-    evidence: VersionEvidence,
-    folder: Path,
-    summary: Path,
-    watch: Stopwatch,
-) -> None:
-    verdict = _require_verdict(outcome)
-    folder.mkdir(parents=True, exist_ok=True)
-    summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(result_summary(made, verdict, outcome.event))
-    watch.record(
-        folder,
-        "promote",
-        result_headline(made, verdict),
-        decision=verdict.decision,
-        config={
-            "registry": registry.model_dump(mode="json"),
-            "promotion": policy.model_dump(mode="json"),
-            "request": request.model_dump(mode="json"),
-        },
-        inputs={"model": evidence.model_digest, "model_verdict": evidence.verdict.digest},
-        outputs={"promotion": made.digest, "verdict": verdict.digest},
-        parents=evidence.records,
-    )
-    made.write(folder)
-    verdict.write(folder)
-
-
-def result_headline(made: "PromotionResult", verdict: Verdict) -> str:
-    """Say in one line what came of it, with the first reason if it was refused."""
-    name = f"{made.model} version {made.version}"
-    if made.done_before and made.decision == "PASS":
-        return f"{name} was {made.to} before, entry {made.entry}"
-    if made.decision == "PASS":
-        was = f", was {verdict.baseline_version or 'none'}" if made.to == "production" else ""
-        return f"{name} is {made.to}{was}, entry {made.entry}"
-    return f"{name} stays: {'; '.join(unmet_requirements(verdict)[:2])}"
-
-
-def unmet_requirements(verdict: Verdict) -> list[str]:
-    """Name what does not hold, with its numbers."""
-    broken = [_rule_text(rule) for rule in verdict.rules if not rule.passed]
-    return broken + [f"{entry.name}: {entry.reason}" for entry in verdict.not_judged if entry.decision]
-
-
-def _rule_text(rule: Rule) -> str:
-    return f"{rule.name}: {rule.detail}" if rule.detail else f"{rule.name} {rule.value:g} < {rule.limit:g}"
-
-
-def result_lines(made: "PromotionResult", verdict: Verdict) -> Iterator[str]:
-    """Write what came of it for a terminal: what does not hold first, then the rest as it was asked."""
-    yield f"{made.decision}: {result_headline(made, verdict)}"
-    asked = [(rule.outcome(), rule.name, _reason(rule)) for rule in verdict.rules]
-    asked += [(entry.decision or "-", entry.name, entry.reason) for entry in verdict.not_judged]
-    asked.sort(key=lambda row: row[0] in ("PASS", "-"))
-    widest = max((len(name) for _, name, _ in asked), default=0)
-    for answer, name, because in asked:
-        yield f"  {answer:<12}  {name:<{widest}}  {' '.join(because.split())}".rstrip()
-    if made.decision == "PASS":
-        yield f"  audit         {made.audit}, entry {made.entry}"
-    if made.decision == "PASS" and made.to == "production":
-        yield f"  back again    trainwright model rollback {made.model} --by NAME --reason WHY"
-
-
-def result_summary(made: "PromotionResult", verdict: Verdict, event: AuditEvent | None) -> str:
-    """Write the rules and, if it was done, the entry of the audit."""
+def _summary(made: PromotionResult, verdict: Verdict, event: AuditEvent | None) -> str:
     rules = [(rule.name, rule.outcome(), _reason(rule)) for rule in verdict.rules]
     parts = [
-        f"**{made.decision}: {escape(result_headline(made, verdict))}**\n",
+        f"**{made.decision}: {escape(_headline(made, verdict))}**\n",
         table(("asked", "answer", "because"), rules),
     ]
     if verdict.not_judged:
@@ -354,19 +319,17 @@ def _reason(rule: Rule) -> str:
 
 
 def event_facts(event: AuditEvent) -> list[tuple[str, str]]:
-    """List what an event says of itself."""
+    """Return an event as rows of name and value."""
     intent = event.intent
     return [
         ("entries", f"{intent.seq} and {event.commit.seq}"),
         ("done", event.commit.time),
         ("who", ", ".join(f"{name} {value}" for name, value in sorted(intent.who.items()))),
         ("why", intent.reason),
-        ("before", _pointed(intent.before)),
-        ("after", _pointed(intent.after)),
+        *(
+            (name, ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items())) or "nothing")
+            for name, aliases in (("before", intent.before), ("after", intent.after))
+        ),
         *((f"digest of {name}", digest) for name, digest in sorted(intent.evidence.items())),
         *sorted(intent.facts.items()),
     ]
-
-
-def _pointed(aliases: dict[str, str]) -> str:
-    return ", ".join(f"{alias} {version}" for alias, version in sorted(aliases.items())) or "nothing"

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import yaml  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Model
-from trainwright.documents import Document, canonical
+from trainwright.documents import Document, canonical, read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
@@ -49,36 +49,31 @@ _LONGEST_DESCRIPTION = 5000
 """Maximum length of a version's description in MLflow on PostgreSQL."""
 
 
-def description(candidate: Candidate) -> str:
-    """Say in a few lines which steps the model came through."""
+def _description(candidate: Candidate) -> str:
+    """Return one line per step that led to the model."""
     lines = "\n".join(f"{step}: {headline}" for step, *_, headline in rows(candidate.records))
     text = f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
     return text[:_LONGEST_DESCRIPTION]
 
 
 def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
-    """Lay verdicts, trial, records and the model card together, as they are uploaded."""
+    """Collect verdicts, trial, records and the model card for the upload."""
     for name, place in zip(("data", "model"), verdicts, strict=True):
         (folder / name).mkdir(parents=True)
         for path in sorted(place.glob("*.json")):
             (folder / name / path.name).write_bytes(path.read_bytes())
     candidate.trial.write(folder)
-    _write_card(folder / markdown.CARD_FILE, candidate.folder / "README.md", verdicts[1] / markdown.CARD_FILE)
+    cards = [candidate.folder / "README.md", verdicts[1] / markdown.CARD_FILE]
+    trained, evaluated = (card.read_text() if card.is_file() else "" for card in cards)
+    if trained or evaluated:
+        card = markdown.merge_cards(trained, evaluated) if trained else evaluated
+        (folder / markdown.CARD_FILE).write_text(card)
     for number, record in enumerate(candidate.records):
         record.write(folder / f"{number:02d}-{record.step}.json")
 
 
-def _write_card(place: Path, trained: Path, judged: Path) -> None:
-    """Put what the training and the evaluation say of the model into one card, as far as they are there."""
-    told = judged.read_text() if judged.is_file() else ""
-    if trained.is_file():
-        place.write_text(markdown.merge_cards(trained.read_text(), told))
-    elif told:
-        place.write_text(told)
-
-
-def tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:
-    """Return the version's tags; what is not known has no tag. Its stage comes last, once it counts."""
+def _tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:
+    """Return the version's tags, unknown ones left out; :func:`settle_version` adds its stage."""
     model, override = candidate.model, candidate.override
     views = {name: digest for name, digest in model.parents.items() if name.startswith("view ")}
     known = {
@@ -105,8 +100,8 @@ def tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: st
     return {f"trainwright.{name}": value for name, value in known.items() if value}
 
 
-def params(candidate: Candidate) -> dict[str, Any]:
-    """Return what was asked of the training, flat."""
+def _params(candidate: Candidate) -> dict[str, Any]:
+    """Return the flattened configuration of the training."""
     return {name: str(value)[:_LONGEST_PARAM] for name, value in _flatten("", candidate.model.config)}
 
 
@@ -118,14 +113,14 @@ def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield _mlflow_name(prefix), value
 
 
-def metrics(candidate: Candidate) -> dict[str, float]:
-    """Return the figures of the training, and those that the model was judged by."""
+def _metrics(candidate: Candidate) -> dict[str, float]:
+    """Return the metrics of the training and the values of the verdict's rules."""
     rules = {f"evaluate.{rule.name}": rule.value for rule in candidate.model_verdict.rules}
     return {_mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
 
 
 def _mlflow_name(name: str) -> str:
-    """Replace what MLflow does not take in a name."""
+    """Replace characters that MLflow rejects in a name."""
     return re.sub(r"[^\w. /:-]", "_", name)
 
 
@@ -141,23 +136,17 @@ _MLFLOW_TYPES = {
     "date32[day]": "datetime",
     "timestamp": "datetime",
 }
-"""Arrow's types in MLflow's words, where a missing value has a place in both.
+"""MLflow's name of Arrow types that can hold a missing value in both.
 
-MLflow's integers and booleans take none, its ``double`` takes no int64, and its ``float`` no float64; the
-model reads every number as a float64. So every float is declared ``double``, and whatever is not named here,
-such as an integer, is left open (``any``): frames of whole numbers are taken, and so are those with gaps.
+MLflow's integers and booleans cannot; its ``double`` rejects int64, its ``float`` float64. The model reads
+every number as float64, so every float is declared ``double`` and all other types ``any``.
 """
 
 
 def write_mlflow_model(folder: Path, model: Model, target: Path, *, run: str, time_ms: int) -> None:
-    """Copy the files of a model and describe them for MLflow.
+    """Copy a verified model folder to ``target`` and add its ``MLmodel``.
 
-    Args:
-        folder: The model's folder, already checked against its manifest.
-        model: Its manifest.
-        target: A new folder.
-        run: MLflow's run.
-        time_ms: When that run began, in milliseconds since 1970; the package bears this time.
+    ``time_ms``, the start of MLflow's run in milliseconds since 1970, is the time in ``MLmodel``.
 
     Raises:
         InputError: The model has no signature or no input example.
@@ -166,18 +155,15 @@ def write_mlflow_model(folder: Path, model: Model, target: Path, *, run: str, ti
     for name in (Model.FILE, *(entry.path for entry in model.files)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / name, target / name)
-    description = describe_mlflow_model(folder, run=run, time_ms=time_ms)
+    description = _describe_mlflow_model(folder, run=run, time_ms=time_ms)
     (target / "MLmodel").write_text(yaml.safe_dump(description, default_flow_style=False))
 
 
-def describe_mlflow_model(folder: Path, *, run: str, time_ms: int) -> dict[str, Any]:
-    """Return the content of ``MLmodel``.
-
-    The signature is written in its documented JSON form rather than by MLflow's classes, which would
-    bring pandas and numpy (104 MB) into this environment for nothing else.
-    """
+def _describe_mlflow_model(folder: Path, *, run: str, time_ms: int) -> dict[str, Any]:
+    """Return the content of ``MLmodel``."""
     from mlflow.models import Model as Description
 
+    # MLflow's own signature classes would add pandas and numpy (104 MB) to this environment.
     flavour = {"loader_module": LOADER, "python_version": platform.python_version()}
     moment = datetime.fromtimestamp(time_ms / 1000, UTC).replace(tzinfo=None)
     created = moment.isoformat(" ", timespec="microseconds")
@@ -202,7 +188,7 @@ def _require_file(folder: Path, name: str) -> Path:
 
 
 def _mlflow_signature(path: Path) -> dict[str, str | None]:
-    described = json.loads(path.read_text())
+    described = read_json(path)
     inputs = [_mlflow_column(entry, required=False) for entry in described["inputs"]]
     outputs = [_mlflow_column(entry, required=True) for entry in described["outputs"]]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
@@ -222,23 +208,19 @@ class Registration(Document):
     """A registered version and its lineage.
 
     Attributes:
-        model: Name of the registered model.
-        version: Its version in the registry.
-        run: MLflow's run that holds the files.
-        tracking_uri: Where.
-        registered_before: The version was there already; nothing was added.
+        run: MLflow's run with the files.
+        registered_before: The version existed; nothing was added.
         model_version: Digest of the model's manifest.
-        data_version: Digest of the snapshot it came from.
-        training_data: Digest of the snapshot it was fitted on, features joined.
+        data_version: Digest of the snapshot that ``ingest`` made.
+        training_data: Digest of the snapshot with joined features that the model was trained on.
         source_version: Digest of the source's bytes; empty if no record names them.
-        commit: Git commit of the experiment; empty if it was not given.
+        commit: Git commit of the experiment; empty if unknown.
         environment_locks: Digest of the lock of each step's environment, by step.
-        data_decision: What was decided about the data.
         verdicts: Digests of both verdicts.
         trial: Digest of the trial.
-        override: Who answers for a model that did not pass; empty where it did.
-        key: What makes two registrations the same.
-        page: Address of the version's page for a browser; empty where MLflow has no address but a file.
+        override: Approver of a model that did not pass; empty for a PASS.
+        key: Idempotency key of the registration.
+        page: URL of the version in MLflow's UI; empty where a browser cannot reach it.
     """
 
     FILE: ClassVar[str] = "registration.json"
@@ -279,25 +261,25 @@ def register(
         model_version: The digest it must have.
         data_verdict: Folder of the verdict about the data.
         model_verdict: Folder of the verdict about the model.
-        trial: Folder of the trial that smoke_test made.
-        registry: Where, and under which name.
-        commit: Git commit of the experiment; empty if there is none.
-        folder: Where ``registration.json`` and the step's record are written.
-        summary: Markdown file: the entry and its lineage.
+        trial: Folder of smoke_test's trial.
+        registry: MLflow, the model's name, and the audit.
+        commit: Git commit of the experiment; may be empty.
+        folder: Gets ``registration.json`` and the record.
+        summary: Path of a Markdown file with the lineage.
 
     Raises:
-        InputError: A file is gone or changed, a verdict is about something else, or MLflow refuses a name.
-        DataRefused: The data was refused.
+        InputError: A file is missing or changed, a verdict is about something else, or MLflow rejects a name.
+        DataRefused: The data was rejected.
         ModelRefused: The model did not pass.
         DependencyError: MLflow was away for ``registry.retry_s``.
-        PermissionRefused: MLflow, the audit's store or the file system refuses this identity.
+        PermissionRefused: MLflow, the audit's store or the file system rejects this identity.
     """
     watch = Stopwatch()
     candidate = check_candidate(model, model_version, data_verdict, model_verdict, trial, registry.override)
     uri, retry_s = registry.tracking_uri, registry.retry_s
     client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
-    labels = tags(candidate, locks, commit, registry.author)
+    labels = _tags(candidate, locks, commit, registry.author)
     audit = audit_location(registry.audit, registry.tracking_uri)
     entry, before = persist(
         lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict)),
@@ -331,7 +313,7 @@ def _find_or_create(
     labels: Mapping[str, str],
     verdicts: tuple[Path, Path],
 ) -> tuple["ModelVersion", bool]:
-    """Find the version or make it. A killed attempt is taken up where it stopped: every part is done once."""
+    """Find or create the version, continuing a killed attempt; return it and whether it existed."""
     from mlflow.exceptions import MlflowException
 
     name, key = registry.model, candidate.key(registry.model)
@@ -340,7 +322,7 @@ def _find_or_create(
         try:
             _create(client, registry, candidate, labels, verdicts)
         except MlflowException:
-            # Another may have made it meanwhile, and taken back the run that was being filled here.
+            # Another process may have created it meanwhile, and deleted the run that was filled here.
             if find_version(client, name, key) is None:
                 raise
             before = True
@@ -359,7 +341,7 @@ def _create(
     """Log the run, its files, and the version."""
     name, key = registry.model, candidate.key(registry.model)
     run = open_run(client, name, key, registry.tracking_uri, labels)
-    log_run(client, run.info.run_id, params(candidate), metrics(candidate), run.info.start_time)
+    log_run(client, run.info.run_id, _params(candidate), _metrics(candidate), run.info.start_time)
     log_curves(client, run.info.run_id, candidate.folder / HISTORY)
     with TemporaryDirectory() as scratch:
         package, proof = Path(scratch) / "model", Path(scratch) / "evidence"
@@ -368,7 +350,7 @@ def _create(
         )
         write_evidence(proof, candidate, verdicts)
         log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
-    create_version(client, name, key, run, labels, description(candidate))
+    create_version(client, name, key, run, labels, _description(candidate))
 
 
 def _registration(
@@ -404,23 +386,19 @@ def _registration(
 
 
 def _page(registry: Registry, version: str) -> str:
-    """Return the address of a version's page in MLflow's UI; empty where no browser reaches it."""
     root = registry.page or registry.tracking_uri
-    if not root.startswith(("http://", "https://")) or (not registry.page and _in_cluster(root)):
+    if not root.startswith(("http://", "https://")):
         return ""
+    if not registry.page:
+        host = urlsplit(root).hostname or ""
+        local = host == "localhost" or ":" in host  # this machine; an IPv6 address
+        # Only pods resolve the name of a Kubernetes Service.
+        if not local and ("." not in host or host.endswith(".svc") or ".svc." in host):
+            return ""
     return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
 
 
-def _in_cluster(address: str) -> bool:
-    """Return whether an address is that of a Kubernetes Service: only pods resolve such a name."""
-    host = urlsplit(address).hostname or ""
-    if host == "localhost" or ":" in host:  # this machine; an IPv6 address
-        return False
-    return "." not in host or host.endswith(".svc") or ".svc." in host
-
-
 def _note(candidate: Candidate, registry: Registry) -> RegistrationNote:
-    """Return what promotion will hold the version against, wherever MLflow's tags are by then."""
     return RegistrationNote(
         model=registry.model,
         key=candidate.key(registry.model),
@@ -448,14 +426,8 @@ def _headline(registration: Registration) -> str:
     return f"{name}, alias {ALIAS}, data {registration.data_decision}"
 
 
-def _location(registration: Registration) -> str:
-    """Name the server, and link to the version where a browser can follow."""
-    uri = escape(registration.tracking_uri)
-    return f"[MLflow]({registration.page}), {uri}" if registration.page else uri
-
-
 def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:
-    """Say in Markdown what was registered, and lead from it back to the source."""
+    """Return the registration and its lineage in Markdown."""
     facts = [
         ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
         ("model digest", registration.model_version[:SHOWN]),
@@ -475,9 +447,11 @@ def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -
         hold = (
             f"The data verdict is {registration.data_decision}: a promotion asks for a person's word on it.\n"
         )
+    uri = escape(registration.tracking_uri)
+    location = f"[MLflow]({registration.page}), {uri}" if registration.page else uri
     return "\n".join(
         [
-            f"**{escape(_headline(registration))}** in {_location(registration)}\n",
+            f"**{escape(_headline(registration))}** in {location}\n",
             hold,
             "" if noted else f"{_UNNOTED}\n",
             table(("what", "value"), facts),

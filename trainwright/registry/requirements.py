@@ -19,15 +19,11 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True)
 class PromotionCase:
-    """A request with all that it is decided on.
+    """A promotion request, its policy and its evidence, under the lease.
 
     Attributes:
-        request: What is asked for.
-        policy: What is demanded.
-        evidence: What is known of the version.
-        production: The version in production: what it reads and gives, and its model; None if there is none.
-        canary: The verdict on the canary; None if none was given.
-        present: How things are while nobody else may change them.
+        production: The model in production; None if there is none.
+        canary: The verdict on the canary; None if the request names none.
     """
 
     request: PromotionRequest
@@ -40,8 +36,8 @@ class PromotionCase:
     @property
     def expected(self) -> str:
         """The version that must still be in production; empty for none."""
-        asked = self.request.expected
-        return self.evidence.verdict.baseline_version if asked == EVALUATED else asked
+        expected = self.request.expected
+        return self.evidence.verdict.baseline_version if expected == EVALUATED else expected
 
     @property
     def stage(self) -> str:
@@ -50,13 +46,13 @@ class PromotionCase:
 
 
 def previous_stage(policy: Promotion, to: str) -> str:
-    """Return the stage that comes before one on the path."""
+    """Return the stage before ``to`` on the policy's path; empty if it is not on it."""
     path = (CANDIDATE, *policy.path)
     return path[path.index(to) - 1] if to in path else ""
 
 
 def check_requirements(case: PromotionCase) -> tuple[list[Rule], list[NotJudged]]:
-    """Hold a version against what its next stage demands."""
+    """Evaluate the requirements of the requested stage; return the rules and what was not judged."""
     if case.request.to == ARCHIVED:
         return [aliases_agree(case), _is_at_rest(case)], []
     rules = [aliases_agree(case), _counts(case), _comes_from(case), _passed(case)]
@@ -86,10 +82,10 @@ def _rule(name: str, holds: bool, detail: str, otherwise: str = "FAIL") -> Rule:
 
 
 def aliases_agree(case: PromotionCase) -> Rule:
-    """Hold everything while MLflow's aliases are not where the audit has them."""
-    told = case.present.disagreement
-    advice = f"{told}. Somebody moved it by hand: trainwright model restore"
-    return _rule("aliases are as the audit says", not told, advice if told else "", "HOLD")
+    """HOLD while MLflow's aliases differ from the audit."""
+    difference = case.present.disagreement
+    detail = f"{difference}. Somebody moved it by hand: trainwright model restore" if difference else ""
+    return _rule("aliases are as the audit says", not difference, detail, "HOLD")
 
 
 def _counts(case: PromotionCase) -> Rule:
@@ -100,15 +96,15 @@ def _counts(case: PromotionCase) -> Rule:
 
 
 def _comes_from(case: PromotionCase) -> Rule:
-    """The stage before; from the archive, a version begins at the first stage again."""
-    wanted, stage = previous_stage(case.policy, case.request.to), case.stage
-    again = wanted == CANDIDATE and stage == ARCHIVED
-    said = f"it is {stage or 'nowhere'}; {case.request.to} comes after {wanted}"
-    return _rule("stage", stage == wanted or again, said)
+    """Require the previous stage; an archived version starts at the first stage again."""
+    required, stage = previous_stage(case.policy, case.request.to), case.stage
+    again = required == CANDIDATE and stage == ARCHIVED
+    detail = f"it is {stage or 'nowhere'}; {case.request.to} comes after {required}"
+    return _rule("stage", stage == required or again, detail)
 
 
 def _rolled_back(case: PromotionCase) -> Iterator[Rule]:
-    """A version that was taken out comes back by a person's word, not because a step was tried again."""
+    """Require that a person names the version to replace, lest a retried step restores one rolled back."""
     event = case.present.state.last_move(case.evidence.version)
     if event is None or event.intent.action != ROLLBACK or event.intent.version == case.evidence.version:
         return
@@ -129,7 +125,7 @@ def _passed(case: PromotionCase) -> Rule:
 
 
 def _data_passed(case: PromotionCase) -> Rule:
-    """Data that was held goes on by a person's word about this very verdict, which the audit keeps."""
+    """Require a PASS, or for a HOLD a request that names this verdict."""
     verdict = case.evidence.data_verdict
     if verdict.decision == "PASS":
         return _rule("data verdict", True, "PASS")
@@ -191,7 +187,7 @@ def _after_a_canary(case: PromotionCase) -> Iterator[Rule]:
 
 
 def _canary_passed(case: PromotionCase, event: AuditEvent | None) -> Rule:
-    """A verdict that is about the canary: with a rule for every guard that the audit has, at its limit."""
+    """Require a PASS with a rule for every guard in the audit, at its limit."""
     verdict = case.canary
     if verdict is None:
         return _rule("canary verdict", False, "none was given (canary_verdict)", "HOLD")

@@ -4,7 +4,6 @@ from trainwright.errors import InputError
 from trainwright.experiment import PromotionRequest, Registry
 from trainwright.registry.audit import ROLLBACK, AuditEntry, AuditEvent
 from trainwright.registry.changes import (
-    AliasChange,
     RegistryState,
     after_rollback,
     apply_change,
@@ -15,29 +14,25 @@ from trainwright.registry.names import PRODUCTION
 
 
 def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEvent:
-    """Bring back the version that was in production before.
-
-    Nothing is asked of it: it was in production. One that was begun and not ended is carried through, and no
-    second one is begun.
+    """Restore the previous version in production without requirements, or complete an open rollback.
 
     Args:
-        registry: Where the model is registered, and its audit.
-        by: Who asks for it.
+        registry: Section of MLflow and the audit.
+        by: Who requests it.
         reason: Why.
-        out: The version that is to be taken out; where another is in production, nothing is done. Empty:
-            whichever is there.
+        out: The version to remove; nothing happens if another is in production. Empty: any.
 
     Raises:
-        InputError: Nothing was in production before, or another version is there now; or nobody is named, or
-            no reason.
+        InputError: No version was in production before, ``out`` is not, or ``by`` or ``reason`` is empty.
         DependencyError: MLflow or the audit's store was away.
     """
-    _require_said(by, reason)
-    carried: list[AuditEvent] = []
+    _require_requester(by, reason)
+    completed: list[AuditEvent] = []
 
-    def decide(present: RegistryState) -> AliasChange | None:
-        if present.finished and _is_asked_for(present.finished.intent, out):
-            carried.append(present.finished)
+    def decide(present: RegistryState) -> AuditEntry | None:
+        done = present.finished
+        if done and done.intent.action == ROLLBACK and out in ("", done.intent.expected):
+            completed.append(done)
             return None
         there = present.aliases.get(PRODUCTION, "")
         if out and out != there:
@@ -46,15 +41,15 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
                 where="rollback",
             )
         gone = present.missing({*present.state.succession, *present.aliases.values()})
-        standing = after_rollback(present.aliases, present.state, gone)
-        return AliasChange(
-            action=ROLLBACK,
-            version=standing.aliases[PRODUCTION],
-            origin=present.state.stage(standing.aliases[PRODUCTION]) or "",
-            target=PRODUCTION,
+        aliases, stages = after_rollback(present.aliases, present.state, gone)
+        return present.intent(
+            ROLLBACK,
+            aliases[PRODUCTION],
+            PRODUCTION,
+            origin=present.state.stage(aliases[PRODUCTION]) or "",
             expected=there,
-            after=standing.aliases,
-            stages=standing.stages,
+            after=aliases,
+            stages=stages,
             who={"by": by},
             reason=reason,
             facts={"out": there}
@@ -63,25 +58,19 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
         )
 
     event = apply_change(open_registry(registry), decide)
-    return event or carried[0]
+    return event or completed[0]
 
 
-def _is_asked_for(done: AuditEntry, out: str) -> bool:
-    """Return True if the completed change is this request: a rollback of the same version."""
-    return done.action == ROLLBACK and out in ("", done.expected)
-
-
-def _require_said(by: str, reason: str) -> None:
-    """Check who asks and why as a promotion does: the audit keeps both."""
+def _require_requester(by: str, reason: str) -> None:
     PromotionRequest.check({"to": PRODUCTION, "by": by, "reason": reason}, "request")
 
 
 def restore(registry: Registry, by: str, reason: str) -> AuditEvent | None:
-    """Set MLflow's aliases to what the audit says; None if they are so already.
+    """Set MLflow's aliases to what the audit says; return None if nothing differs.
 
     Raises:
-        InputError: Nobody is named, or no reason.
+        InputError: ``by`` or ``reason`` is missing.
         DependencyError: MLflow or the audit's store was away.
     """
-    _require_said(by, reason)
+    _require_requester(by, reason)
     return restore_aliases(open_registry(registry), {"by": by}, reason)

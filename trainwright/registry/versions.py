@@ -1,6 +1,5 @@
 """Versions and aliases in MLflow: find, create, read and point. Every call may be repeated."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from trainwright.documents import read_json
 from trainwright.errors import InputError, TransientError
 from trainwright.registry.names import AUDITED, CANDIDATE, HEAD, KEY, PRODUCTION, STAGE
 from trainwright.tracking.history import metric_batches
@@ -23,22 +23,18 @@ _ABSENT = "RESOURCE_DOES_NOT_EXIST"
 
 
 def quoted(text: str) -> str:
-    """Write a text as a literal of MLflow's filters, which know two kinds of quotes and no escape."""
+    """Quote a literal for MLflow's filters, which have two kinds of quotes and no escape."""
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def find_versions(client: "MlflowClient", name: str, key: str) -> "list[ModelVersion]":
-    """Return the versions that were registered under a key, the first one, which counts, first."""
+    """Return the versions registered under a key; the first is the one that counts."""
     found = client.search_model_versions(f"name = {quoted(name)} and tag.`{KEY}` = '{key}'")
     return sorted(found, key=lambda version: int(version.version))
 
 
 def version_of(client: "MlflowClient", name: str, version: str) -> "ModelVersion":
-    """Return one version.
-
-    Raises:
-        InputError: There is none of that number.
-    """
+    """Return one version; InputError if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -54,7 +50,7 @@ def version_of(client: "MlflowClient", name: str, version: str) -> "ModelVersion
 
 
 def missing_versions(client: "MlflowClient", name: str, versions: Iterable[str]) -> set[str]:
-    """Return those of some versions that MLflow has not: somebody deleted them there."""
+    """Return the versions that were deleted in MLflow."""
     from mlflow.exceptions import MlflowException
 
     gone = set()
@@ -69,14 +65,10 @@ def missing_versions(client: "MlflowClient", name: str, versions: Iterable[str])
 
 
 def registered_model(client: "MlflowClient", name: str) -> "RegisteredModel":
-    """Return the registered model, with its aliases and tags.
-
-    Raises:
-        InputError: There is none of that name.
-    """
+    """Return the registered model with its aliases and tags; InputError if it does not exist."""
     from mlflow.exceptions import MlflowException
 
-    # Searched for: asked for by its name, MLflow first reads every version that the model has.
+    # Search first: get_registered_model reads every version of the model.
     for model in client.search_registered_models(f"name = {quoted(name)}"):
         if model.name == name:
             return model
@@ -90,42 +82,28 @@ def registered_model(client: "MlflowClient", name: str) -> "RegisteredModel":
         ) from None
 
 
-def audited_aliases(model: "RegisteredModel") -> dict[str, str]:
-    """Return version by alias, of those that the audit covers."""
-    return {alias: str(version) for alias, version in model.aliases.items() if alias in AUDITED}
-
-
 def read_aliases(client: "MlflowClient", name: str) -> dict[str, str]:
-    """Return version by alias, of those that the audit covers."""
-    return audited_aliases(registered_model(client, name))
+    """Return version by audited alias."""
+    aliases = registered_model(client, name).aliases
+    return {alias: str(version) for alias, version in aliases.items() if alias in AUDITED}
 
 
 def read_head(client: "MlflowClient", name: str) -> str:
-    """Return what MLflow has noted of the end of the audit; empty if nothing."""
+    """Return MLflow's note of the audit's last entry; empty if there is none."""
     return str(registered_model(client, name).tags.get(HEAD, ""))
 
 
 def alias_of(client: "MlflowClient", name: str, alias: str) -> str:
-    """Return the version that an alias points at; empty if it points nowhere."""
+    """Return the version of an alias; empty if the alias does not exist."""
     return str(registered_model(client, name).aliases.get(alias, ""))
 
 
 def point_aliases(
     client: "MlflowClient", name: str, aliases: Mapping[str, str], stages: Mapping[str, str]
 ) -> bool:
-    """Let the audited aliases point where they are to, mark the versions' stages, and read both back.
-
-    Args:
-        client: MLflow's client.
-        name: The registered model.
-        aliases: Version by alias; one of :data:`AUDITED` that is absent is taken away.
-        stages: Stage by version.
-
-    Returns:
-        Whether everything was found as it was set: another may have set it at the same moment.
-    """
+    """Set the audited aliases (removing absent ones) and the stages; return whether both read back as set."""
     there = read_aliases(client, name)
-    # Those that move on come first, so that at no moment nothing is in production.
+    # Set before deleting, so that production never is empty.
     for alias in sorted(AUDITED, key=lambda alias: alias not in aliases):
         if aliases.get(alias) == there.get(alias):
             continue
@@ -140,12 +118,8 @@ def point_aliases(
 
 
 def read_document(client: "MlflowClient", run: str, path: str) -> Any:
-    """Read a JSON file among the files of a run.
-
-    Raises:
-        InputError: There is none, or it is not JSON.
-    """
-    # Asked for first: what is not there is for MLflow a server's error, which would be waited out.
+    """Read a JSON artifact of a run; InputError if it is missing or not JSON."""
+    # List first: MLflow reports a missing file as a server error, which would be retried.
     listed = {entry.path for entry in client.list_artifacts(run, path.rpartition("/")[0])}
     if path not in listed:
         raise InputError(
@@ -153,11 +127,7 @@ def read_document(client: "MlflowClient", run: str, path: str) -> Any:
             hint="It was not registered by this library, or its files were removed: register it again.",
         )
     with TemporaryDirectory() as scratch:
-        text = Path(client.download_artifacts(run, path, scratch)).read_text()
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise InputError(f"{path} of run {run} is not JSON") from None
+        return read_json(Path(client.download_artifacts(run, path, scratch)), where=f"{path} of run {run}")
 
 
 MODEL_DIGEST_TAG = "trainwright.model_digest"
@@ -166,13 +136,7 @@ MODEL_DIGEST_TAG = "trainwright.model_digest"
 
 @dataclass(frozen=True)
 class ProductionVersion:
-    """A version that an alias points at.
-
-    Attributes:
-        version: Its number in the registry.
-        model: Digest of its model's manifest.
-        source: Where its files are.
-    """
+    """A version in production: its number, the digest of its manifest, and the URI of its files."""
 
     version: str
     model: str
@@ -180,10 +144,10 @@ class ProductionVersion:
 
 
 def find_production(client: "MlflowClient", name: str) -> ProductionVersion | None:
-    """Return the version in production; None where there is none, or no such model yet.
+    """Return the version in production; None if there is none, or no such model.
 
     Raises:
-        InputError: A version without the digest of its model is in production: it was not registered here.
+        InputError: The version has no digest of its model: another tool registered it.
     """
     found = _pointed_at(client, name)
     if found is None:
@@ -203,8 +167,8 @@ def _pointed_at(client: "MlflowClient", name: str) -> "ModelVersion | None":
     try:
         return client.get_model_version_by_alias(name, PRODUCTION)
     except MlflowException as error:
-        # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. The word alone
-        # says nothing: it is in the request's address, and so in the message of a server that is away.
+        # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. "alias" in the
+        # message alone proves nothing: it is in the URL, hence in the message of an unreachable server.
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return None
         if error.error_code == "INVALID_PARAMETER_VALUE" and "alias" in str(error).lower():
@@ -219,14 +183,14 @@ ALIAS = CANDIDATE
 
 
 def find_version(client: "MlflowClient", name: str, key: str) -> "ModelVersion | None":
-    """Return the version that was registered under a key: the first, if there are several."""
+    """Return the first version registered under a key."""
     return next(iter(find_versions(client, name, key)), None)
 
 
 def open_run(
     client: "MlflowClient", name: str, key: str, tracking_uri: str, tags: Mapping[str, str]
 ) -> "Run":
-    """Return the run that a registration logs to: the one a killed attempt began, or a new one."""
+    """Return the run of a registration: that of a killed attempt, or a new one."""
     experiment = _experiment(client, name, tracking_uri)
     found = client.search_runs(
         [experiment], f"tags.`{KEY}` = '{key}'", order_by=["attributes.start_time ASC"]
@@ -237,7 +201,7 @@ def open_run(
 
 
 def _experiment(client: "MlflowClient", name: str, tracking_uri: str) -> str:
-    """Return the id of the experiment named like the model; with SQLite, files lie beside the database."""
+    """Return the id of the model's experiment; with SQLite, its artifacts lie beside the database."""
     found = client.get_experiment_by_name(name)
     if found is None:
         beside = None
@@ -253,7 +217,7 @@ def _experiment(client: "MlflowClient", name: str, tracking_uri: str) -> str:
 
 
 def _unless_there(create: Callable[[], object]) -> None:
-    """Create something, unless it is there: another process may have made it a moment ago."""
+    """Call ``create``; ignore that it exists already."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -266,7 +230,7 @@ def _unless_there(create: Callable[[], object]) -> None:
 def log_run(
     client: "MlflowClient", run: str, params: Mapping[str, Any], metrics: Mapping[str, float], time_ms: int
 ) -> None:
-    """Log parameters and figures in a batch each; logging them again changes nothing."""
+    """Log parameters and metrics in batches; repeating it changes nothing."""
     from mlflow.entities import Metric, Param
 
     for start in range(0, len(params), 100):
@@ -278,14 +242,14 @@ def log_run(
 
 
 def log_curves(client: "MlflowClient", run: str, history: Path) -> None:
-    """Log the curves of the training, if it left any; logging them again changes nothing."""
+    """Log the training curves if there are any; repeating it changes nothing."""
     if history.exists():
         for _, values in metric_batches(history):
             client.log_batch(run, metrics=values)
 
 
 def log_files(client: "MlflowClient", run: str, folders: Sequence[tuple[Path, str]]) -> None:
-    """Upload folders, each to its place among the run's artifacts, and close the run."""
+    """Upload folders to their artifact paths and end the run."""
     for folder, place in folders:
         client.log_artifacts(run, str(folder), place)
     client.set_terminated(run)
@@ -303,12 +267,11 @@ def create_version(
 
 
 def settle_version(client: "MlflowClient", name: str, key: str) -> "ModelVersion":
-    """Return the one version that stands under a key, and let it count; take all others back.
+    """Return the first version under a key and tag its stage; delete its duplicates.
 
-    MLflow numbers versions one after the other and refuses none, so two processes at once, or a request that
-    was sent again, make two. The lowest number stands: it was there before any other could be seen, so
-    everybody finds the same. A copy that the network brings after all this has no stage, and is taken back by
-    whoever comes next; nothing reads it before.
+    MLflow rejects no version, so two processes, or a repeated request, create two. The lowest number counts:
+    everybody finds the same. A duplicate that arrives later has no stage, so nothing reads it, and the next
+    call deletes it.
     """
     found = find_versions(client, name, key)
     if not found:
@@ -328,7 +291,7 @@ def settle_version(client: "MlflowClient", name: str, key: str) -> "ModelVersion
 
 
 def _unless_gone(remove: Callable[[], object]) -> None:
-    """Remove something; another process may have done it a moment ago."""
+    """Call ``remove``; ignore that it is gone already."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -339,10 +302,10 @@ def _unless_gone(remove: Callable[[], object]) -> None:
 
 
 def point_candidate(client: "MlflowClient", name: str) -> None:
-    """Let the alias point at the newest version that counts, also where another sets it at this moment."""
+    """Set the alias to the newest candidate, also while other processes do."""
     counting = f"name = {quoted(name)} and tag.`{STAGE}` = '{CANDIDATE}'"
     for _ in range(_ALIAS_ATTEMPTS):
-        # One is enough: to read all of some thousand takes MLflow longer than its clients wait.
+        # One is enough: reading thousands takes MLflow longer than its clients wait.
         last = client.search_model_versions(counting, max_results=1, order_by=["version_number DESC"])
         newest = max((int(version.version) for version in last), default=0)
         if newest <= int(alias_of(client, name, ALIAS) or 0):

@@ -1,25 +1,17 @@
-"""Charts as inline SVG: histograms, bars, lines and calibration bins.
+"""Charts as inline SVG: histograms, bars, lines, and one row per item with its interval or its limit.
 
 Every label is escaped, every chart has a title and a description, and no meaning is carried by colour alone:
-the previous span is an outline, a flagged row a bold diamond.
+what is compared with is an outline or a ring, a flagged row a bold diamond.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from trainwright.errors import InternalError
-from trainwright.report.intervals import (
-    Interval,
-    IntervalPair,
-    LimitRow,
-    intervals,
-    limits,
-    paired_intervals,
-)
 from trainwright.report.svg import (
     FONT,
     WIDTH,
@@ -33,16 +25,46 @@ from trainwright.report.svg import (
     percent,
 )
 
-__all__ = [
-    "Binned", "Interval", "IntervalPair", "LimitRow", "binned", "intervals", "limits", "lines", "paired_bars",
-    "paired_histogram", "paired_intervals",
-]  # fmt: skip
-
 Names = tuple[str, str]
 Series = tuple[Sequence[float], Sequence[float]]
+Point = tuple[float, float]
+NAMES: Names = ("current", "previous")
 
-_EDGE = 14.0
-_TOP = 34.0
+_LEFT, _EDGE, _TOP, _ROW = 48.0, 14.0, 34.0, 22.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the interval around it, as one row of a chart.
+
+    Attributes:
+        label: What was estimated.
+        value: The estimate; None where it is not defined.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        note: A few characters to the right, such as the number of rows.
+        flagged: Whether it needs attention: drawn as a bold diamond.
+        faint: Whether it is only shown: drawn as a hollow point on a dotted line.
+        before: The estimate of the model that it is compared with, drawn below it as a ring.
+    """
+
+    label: str
+    value: float | None
+    low: float
+    high: float
+    note: str = ""
+    flagged: bool = False
+    faint: bool = False
+    before: "Interval | None" = None
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """A number and the largest that is accepted."""
+
+    label: str
+    value: float
+    limit: float
 
 
 def paired_histogram(
@@ -50,18 +72,18 @@ def paired_histogram(
     current: Sequence[float],
     previous: Sequence[float] | None,
     *,
-    names: Names = ("current", "previous"),
+    names: Names = NAMES,
 ) -> Markup:
-    """Draw two histograms over the same buckets: the current one filled, the previous one as an outline.
-
-    Args:
-        edges: Ascending bounds of the buckets, shape (buckets + 1,). The outer ones may be infinite.
-        current: Counts or weights, shape (buckets,); drawn as shares of their sum.
-        previous: The same of the span that it is compared with; None where there is nothing to compare.
-        names: What the two are called.
+    """Draw two histograms over the same buckets as shares: one filled, the other as an outline.
 
     Buckets of unequal width are drawn equally wide, with their bounds written below, so that a bucket
     that holds a single value, or a long tail, hides none of the others.
+
+    Args:
+        edges: Ascending bounds of the buckets, shape (buckets + 1,). The outer ones may be infinite.
+        current: Counts or weights, shape (buckets,).
+        previous: The same of what it is compared with, or None.
+        names: Names of the two.
     """
     other = current if previous is None else previous
     if not 1 <= len(edges) - 1 == len(current) == len(other):
@@ -69,19 +91,19 @@ def paired_histogram(
     now, before = _shares(current), _shares(other)
     even = _even(edges)
     places = list(edges) if even else [float(index) for index in range(len(edges))]
-    x = AxisScale(places[0], places[-1], 48, WIDTH - _EDGE)
+    x = AxisScale(places[0], places[-1], _LEFT, WIDTH - _EDGE)
     y = AxisScale(0, max(*now, *before, 1e-9) * 1.05, 200, _TOP)
     shown = [("current", names[0]), *([] if previous is None else [("outline previous", names[1])])]
-    marks = [*legend(shown, x=48, y=18), *_grid(y, 48, percent)]
+    marks = [*legend(shown, x=_LEFT, y=18), *_grid(y, percent)]
     for index, (low, high) in enumerate(itertools.pairwise(places)):
-        tip = f"{number(edges[index])} to {number(edges[index + 1])}: "
-        tip += f"{names[0]} {percent(now[index])}"
+        tip = f"{number(edges[index])} to {number(edges[index + 1])}: {names[0]} {percent(now[index])}"
         tip += "" if previous is None else f", {names[1]} {percent(before[index])}"
         marks.append(_column(x(low), x(high), y(now[index]), y(0), tip))
     if previous is not None:
         marks.append(_steps([x(place) for place in places], [y(share) for share in before], y(0)))
     marks.append(_base(x, 200))
-    marks += _axis(x, 200, x.ticks(5), number) if even else _bounds(x, 200, edges)
+    ticks = x.ticks(5) if even else [float(index) for index in range(len(edges))]
+    marks += _axis(x, 200, ticks, number if even else lambda index: number(edges[int(index)]))
     kind = "equal" if even else "unequal"
     title = names[0] if previous is None else f"{names[0]} and {names[1]}"
     return drawing(226, title, f"Histogram of {len(now)} buckets of {kind} width.", marks)
@@ -100,20 +122,13 @@ def _shares(values: Sequence[float]) -> list[float]:
 
 
 def _column(left: float, right: float, top: float, base: float, tip: str) -> Markup:
-    return element(
-        "rect",
-        element("title", tip),
-        x=left + 0.5,
-        y=top,
-        width=max(0.75, right - left - 1),
-        height=max(0.0, base - top),
-        class_="current",
-    )
+    width, height = max(0.75, right - left - 1), max(0.0, base - top)
+    place = {"x": left + 0.5, "y": top, "width": width, "height": height}
+    return element("rect", element("title", tip), **place, class_="current")
 
 
 def _steps(xs: Sequence[float], ys: Sequence[float], base: float) -> Markup:
-    path = [f"M{xs[0]:.1f} {base:.1f}"]
-    path += [f"V{y:.1f}H{x:.1f}" for x, y in zip(xs[1:], ys, strict=True)]
+    path = [f"M{xs[0]:.1f} {base:.1f}", *(f"V{y:.1f}H{x:.1f}" for x, y in zip(xs[1:], ys, strict=True))]
     return element("path", d="".join([*path, f"V{base:.1f}"]), class_="outline previous-line")
 
 
@@ -121,31 +136,22 @@ def _base(x: AxisScale, y: float) -> Markup:
     return element("line", x1=x.start, x2=x.stop, y1=y, y2=y, class_="axis")
 
 
-def _axis(x: AxisScale, y: float, values: Sequence[float], write: Callable[[float], str]) -> list[Markup]:
-    """Name values below a chart; the outermost stay inside the drawing, and none covers another."""
-    marks: list[Markup] = []
+def _axis(x: AxisScale, y: float, values: Sequence[float], write: Callable[[float], str]) -> Iterator[Markup]:
+    """Write values below a chart; the outermost stay inside the drawing, and none covers another."""
     free = 0.0
     for value in values:
         text = write(value)
         half = extent(text) / 2
         place = min(max(x(value), half), WIDTH - half)
         if place - half >= free:
-            marks.append(label(place, y + FONT + 5, text, text_anchor="middle", class_="muted"))
+            yield label(place, y + FONT + 5, text, text_anchor="middle", class_="muted")
             free = place + half + 6
-    return marks
 
 
-def _bounds(x: AxisScale, y: float, edges: Sequence[float]) -> list[Markup]:
-    """Name the bounds of buckets that are drawn equally wide, as many as there is room for."""
-    return _axis(x, y, [float(index) for index in range(len(edges))], lambda index: number(edges[int(index)]))
-
-
-def _grid(y: AxisScale, left: float, write: Callable[[float], str]) -> list[Markup]:
-    marks = []
+def _grid(y: AxisScale, write: Callable[[float], str]) -> Iterator[Markup]:
     for value in y.ticks(4):
-        marks.append(element("line", x1=left, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid"))
-        marks.append(label(left - 7, y(value) + 4, write(value), text_anchor="end", class_="muted"))
-    return marks
+        yield element("line", x1=_LEFT, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid")
+        yield label(_LEFT - 7, y(value) + 4, write(value), text_anchor="end", class_="muted")
 
 
 def paired_bars(
@@ -153,15 +159,15 @@ def paired_bars(
     current: Sequence[float],
     previous: Sequence[float],
     *,
-    names: Names = ("current", "previous"),
+    names: Names = NAMES,
 ) -> Markup:
-    """Draw two bars a category: the current share filled, the previous one as an outline.
+    """Draw two bars a category, as shares: one filled, the other as an outline.
 
     Args:
         categories: Names, from top to bottom, shape (categories,).
-        current: Counts or shares, shape (categories,); drawn as shares of their sum.
-        previous: The same of the span that it is compared with.
-        names: What the two are called.
+        current: Counts or shares, shape (categories,).
+        previous: The same of what it is compared with.
+        names: Names of the two.
     """
     if not len(categories) == len(current) == len(previous):
         raise InternalError(f"{len(categories)} categories, {len(current)} and {len(previous)} bars")
@@ -174,15 +180,12 @@ def paired_bars(
         tip = f"{name}: {names[0]} {percent(now[index])}, {names[1]} {percent(before[index])}"
         marks.append(label(left - 8, top + 14, name, width=left - 10, text_anchor="end"))
         for share, y, kind in ((now[index], top, "current"), (before[index], top + 11, "outline previous")):
-            width = max(1.0, x(share) - left)
-            marks.append(
-                element("rect", element("title", tip), x=left, y=y, width=width, height=9, class_=kind)
-            )
+            bar = {"x": left, "y": y, "width": max(1.0, x(share) - left), "height": 9}
+            marks.append(element("rect", element("title", tip), **bar, class_=kind))
         place = x(max(now[index], before[index])) + 6
         marks.append(label(place, top + 14, percent(now[index]), class_="muted"))
     height = _TOP + 28 * len(categories)
-    description = f"Shares of {len(categories)} categories."
-    return drawing(height, f"{names[0]} and {names[1]}", description, marks)
+    return drawing(height, f"{names[0]} and {names[1]}", f"Shares of {len(categories)} categories.", marks)
 
 
 def lines(
@@ -190,121 +193,177 @@ def lines(
     *,
     x_label: str,
     y_label: str,
+    square: bool = False,
     diagonal: bool = False,
-    unit: bool = False,
     dots: bool = False,
     from_zero: bool = True,
+    bounds: Mapping[str, Series] | None = None,
 ) -> Markup:
-    """Draw lines over one pair of axes.
+    """Draw lines over one pair of axes, the first in front.
 
     Args:
         series: x and y of each line, by its name; each of shape (points,).
-        x_label: What the horizontal axis measures.
-        y_label: What the vertical axis measures.
-        diagonal: Draw x = y, over the unit square: chance on a ROC curve, truth on a calibration curve.
-        unit: Draw over the unit square, as ``diagonal`` does, but without that line.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        square: Draw over the unit square: rates, shares, probabilities.
+        diagonal: Draw x = y, with the same range on both axes: chance on a ROC curve, truth on a
+            calibration curve.
         dots: Mark every point.
         from_zero: Let the vertical axis begin at 0; otherwise it spans the values.
+        bounds: Lower and upper ends of whiskers at the points of each line, by its name.
     """
-    xs = [x for values, _ in series.values() for x in values]
-    ys = [y for _, values in series.values() for y in values]
+    xs, ys = (
+        list(itertools.chain.from_iterable(entry[axis] for entry in series.values())) for axis in (0, 1)
+    )
     if not xs:
         raise InternalError("a line chart without points")
-    square = diagonal or unit
-    low, high = (0.0, 1.0) if square else _axis_range(ys) if not from_zero else _axis_range_from_zero(ys)
-    bottom = 366.0 if square else 226.0
-    x = AxisScale(*((0.0, 1.0) if square else (min(xs), max(xs))), 48, WIDTH - _EDGE)
-    y = AxisScale(low, high, bottom, _TOP + 14)
-    marks = [label(48, _TOP + 4, y_label, class_="muted", width=WIDTH - 60)]
+    ends = [*ys, *itertools.chain.from_iterable(end for pair in (bounds or {}).values() for end in pair)]
+    if square:
+        across = up = (0.0, 1.0)
+    elif diagonal:
+        across = up = _with_air([*xs, *ends], 0.04)
+    else:
+        across = min(xs), max(xs)
+        up = (min(*ys, 0.0), 1.05 * max(*ys, 0.0) or 1.0) if from_zero else _with_air(ends, 0.05)
+    bottom = 366.0 if square or diagonal else 226.0
+    x, y = AxisScale(*across, _LEFT, WIDTH - _EDGE), AxisScale(*up, bottom, _TOP + 14)
+    marks = [label(_LEFT, _TOP + 4, y_label, class_="muted", width=WIDTH - 60)]
     if len(series) > 1:
-        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=48, y=14)
-    marks += [*_grid(y, 48, number), _base(x, bottom), *_axis(x, bottom, x.ticks(5), number)]
+        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=_LEFT, y=14)
+    marks += [*_grid(y, number), _base(x, bottom), *_axis(x, bottom, x.ticks(5), number)]
     if diagonal:
-        marks.append(element("line", x1=x(0), y1=y(0), x2=x(1), y2=y(1), class_="reference"))
-    for index, (name, (along, up)) in enumerate(series.items()):
-        marks += _line(name, [(x(a), y(b)) for a, b in zip(along, up, strict=True)], index, dots=dots)
-    marks.append(label((48 + WIDTH - _EDGE) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted"))
+        low, high = across
+        marks.append(element("line", x1=x(low), y1=y(low), x2=x(high), y2=y(high), class_="reference"))
+    for index, (name, (along, values)) in reversed(list(enumerate(series.items()))):
+        whiskers = [(y(a), y(b)) for a, b in zip(*bounds[name], strict=True)] if bounds else []
+        points = [(x(a), y(b)) for a, b in zip(along, values, strict=True)]
+        marks += _line(name, points, whiskers, index % 4, dots=dots or bool(bounds))
+    marks.append(
+        label((_LEFT + WIDTH - _EDGE) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted")
+    )
     description = f"{y_label} against {x_label}: {', '.join(series)}."
     return drawing(bottom + 42, f"{y_label} by {x_label}", description, marks)
 
 
-def _axis_range_from_zero(values: Sequence[float]) -> tuple[float, float]:
-    return min(*values, 0.0), 1.05 * max(*values, 0.0) or 1.0
-
-
-def _axis_range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
-
-
-def _line(name: str, points: Sequence[tuple[float, float]], index: int, *, dots: bool) -> list[Markup]:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    kind = f"curve stroke-{index % 4}"
-    marks = [element("polyline", element("title", name), points=path, class_=kind)]
-    if dots:
-        marks += [element("circle", cx=x, cy=y, r=3.5, class_=f"line-{index % 4}") for x, y in points]
-    return marks
-
-
-_LEFT, _BIN_TOP, _BOTTOM = 48.0, 48.0, 366.0
-
-
-@dataclass(frozen=True)
-class Binned:
-    """Points with vertical intervals, each of shape (bins,)."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-
-
-def binned(series: Mapping[str, Binned], *, x_label: str, y_label: str, unit: bool = True) -> Markup:
-    """Draw bins as points on a line with vertical whiskers; on the dashed diagonal both agree.
-
-    Args:
-        series: By name, at most four; the first in front.
-        x_label: What was said.
-        y_label: What was seen.
-        unit: Over the unit square; otherwise over the span of all values, the same on both axes.
-    """
-    if not series or not all(len(entry.x) for entry in series.values()):
-        raise InternalError("a chart of bins without bins")
-    low, high = (0.0, 1.0) if unit else _bin_range(series)
-    x, y = AxisScale(low, high, _LEFT, WIDTH - _EDGE), AxisScale(low, high, _BOTTOM, _BIN_TOP)
-    marks = [label(_LEFT, _BIN_TOP - 10, y_label, class_="muted", width=WIDTH - 60)]
-    if len(series) > 1:
-        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=_LEFT, y=14)
-    for value in x.ticks(4):
-        marks.append(element("line", x1=_LEFT, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid"))
-        marks.append(label(_LEFT - 7, y(value) + 4, number(value), text_anchor="end", class_="muted"))
-        marks.append(label(x(value), _BOTTOM + FONT + 5, number(value), text_anchor="middle", class_="muted"))
-    marks.append(element("line", x1=x(low), y1=y(low), x2=x(high), y2=y(high), class_="reference"))
-    for index, (name, entry) in reversed(list(enumerate(series.items()))):
-        marks += _bin_marks(name, entry, index % 4, x, y)
-    marks.append(label((_LEFT + WIDTH) / 2, _BOTTOM + 34, x_label, text_anchor="middle", class_="muted"))
-    return drawing(_BOTTOM + 42, f"{y_label} by {x_label}", f"Bins of {', '.join(series)}.", marks)
-
-
-def _bin_range(series: Mapping[str, Binned]) -> tuple[float, float]:
-    ends = [
-        value
-        for entry in series.values()
-        for values in (entry.x, entry.y, entry.low, entry.high)
-        for value in values
-        if math.isfinite(value)
-    ]
-    low, high = min(ends), max(ends)
-    air = 0.04 * (high - low) or 0.5
+def _with_air(values: Sequence[float], share: float) -> tuple[float, float]:
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    air = share * (high - low) or share * abs(high) or 0.5
     return low - air, high + air
 
 
-def _bin_marks(name: str, entry: Binned, kind: int, x: AxisScale, y: AxisScale) -> list[Markup]:
-    places = [(x(a), y(b)) for a, b in zip(entry.x, entry.y, strict=True)]
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-    marks = [element("polyline", element("title", name), points=path, class_=f"curve stroke-{kind}")]
-    for (a, b), low, high in zip(places, entry.low, entry.high, strict=True):
-        marks.append(element("line", x1=a, x2=a, y1=y(low), y2=y(high), class_=f"bar stroke-{kind}"))
-        marks.append(element("circle", cx=a, cy=b, r=3.0, class_=f"line-{kind}"))
-    return marks
+def _line(
+    name: str, points: Sequence[Point], whiskers: Sequence[Point], kind: int, *, dots: bool
+) -> Iterator[Markup]:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    yield element("polyline", element("title", name), points=path, class_=f"curve stroke-{kind}")
+    for (x, _), (low, high) in zip(points, whiskers, strict=False):
+        yield element("line", x1=x, x2=x, y1=low, y2=high, class_=f"bar stroke-{kind}")
+    for x, y in points if dots else ():
+        yield element("circle", cx=x, cy=y, r=3.0 if whiskers else 3.5, class_=f"line-{kind}")
+
+
+def intervals(
+    rows: Sequence[Interval],
+    *,
+    axis: str,
+    limit: float | None = None,
+    limit_name: str = "limit",
+    names: Names = NAMES,
+) -> Markup:
+    """Draw estimates as points with whiskers, one below the other, with what each is compared with.
+
+    Args:
+        rows: The estimates, from top to bottom.
+        axis: Label of the horizontal axis.
+        limit: Place of a dashed line; None for no line.
+        limit_name: Name of the line.
+        names: Names of the estimates and of those that they are compared with.
+    """
+    both = any(row.before for row in rows)
+    top, height = (46.0, 30.0) if both else (26.0, _ROW)
+    left, right = _margins([row.label for row in rows], [row.note for row in rows])
+    drawn = [*rows, *(row.before for row in rows if row.before)]
+    ends = [end for row in drawn if row.value is not None for end in (row.low, row.high, row.value)]
+    x = AxisScale(*_with_air([*ends, *([] if limit is None else [limit])], 0.06), left, WIDTH - right)
+    bottom = top + height * len(rows)
+    marks = legend([("current", names[0]), ("outline previous", names[1])], x=left, y=14) if both else []
+    for value in x.ticks(4):
+        place = x(value)
+        marks.append(element("line", x1=place, x2=place, y1=top, y2=bottom, class_="grid"))
+        marks.append(label(place, bottom + FONT + 4, number(value), text_anchor="middle", class_="muted"))
+    marks.append(label((x.start + x.stop) / 2, bottom + 34, axis, text_anchor="middle", class_="muted"))
+    if limit is not None:
+        marks += _limit_line(x(limit), top, bottom, f"{limit_name} {number(round(limit, 3))}")
+    for index, row in enumerate(rows):
+        marks += _interval_row(row, x, top + height * (index + 0.5), names)
+    against = f", {names[0]} above {names[1]}" if both else ""
+    return drawing(bottom + 42, axis, f"{len(rows)} estimates with their intervals{against}.", marks)
+
+
+def _margins(labels: Sequence[str], notes: Sequence[str]) -> tuple[float, float]:
+    """Return the room that labels need to the left and notes to the right."""
+    left = 14 + max(map(extent, labels), default=1.0)
+    right = 12 + max(map(extent, notes), default=0.0)
+    return min(150.0, left), min(150.0, right)
+
+
+def _limit_line(place: float, top: float, bottom: float, text: str) -> list[Markup]:
+    half = extent(text) / 2
+    middle = min(max(place, half + 2), WIDTH - half - 2)
+    line = element("line", x1=place, x2=place, y1=top - 8, y2=bottom, class_="limit")
+    return [line, label(middle, top - FONT, text, text_anchor="middle", class_="limit-name")]
+
+
+def _interval_row(row: Interval, x: AxisScale, y: float, names: Names) -> list[Markup]:
+    weight, faint = "bold" if row.flagged else "", "muted " if row.faint else ""
+    left, kind = x.start - 10, f"{faint}{weight}"
+    marks = [
+        label(left, y + 4, row.label, width=left - 2, text_anchor="end", class_=kind),
+        label(x.stop + 10, y + 4, row.note, width=WIDTH - x.stop - 11, class_=f"muted {weight}"),
+    ]
+    kind = "faint" if row.faint else "flagged" if row.flagged else "current"
+    if row.before is None:
+        return [*marks, *_estimate(row, x, y, kind, "")]
+    both = _estimate(row, x, y - 5, kind, f", {names[0]}")
+    return [*marks, *both, *_estimate(row.before, x, y + 5, "previous", f", {names[1]}")]
+
+
+def _estimate(entry: Interval, x: AxisScale, y: float, kind: str, name: str) -> list[Markup]:
+    if entry.value is None:
+        return [label(x.start + 4, y + 4, "not defined", class_="muted")]
+    tip = element("title", f"{entry.label}{name}: {entry.value:.3f}, {entry.low:.3f} to {entry.high:.3f}")
+    place, ends = x(entry.value), {"x1": x(entry.low), "x2": x(entry.high), "y1": y, "y2": y}
+    if kind == "flagged":
+        corners = f"{place - 6:.1f},{y} {place:.1f},{y - 6} {place + 6:.1f},{y} {place:.1f},{y + 6}"
+        point = element("polygon", tip, points=corners, class_=kind)
+    else:
+        hollow = kind in ("faint", "previous")
+        shape = {"r": 3.5, "class_": f"hollow {kind}"} if hollow else {"r": 4.5, "class_": kind}
+        point = element("circle", tip, cx=place, cy=y, **shape)
+    return [element("line", **ends, class_=f"whisker {kind}-line"), point]
+
+
+def limits(rows: Sequence[LimitRow], *, axis: str) -> Markup:
+    """Draw numbers as bars against their own limit, which lies at the same place for all."""
+    notes = [f"{number(round(row.value, 4))} of {number(row.limit)}" for row in rows]
+    left, right = _margins([row.label for row in rows], notes)
+    ratios = [
+        max(0.0, row.value / row.limit) if row.limit > 0 else 3.0 if row.value > row.limit else 0.0
+        for row in rows
+    ]
+    x = AxisScale(0, min(3.0, max(1.1, *ratios, 1.1) * 1.02), left, WIDTH - right)
+    top, bottom = 26.0, 26.0 + _ROW * len(rows)
+    marks = _limit_line(x(1), top, bottom, "limit")
+    for index, (row, ratio, note) in enumerate(zip(rows, ratios, notes, strict=True)):
+        y = top + _ROW * (index + 0.5)
+        weight, kind = ("bold", "flagged") if row.value > row.limit else ("", "current")
+        tip = element("title", f"{row.label}: {note}, {percent(ratio)} of the limit")
+        bar = {"x": left, "y": y - 6, "width": max(1.5, x(ratio) - left), "height": 12, "rx": 2}
+        marks += [
+            label(left - 10, y + 4, row.label, width=left - 12, text_anchor="end", class_=weight),
+            element("rect", tip, **bar, class_=kind),
+            label(WIDTH - right + 10, y + 4, note, class_=f"muted {weight}"),
+        ]
+    marks.append(label((left + WIDTH - right) / 2, bottom + 18, axis, text_anchor="middle", class_="muted"))
+    return drawing(bottom + 26, axis, f"{len(rows)} numbers against their limits.", marks)

@@ -56,12 +56,7 @@ def read_card(card: str) -> tuple[str, str, list[CardPart]]:
 def merge_cards(trained: str, judged: str) -> str:
     """Put the card of a training and that of its evaluation together, as a registry shows it.
 
-    Args:
-        trained: ``README.md`` of the model's folder.
-        judged: ``card.md`` beside the verdict.
-
-    Returns:
-        One card under the training's title; parts of one name stand one below the other.
+    The result has the training's title; parts of one name stand one below the other.
     """
     title, lead, parts = read_card(trained)
     _, said, more = read_card(judged)

@@ -31,14 +31,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header.
-
-    Attributes:
-        header: Names of the columns.
-        rows: Cells, each shown as its text; one sequence a row, as long as the header.
-        numeric: Columns that are set to the right, in figures of one width.
-        flagged: Rows that need attention.
-    """
+    """Rows under a header; ``numeric`` columns are set to the right, ``flagged`` rows need attention."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -50,12 +43,7 @@ class Table:
 class DenseTable:
     """Many rows of numbers in little room, closed until somebody opens it.
 
-    Attributes:
-        title: What is said while it is closed.
-        header: Names of the columns.
-        rows: Cells; all but the first are set to the right.
-        noted: Whether the last column is words, set to the left.
-        opened: Whether it is open from the start.
+    All columns but the first are set to the right; with ``noted`` the last one is words, set to the left.
     """
 
     title: str
@@ -94,35 +82,13 @@ class ReportSection:
 
 @dataclass(frozen=True)
 class ReportPage:
-    """A report.
-
-    Attributes:
-        title: What was done to what, in a few words.
-        subtitle: The one sentence to read.
-        decision: One of :data:`trainwright.verdicts.DECISIONS`, or empty if the step judges nothing.
-        facts: Names and values that belong at the top.
-        sections: The rest, in order.
-    """
+    """A report: the one sentence to read, the decision if the step is a gate, facts for the top, sections."""
 
     title: str
     subtitle: str
     decision: str = ""
     facts: Sequence[tuple[str, object]] = ()
     sections: Sequence[ReportSection] = field(default=())
-
-    def __post_init__(self) -> None:
-        """Refuse what would be drawn wrongly."""
-        if self.decision not in ("", *DECISIONS):
-            raise InternalError(f"a page shows one of {DECISIONS}, not {self.decision!r}")
-        for block in itertools.chain.from_iterable(section.blocks for section in self.sections):
-            if isinstance(block, Table | DenseTable):
-                _check(block)
-
-
-def _check(table: Table | DenseTable) -> None:
-    width = len(table.header)
-    if wrong := [index for index, row in enumerate(table.rows) if len(row) != width]:
-        raise InternalError(f"table rows {wrong[:5]} do not have the {width} cells of {list(table.header)}")
 
 
 def groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:

@@ -25,7 +25,6 @@ def extent(text: str) -> float:
 
 
 def _share(character: str) -> float:
-    """Return the width of a character as a share of the font's size."""
     if character in _NARROW:
         return 0.44
     if character in _WIDE or ord(character) >= 0x2E80:  # noqa: PLR2004 - from here on scripts are square
@@ -64,7 +63,6 @@ def label(x: float, y: float, text: str, *, width: float = math.inf, **attribute
 
 
 def _beginning(text: str, room: float) -> str:
-    """Return as many of the first characters as there is room for."""
     for index, character in enumerate(text):
         room -= FONT * _share(character)
         if room < 0:

@@ -1,1 +1,1 @@
-"""Scores the rows that a candidate is judged on with the model that is in production."""
+"""Scores the evaluation split with the model in production."""

@@ -1,4 +1,4 @@
-"""Scores from a model's folder: what evaluation judges and what is served is the same program.
+"""Scores from a model's folder: evaluation and serving use the same program.
 
 ::
 
@@ -8,9 +8,10 @@
 Torch is imported for networks alone, and XGBoost for trees alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -19,10 +20,8 @@ from numpy.typing import NDArray
 from trainwright.artifacts import Model
 from trainwright.documents import digest_file
 from trainwright.errors import InputError
-from trainwright.transforms import Transforms
-
-if TYPE_CHECKING:
-    from trainwright.serving.program import Program, TokenProgram
+from trainwright.serving.columns import to_raw
+from trainwright.transforms import Raw, Transforms
 
 PROGRAM = "program.pt2"
 """The exported program in a model's folder."""
@@ -31,127 +30,79 @@ WEIGHTS = "weights.safetensors"
 """The weights in a model's folder."""
 
 
-class Predictor(Protocol):
-    """A loaded model of rows, whatever it is made of.
-
-    Attributes:
-        model: Its manifest.
-        transforms: Its transforms.
-    """
+@dataclass(frozen=True)
+class Predictor:
+    """A loaded model of rows: its manifest, its transforms, and the function that scores raw rows."""
 
     model: Model
     transforms: Transforms
+    score: Callable[[Raw], NDArray[np.float64]]
 
     def predict(self, rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> NDArray[np.float64]:
         """Return the scores of some rows: shape (rows,), or (rows, classes) for more than two classes.
 
         Args:
             rows: At least the columns that the model reads, as Arrow or as lists by name. ``None`` and NaN
-                stand for no value; a value that was not there in training is treated as unknown.
+                are missing values; a value that was not in the training rows is treated as unknown.
 
         Raises:
-            InputError: A column is missing, cannot be read as what it was in training, or has another
-                number of rows than the others.
+            InputError: A column is missing, cannot be read as its kind, or has another length.
         """
-        ...
+        return self.score(to_raw(rows, self.transforms))
 
 
-class NetworkPredictor:
-    """A loaded network.
+@dataclass(frozen=True)
+class TokenPredictor:
+    """A loaded language model: its manifest, and ``TokenProgram.predict`` of its program."""
 
-    Attributes:
-        model: Its manifest.
-        transforms: Its transforms.
-    """
-
-    def __init__(self, model: Model, program: "Program") -> None:
-        self.model, self.transforms, self._program = model, program.transforms, program
-
-    def predict(self, rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> NDArray[np.float64]:
-        """Return the scores of some rows, as every :class:`Predictor` does."""
-        return self._program.predict(rows)
+    model: Model
+    predict: Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 def load(folder: Path, digest: str | None = None) -> Predictor:
-    """Load a model of rows, after checking that every file is what its manifest says.
+    """Load a model of rows, after checking every file against its manifest.
 
     Args:
         folder: The model's folder, with ``model.json``.
-        digest: What the manifest's digest must be; absent, whoever wrote the folder is trusted.
+        digest: The expected digest of the manifest; without it, the writer of the folder is trusted.
 
     Raises:
-        InputError: There is no model here, it is another one, or a file of it is missing or was changed.
+        InputError: There is no such model of rows here, or a file of it is missing or was changed.
     """
     model = verified(folder, digest)
     if model.kind == "trees":
         from trainwright.serving.trees import load_trees
 
         return load_trees(folder)
-    from trainwright.serving.program import Program
+    from trainwright.serving.program import Program, read_program
 
-    program = load_program(folder / PROGRAM)
+    program = read_program(folder / PROGRAM)
     if not isinstance(program, Program):
         raise InputError(
             "this model scores tokens, not rows",
             where=str(folder),
             hint="Read it with serving.load_language_model(folder).",
         )
-    return NetworkPredictor(model, program)
-
-
-class TokenPredictor:
-    """A loaded language model.
-
-    Attributes:
-        model: Its manifest.
-    """
-
-    def __init__(self, model: Model, program: "TokenProgram") -> None:
-        self.model, self._program = model, program
-
-    def predict(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the log-probability of every token at every place; see ``TokenProgram.predict``."""
-        return self._program.predict(tokens)
+    return Predictor(model, program.transforms, program.score)
 
 
 def load_language_model(folder: Path, digest: str | None = None) -> TokenPredictor:
-    """Load a model of tokens, after checking that every file is what its manifest says.
-
-    Args:
-        folder: The model's folder, with ``model.json``.
-        digest: What the manifest's digest must be; absent, whoever wrote the folder is trusted.
+    """Load a model of tokens as :func:`load` does one of rows.
 
     Raises:
-        InputError: There is no such model here, or a file of it is missing or was changed.
+        InputError: There is no such language model here, or a file of it is missing or was changed.
     """
     model = verified(folder, digest)
-    from trainwright.serving.program import TokenProgram
+    from trainwright.serving.program import TokenProgram, read_program
 
-    program = load_program(folder / PROGRAM)
+    program = read_program(folder / PROGRAM)
     if not isinstance(program, TokenProgram):
         raise InputError("this model scores rows, not tokens", where=str(folder))
-    return TokenPredictor(model, program)
-
-
-def load_program(path: Path) -> "Program | TokenProgram":
-    """Read an exported program from its file alone, which also says how it is fed; see docs/model-folder.md.
-
-    Nothing tells whether the file is the one that was trained: take it from where it was registered.
-
-    Raises:
-        InputError: It is no program of this library, or was written by a torch that this one cannot read.
-    """
-    from trainwright.serving.program import read_program
-
-    return read_program(path)
+    return TokenPredictor(model, program.predict)
 
 
 def verified(folder: Path, digest: str | None = None) -> Model:
-    """Return the manifest of a model, after checking that every file is what it says.
-
-    Raises:
-        InputError: There is no model here, it is another one, or a file of it is missing or was changed.
-    """
+    """Return the manifest of a model; raise InputError if a file of it is missing or differs."""
     model = Model.read(folder)
     if digest is not None and model.digest != digest:
         raise InputError(f"this is model {model.digest[:12]}, not {digest[:12]}", where=str(folder))
@@ -173,6 +124,6 @@ def verified(folder: Path, digest: str | None = None) -> Model:
 
 
 def _load_pyfunc(path: str) -> Predictor | TokenPredictor:
-    """Load a registered model for ``mlflow.pyfunc.load_model``: what its ``MLmodel`` file names."""
+    """Load a registered model for ``mlflow.pyfunc.load_model``, whose ``MLmodel`` file names this module."""
     folder = Path(path)
     return load_language_model(folder) if Model.read(folder).kind == "lm" else load(folder)

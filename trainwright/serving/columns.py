@@ -8,15 +8,17 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
-from trainwright.transforms import MISSING_TIME, Categories, Kind, Values
+from trainwright.transforms import MISSING_TIME, Categories, Kind, Raw, Transforms, Values
+from trainwright.transforms.encoding import require
+
+
+def to_raw(rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]], transforms: Transforms) -> Raw:
+    """Convert rows, as Arrow or as lists by name, to the arrays that a program takes, or raise InputError."""
+    return transforms.raw(to_values(to_table(rows), transforms.inputs))
 
 
 def to_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> pa.Table | pa.RecordBatch:
-    """Return rows as Arrow; they are that, or lists by name.
-
-    Raises:
-        InputError: The lists make no table.
-    """
+    """Return rows, as Arrow or as lists by name, as Arrow; raise InputError for lists that make no table."""
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
     try:
@@ -26,26 +28,14 @@ def to_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> p
 
 
 def to_values(rows: pa.Table | pa.RecordBatch, kinds: Mapping[str, Kind]) -> dict[str, Values]:
-    """Turn columns of Arrow into raw columns.
-
-    Args:
-        rows: A table or a batch with at least the columns in ``kinds``.
-        kinds: What each column is, by name.
-
-    Raises:
-        InputError: A column is missing, or cannot be read as what it is said to be.
-    """
-    known = set(rows.schema.names)
-    if missing := [name for name in kinds if name not in known]:
-        raise InputError(f"no columns {missing}, which the model reads", where="input of the model")
-    return {name: _to_values(_flat(rows.column(name)), kind, name) for name, kind in kinds.items()}
+    """Convert columns of Arrow, each of its kind, to raw columns; raise InputError for one that cannot be."""
+    require(rows.schema.names, kinds)
+    return {name: _to_values(rows.column(name), kind, name) for name, kind in kinds.items()}
 
 
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
+def _to_values(column: pa.Array | pa.ChunkedArray, kind: Kind, name: str) -> Values:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
     try:
         match kind:
             case "number":
@@ -65,28 +55,21 @@ def _to_values(column: pa.Array, kind: Kind, name: str) -> Values:
 
 
 def _to_categories(column: pa.Array) -> Categories:
-    if not _is_dictionary_of_texts(column):
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+    is_dictionary = pa.types.is_dictionary(column.type)
+    texts = is_dictionary and column.type.value_type in (pa.string(), pa.large_string())
+    if not texts or column.dictionary.null_count:
         # Booleans become "true" and "false".
-        column = pc.cast(column, pa.string()).dictionary_encode()
+        plain = column.dictionary_decode() if is_dictionary else column
+        column = pc.cast(plain, pa.string()).dictionary_encode()
     codes = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return Categories(codes=codes.astype(np.int64, copy=False), values=column.dictionary.to_pylist())
-
-
-def _is_dictionary_of_texts(column: pa.Array) -> bool:
-    """Tell whether a column is encoded already, with no missing value among the distinct ones."""
-    if not pa.types.is_dictionary(column.type) or column.dictionary.null_count:
-        return False
-    kind = column.type.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def numeric_labels(column: pa.Array, *, classes: bool) -> pa.Array:
     """Return labels as numbers, whole ones if they are classes; NaN counts as missing.
 
     Raises:
-        InputError: One that should be whole is not.
+        InputError: A class is not a whole number.
     """
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         numbers = pc.cast(column, pa.float64())

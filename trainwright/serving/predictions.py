@@ -24,15 +24,9 @@ def write_predictions(
     predictor: Predictor,
     outputs: Outputs | None = None,
 ) -> Snapshot:
-    """Write the rows of some splits that have a label, with their scores, as a snapshot.
+    """Write the rows of some splits of a training set that have a label, with their scores, as a snapshot.
 
-    Args:
-        folder: Folder of the new snapshot.
-        training_set: Folder of the snapshot that holds the splits.
-        snapshot: Its manifest.
-        splits: Names of the splits to score.
-        predictor: The model, loaded from its folder.
-        outputs: What it gives; the probability of label 1 if absent.
+    Without ``outputs``, the model gives the probability of label 1.
 
     Raises:
         DataRefused: No row of a split has a label.
@@ -52,7 +46,7 @@ def write_predictions(
 
 
 def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
-    """Say that splits have no label to judge by."""
+    """Return the error for splits without any label."""
     return DataRefused(
         f"no row of split {', '.join(map(repr, splits))} has a label, so nothing can be judged on it",
         where=f"label {snapshot.roles['label']!r} of the training set",
@@ -83,11 +77,10 @@ def _scored_batches(
 
 
 LOSS, SCORED = "loss", "tokens_scored"
-"""Columns of the predictions: mean negative log-likelihood a token, in nats, and over how many tokens."""
-
+"""Columns of the predictions: mean negative log-likelihood per token, in nats, and the number of tokens."""
 
 _MAX_SCORES = 1 << 23
-"""Scores that are held at a time: 64 MiB."""
+"""Scores in memory at a time: 64 MiB."""
 
 
 def write_losses(
@@ -100,21 +93,17 @@ def write_losses(
 ) -> Snapshot:
     """Write the rows of some splits with the loss of each, as a snapshot.
 
-    A row is cut into pieces of at most ``context`` tokens; each is scored by itself, and the first
-    token of a row is given, not judged.
+    A row is cut into pieces of at most ``context`` tokens, each scored by itself; the first token of a row
+    has no loss.
 
     Raises:
         DataRefused: No row of a split has two tokens.
         Diverged: A loss is not finite.
     """
+    batches = {split: tables.iter_batches(training_set, snapshot, [split]) for split in splits}
     written = tables.write_snapshot(
         folder,
-        {
-            split: _loss_batches(
-                tables.iter_batches(training_set, snapshot, [split]), network, predictor, split
-            )
-            for split in splits
-        },
+        {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, LOSS: LOSS},
     )

@@ -1,8 +1,7 @@
 """The exported program: transforms, network and scores in one file; written, checked and read.
 
-The file carries the transforms and the signature in its archive. ``torch.export.load`` unpickles, loads
-compiled libraries and evaluates expressions that an archive holds, so the archive is checked first: a program
-of this library has none of the first two, and its expressions name only sizes.
+``torch.export.load`` unpickles, loads compiled libraries and evaluates expressions of an archive, so it is
+checked first: a program of this library has none of the first two, and its expressions name only sizes.
 """
 
 import json
@@ -20,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainwright.errors import InputError
-from trainwright.serving.columns import to_table, to_values
-from trainwright.transforms import Transforms
+from trainwright.serving.columns import to_raw
+from trainwright.transforms import Raw, Transforms
 from trainwright.transforms.encoder import Encoder
 
 TRANSFORMS, SIGNATURE = "transforms.json", "signature.json"
@@ -45,51 +44,40 @@ _SIZES = re.compile(
 
 
 def check_archive(path: Path) -> None:
-    """Check that a program's file holds nothing that runs when torch reads it.
+    """Raise InputError for a program's file that holds what could run when torch reads it.
 
     It is no proof against a forger who knows torch's reader well: the digest in the model's manifest is.
-
-    Raises:
-        InputError: It is no program, or holds what no program of this library does.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            root = names[0].partition("/")[0] + "/" if names else ""
-            _check_members(archive, root)
-            for config in _CONFIGS:
-                _check_config(_read_json(archive, root + config))
-            _check_expressions(_read_json(archive, f"{root}models/model.json"))
+            problem = _find_problem(archive)
     except FileNotFoundError:
         raise InputError("there is no program here", where=str(path)) from None
     except (zipfile.BadZipFile, ValueError, KeyError, NotImplementedError, OSError) as error:
         raise InputError(f"this is no exported program: {error}", where=str(path)) from None
-    except InputError as error:
-        raise InputError(error.what, where=str(path), hint="Load only programs that you trust.") from None
+    if problem:
+        raise InputError(problem, where=str(path), hint="Load only programs that you trust.")
 
 
-def _check_members(archive: zipfile.ZipFile, root: str) -> None:
+def _find_problem(archive: zipfile.ZipFile) -> str:
     names = archive.namelist()
+    root = names[0].partition("/")[0] + "/" if names else ""
     foreign = [name for name in names if not _MEMBERS.fullmatch(name.removeprefix(root))]
     if foreign or len(set(names)) != len(names):
-        raise InputError(f"the program holds what does not belong in one: {foreign or 'a name twice'}")
+        return f"the program holds what does not belong in one: {foreign or 'a name twice'}"
     if archive.getinfo(f"{root}data/sample_inputs/model.pt").file_size:
-        raise InputError("the program holds sample inputs, which torch would unpickle")
-
-
-def _check_config(config: Any) -> None:
-    if pickled := [name for name, entry in config["config"].items() if entry["use_pickle"] is not False]:
-        raise InputError(f"tensors of the program are pickled: {pickled}")
-
-
-def _check_expressions(model: Any) -> None:
-    """Check that what torch evaluates speaks of sizes alone."""
+        return "the program holds sample inputs, which torch would unpickle"
+    for file in _CONFIGS:
+        config = json.loads(archive.read(root + file))["config"]
+        if pickled := [name for name, entry in config.items() if entry["use_pickle"] is not False]:
+            return f"tensors of the program are pickled: {pickled}"
+    model = json.loads(archive.read(f"{root}models/model.json"))
     for text in (*_expressions(model), *model.get("guards_code", ())):
         wrong = [name for name in _NAME.findall(text) if not _SIZES.fullmatch(name)]
-        # What is escaped in a text within the text would not be seen.
-        wrong += ["a backslash"] if "\\" in text else []
+        wrong += ["a backslash"] if "\\" in text else []  # it could hide a name in a text within the text
         if wrong:
-            raise InputError(f"the program has an expression that names {wrong}")
+            return f"the program has an expression that names {wrong}"
+    return ""
 
 
 def _expressions(value: Any) -> Iterator[str]:
@@ -103,23 +91,16 @@ def _expressions(value: Any) -> Iterator[str]:
             yield from _expressions(entry)
 
 
-def _read_json(archive: zipfile.ZipFile, name: str) -> Any:
-    return json.loads(archive.read(name))
-
-
 ROWS = 4_096
-"""Rows that are scored at a time: the network's intermediate values stay in the processor's cache."""
+"""Rows per pass: the network's intermediate values stay in the processor's cache."""
 
 _EXAMPLE_ROWS = 4
 
 
 class RowScorer(nn.Module):
-    """The exported module for rows: raw columns to scores.
+    """The exported module for rows: the transforms, the network on the CPU, and its scores.
 
-    Args:
-        transforms: What was fitted.
-        network: The trained module, on the CPU.
-        predict: From its output to scores.
+    The names of this class and of its parts are in the exported program, and so in a model's digest.
     """
 
     def __init__(
@@ -130,17 +111,12 @@ class RowScorer(nn.Module):
         self.eval()
 
     def forward(self, numbers: Tensor, times: Tensor, categories: Tensor) -> Tensor:
-        """Return float64 scores, (rows,) or (rows, classes), of the tensors that ``Transforms.raw`` gives."""
+        """Return float64 scores, (rows,) or (rows, classes), of the tensors of a ``Raw``."""
         return self._predict(self.network(*self.encoder(numbers, times, categories)))
 
 
 class TokenScorer(nn.Module):
-    """The exported module for tokens: sequences to log-probabilities.
-
-    Args:
-        network: The trained module, on the CPU.
-        predict: From its output to log-probabilities.
-    """
+    """The exported module for tokens: the network on the CPU, and its log-probabilities."""
 
     def __init__(self, network: nn.Module, predict: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -153,12 +129,7 @@ class TokenScorer(nn.Module):
 
 
 class Program:
-    """A program that scores rows.
-
-    Attributes:
-        transforms: The fitted transforms that it holds.
-        signature: What it reads and gives.
-    """
+    """A program that scores rows, with its fitted transforms and its signature."""
 
     def __init__(
         self, transforms: Transforms, signature: Mapping[str, Any], scorer: Callable[..., Tensor]
@@ -166,20 +137,14 @@ class Program:
         self.transforms, self.signature, self._scorer = transforms, dict(signature), scorer
 
     def predict(self, rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]]) -> NDArray[np.float64]:
-        """Return the scores of some rows: shape (rows,), or (rows, classes) for more than two classes.
+        """Return the scores of some rows, as :meth:`trainwright.serving.Predictor.predict` does."""
+        return self.score(to_raw(rows, self.transforms))
 
-        Args:
-            rows: At least the columns that the model reads, as Arrow or as lists by name. ``None`` and NaN
-                stand for no value; a value that was not there in training is treated as unknown.
-
-        Raises:
-            InputError: A column is missing, cannot be read as what it was in training, or has another
-                number of rows than the others.
-        """
-        raw = self.transforms.raw(to_values(to_table(rows), self.transforms.inputs))
+    def score(self, raw: Raw) -> NDArray[np.float64]:
+        """Return the scores of raw rows."""
         tensors = [torch.from_numpy(entry) for entry in (raw.numbers, raw.times, raw.categories)]
         with torch.inference_mode():
-            # Also of no rows at all, which tells the shape.
+            # One pass also of no rows at all: its result has the right shape.
             starts = range(0, max(len(raw), 1), ROWS)
             parts = [self._scorer(*(entry[first : first + ROWS] for entry in tensors)) for first in starts]
             scores: NDArray[np.float64] = torch.cat(parts).numpy()
@@ -187,23 +152,16 @@ class Program:
 
 
 class TokenProgram:
-    """A program that scores tokens.
-
-    Attributes:
-        signature: What it reads and gives.
-    """
+    """A program that scores tokens, with its signature."""
 
     def __init__(self, signature: Mapping[str, Any], scorer: Callable[..., Tensor]) -> None:
         self.signature, self._scorer = dict(signature), scorer
 
     def predict(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the log-probability of every token at every place.
+        """Return the log-probability of every following token: shape (rows, places, vocabulary).
 
         Args:
-            tokens: Shape (rows, places), in [0, vocabulary), at most as many places as were trained on.
-
-        Returns:
-            Shape (rows, places, vocabulary), of the token that follows.
+            tokens: Shape (rows, places), in [0, vocabulary), at most as many places as in training.
 
         Raises:
             InputError: A token is outside the vocabulary, or there are too many places.
@@ -261,13 +219,7 @@ def _write(
 
 
 def read_program(path: Path) -> Program | TokenProgram:
-    """Read a program from its file alone.
-
-    Whoever has no digest to compare the file with must trust where it came from.
-
-    Raises:
-        InputError: It is no program of this library, or was written by a torch that this one cannot read.
-    """
+    """Read a program from its file alone; raise InputError if this torch cannot."""
     check_archive(path)
     documents = {TRANSFORMS: "", SIGNATURE: ""}
     try:

@@ -31,22 +31,23 @@ class Estimate:
         return f"[{self.low:.3f}, {self.high:.3f}]"
 
 
+def independent_difference(first: Estimate, second: Estimate) -> Estimate:
+    """Estimate ``first - second`` of independent samples: Zou and Donner, Statistics in Medicine 27, 2008."""
+    value = first.value - second.value
+    low = math.hypot(first.value - first.low, second.high - second.value)
+    high = math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value, value - low, value + high)
+
+
 def apart(found: Estimate, first: Estimate, second: Estimate) -> Estimate:
     """Widen the interval of ``first - second`` to what both have alone.
 
     A share of which all is right does not vary from draw to draw, and is not certain for that: the paired
     interval of a difference then knows the other's spread alone, or none. Both intervals are put together as
-    those of independent figures are (Zou and Donner, Statistics in Medicine 27, 2008); what pairs have in
-    common only makes a difference surer.
-
-    Args:
-        found: The difference, with the interval that pairs give it.
-        first: The figure of the first, with its own interval.
-        second: That of the second.
+    those of independent figures are; what pairs have in common only makes a difference surer.
     """
-    low = found.value - math.hypot(first.value - first.low, second.high - second.value)
-    high = found.value + math.hypot(first.high - first.value, second.value - second.low)
-    return Estimate(found.value, min(found.low, max(-1.0, low)), max(found.high, min(1.0, high)))
+    alone = independent_difference(first, second)
+    return Estimate(found.value, min(found.low, max(-1.0, alone.low)), max(found.high, min(1.0, alone.high)))
 
 
 def normal_quantile(confidence: float) -> float:
@@ -55,8 +56,6 @@ def normal_quantile(confidence: float) -> float:
 
 
 POWER = 0.8
-"""Default power of a sample size."""
-
 _MAX_ROWS = 1e15
 
 
@@ -74,33 +73,26 @@ def beyond(estimate: Estimate, limit: float, confidence: float = CONFIDENCE) -> 
 
 
 def rows_needed(
-    estimate: Estimate,
-    limit: float,
-    rows: int,
-    confidence: float = CONFIDENCE,
-    power: float = POWER,
-    *,
-    tests: float = 1.0,
+    estimate: Estimate, limit: float, rows: int, confidence: float = CONFIDENCE, *, tests: float = 1.0
 ) -> int:
-    """Return how many rows like these would tell the number from the limit; 0 where none would.
+    """Return how many rows like these would tell the number from the limit with a power of 80 %.
 
     The width of an interval shrinks with the root of the rows, so this is
     ``rows * ((z + z_power) * spread / distance) ** 2``, rounded up to two digits (Chow, Shao and Wang, Sample
-    Size Calculations in Clinical Research, 2nd edition, section 3.1).
+    Size Calculations in Clinical Research, 2nd edition, section 3.1). 0 where no number of rows would.
 
     Args:
         estimate: The number with its interval.
-        limit: What it is held against.
+        limit: What it is compared with.
         rows: Rows that it was taken over.
         confidence: Of the interval.
-        power: How often they would tell.
         tests: How many tests share the level, as Bonferroni and Holm do; at least 1.
     """
     distance = abs(estimate.value - limit)
     spread = _standard_error(estimate, limit, confidence)
     if not distance or not spread > 0:
         return 0
-    reach = normal_quantile(1 - (1 - confidence) / tests) + NormalDist().inv_cdf(power)
+    reach = normal_quantile(1 - (1 - confidence) / tests) + NormalDist().inv_cdf(POWER)
     needed = rows * (reach * spread / distance) ** 2
     if needed > _MAX_ROWS:
         return 0

@@ -18,18 +18,10 @@ MAX_EXACT = 1 << 16
 
 @dataclass(frozen=True)
 class RunDifference:
-    """The difference of two sides, with its test and interval.
+    """The difference of two means, with its exact two-sided test and interval.
 
-    Attributes:
-        value: Difference of the means.
-        low: Lower end of the interval.
-        high: Upper end.
-        confidence: How often such an interval holds the true difference; below what was asked where so few
-            runs cannot give as much.
-        p: Two-sided p-value of no difference.
-        least_p: The smallest p-value that this number of runs can give at all.
-        standardised: ``value`` in standard deviations: of the pairs' differences, or of the runs within
-            their sides; infinite where nothing varies.
+    ``confidence`` is below 1 - level where so few runs cannot give as much; ``least_p`` is the smallest
+    p-value that this number of runs can give at all.
     """
 
     value: float
@@ -38,7 +30,6 @@ class RunDifference:
     confidence: float
     p: float
     least_p: float
-    standardised: float
 
 
 def paired_test(differences: Sequence[float], level: float = 0.05) -> RunDifference:
@@ -46,32 +37,21 @@ def paired_test(differences: Sequence[float], level: float = 0.05) -> RunDiffere
 
     If the sides do not differ, each difference is as likely to have had the other sign. Flipping the signs of
     a subset leads to a larger mean exactly where the subset's own mean is negative, so the test is a count of
-    subset means, and the differences it does not refuse lie between two of them (Hartigan, JASA 64, 1969).
+    subset means, and the differences it does not reject lie between two of them (Hartigan, JASA 64, 1969).
 
-    Args:
-        differences: One a pair, at least one.
-        level: Of the test, in (0, 1); the interval has confidence 1 - level where that can be reached.
+    The interval has confidence 1 - level where that can be reached.
     """
     values = np.asarray(differences, np.float64)
     count = len(values)
     if not count:
         raise InternalError("a paired comparison without a pair")
     ways = 2**count
-    chosen = _subsets(count) if ways <= MAX_EXACT else _drawn_subsets(count)
-    chosen = chosen[chosen.any(axis=1)]
-    means = chosen @ values / chosen.sum(axis=1)
-    spread = float(values.std(ddof=1)) if count > 1 else 0.0
-    return _invert_test(means, float(values.mean()), spread, 2 / min(ways, MAX_EXACT), level)
-
-
-def _subsets(count: int) -> NDArray[np.bool_]:
-    """Every subset but the empty one, shape (2**count - 1, count)."""
-    numbers = np.arange(1, 2**count)
-    return ((numbers[:, None] >> np.arange(count)) & 1).astype(np.bool_)
-
-
-def _drawn_subsets(count: int) -> NDArray[np.bool_]:
-    return np.random.default_rng(0).integers(0, 2, (MAX_EXACT - 1, count)).astype(np.bool_)
+    if ways <= MAX_EXACT:
+        subsets = ((np.arange(1, ways)[:, None] >> np.arange(count)) & 1).astype(np.bool_)
+    else:
+        subsets = np.random.default_rng(0).integers(0, 2, (MAX_EXACT - 1, count)).astype(np.bool_)
+        subsets = subsets[subsets.any(axis=1)]
+    return _invert_test(subsets @ values / subsets.sum(axis=1), float(values.mean()), ways, level)
 
 
 def unpaired_test(first: Sequence[float], second: Sequence[float], level: float = 0.05) -> RunDifference:
@@ -79,47 +59,40 @@ def unpaired_test(first: Sequence[float], second: Sequence[float], level: float 
 
     Exchanging some runs of the first side for as many of the second leads to a larger difference exactly
     where the exchanged ones of the first have the smaller mean; from there on as for :func:`paired_test`.
-
-    Args:
-        first: One number a run, at least one.
-        second: The same of the other side; the difference is first minus second.
-        level: As for :func:`paired_test`.
+    The difference is first minus second.
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if not (len(a) and len(b)):
         raise InternalError("an unpaired comparison with an empty side")
     ways = math.comb(len(a) + len(b), len(a))
     exchanged = _exchanges(a, b) if ways <= MAX_EXACT else _drawn_exchanges(a, b)
-    freedom = len(a) + len(b) - 2
-    squares = float(((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum())
-    spread = math.sqrt(squares / freedom) if freedom else 0.0
-    return _invert_test(exchanged, float(a.mean() - b.mean()), spread, 2 / min(ways, MAX_EXACT), level)
+    return _invert_test(exchanged, float(a.mean() - b.mean()), ways, level)
 
 
 def _exchanges(a: Floats, b: Floats) -> Floats:
     """Return the mean difference of the exchanged runs, for every exchange."""
     found = [
-        np.mean(mine) - np.mean(yours)
+        np.mean(ours) - np.mean(theirs)
         for size in range(1, min(len(a), len(b)) + 1)
-        for mine in itertools.combinations(a, size)
-        for yours in itertools.combinations(b, size)
+        for ours in itertools.combinations(a, size)
+        for theirs in itertools.combinations(b, size)
     ]
     return np.asarray(found, np.float64)
 
 
 def _drawn_exchanges(a: Floats, b: Floats) -> Floats:
+    """Return the same of random exchanges."""
     draw, both, count = np.random.default_rng(0), np.concatenate([a, b]), len(a)
     order = np.argsort(draw.random((MAX_EXACT - 1, len(both))), axis=1)
-    left = order[:, :count] >= count  # what came over from the second side
-    right = order[:, count:] < count  # what went there
-    size = left.sum(axis=1)
+    from_second, from_first = order[:, :count] >= count, order[:, count:] < count
+    size = from_second.sum(axis=1)
     moved = size > 0
-    gone = np.where(right, both[order[:, count:]], 0).sum(axis=1)[moved]
-    come = np.where(left, both[order[:, :count]], 0).sum(axis=1)[moved]
-    return np.asarray((gone - come) / size[moved], np.float64)
+    left = np.where(from_first, both[order[:, count:]], 0).sum(axis=1)[moved]
+    joined = np.where(from_second, both[order[:, :count]], 0).sum(axis=1)[moved]
+    return np.asarray((left - joined) / size[moved], np.float64)
 
 
-def _invert_test(typical: Floats, value: float, spread: float, least_p: float, level: float) -> RunDifference:
+def _invert_test(typical: Floats, value: float, possible: int, level: float) -> RunDifference:
     """Read test and interval off the values between which the true difference lies equally likely."""
     ways = len(typical) + 1
     close = 1e-9 * float(np.abs(typical).max())
@@ -133,14 +106,10 @@ def _invert_test(typical: Floats, value: float, spread: float, least_p: float, l
         high=float(ordered[-place]),
         confidence=1 - 2 * place / ways,
         p=min(1.0, 2 * min(below, above) / ways),
-        least_p=min(1.0, least_p),
-        standardised=value / spread if spread else math.copysign(math.inf, value) if value else 0.0,
+        least_p=min(1.0, 2 / min(possible, MAX_EXACT)),
     )
 
 
 def pairs_required(level: float, tests: int = 1) -> int:
     """Return the fewest pairs that can show a difference at a level, shared by Holm among some tests."""
-    count = 1
-    while tests * 2.0 ** (1 - count) > level:
-        count += 1
-    return count
+    return next(count for count in itertools.count(1) if tests * 2.0 ** (1 - count) <= level)

@@ -41,28 +41,21 @@ def wilson_ends(successes: Any, trials: Any, z: float) -> tuple[Any, Any]:
     return np.clip(middle - half, 0, share), np.clip(middle + half, share, 1)
 
 
-def newcombe_ends(hits: Floats, total: Floats, z: float) -> tuple[Floats, Floats]:
-    """Bound every difference share[i] - share[j]; shape (groups, groups), the diagonal without meaning."""
-    share = hits / total
-    low, high = wilson_ends(hits, total, z)
-    below, above = (share - low) ** 2, (high - share) ** 2
-    difference = share[:, None] - share[None, :]
-    lower = difference - np.sqrt(below[:, None] + above[None, :])
-    upper = difference + np.sqrt(above[:, None] + below[None, :])
-    np.fill_diagonal(lower, -1.0)
-    np.fill_diagonal(upper, -1.0)
-    return lower, upper
-
-
-def newcombe(successes: tuple[int, int], trials: tuple[int, int], confidence: float = CONFIDENCE) -> Estimate:
-    """Estimate the difference of two independent proportions, the first minus the second.
+def newcombe_ends(
+    hits: Floats, total: Floats, other_hits: Floats, other_total: Floats, z: float
+) -> tuple[Floats, Floats]:
+    """Bound the difference of two independent proportions, the first less the second; arrays of any shape.
 
     Method 10 of Newcombe, Statistics in Medicine 17 (1998), 873-890.
     """
-    hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
-    lower, upper = newcombe_ends(hits, total, normal_quantile(confidence))
-    first, second = hits / total
-    return Estimate(float(first - second), float(lower[0, 1]), float(upper[0, 1]))
+    (low, high), (other_low, other_high) = (
+        wilson_ends(hits, total, z),
+        wilson_ends(other_hits, other_total, z),
+    )
+    first, second = hits / total, other_hits / other_total
+    lower: Floats = first - second - np.sqrt((first - low) ** 2 + (other_high - second) ** 2)
+    upper: Floats = first - second + np.sqrt((high - first) ** 2 + (second - other_low) ** 2)
+    return lower, upper
 
 
 def paired_difference(
@@ -71,7 +64,7 @@ def paired_difference(
     """Estimate the difference of two proportions of the same rows, the first minus the second.
 
     Method 10 of Newcombe, Statistics in Medicine 17 (1998), 2635-2650: Wilson's intervals of both, put
-    together with the correlation of the two.
+    together with the correlation of the two, corrected for continuity.
 
     Args:
         both: Rows in which both succeed.
@@ -84,27 +77,19 @@ def paired_difference(
     if min(both, first, second, neither) < 0 or rows <= 0:
         raise InternalError(f"pairs of {both}, {first}, {second}, {neither} rows")
     one, two = wilson(both + first, rows, confidence), wilson(both + second, rows, confidence)
-    tied = _correlation(both, first, second, neither)
-    value = (first - second) / rows
-    low = _combined(one.value - one.low, two.high - two.value, tied)
-    high = _combined(two.value - two.low, one.high - one.value, tied)
-    return Estimate(value, max(-1.0, value - low), min(1.0, value + high))
-
-
-def _combined(below: float, above: float, tied: float) -> float:
-    return math.sqrt(max(0.0, below**2 - 2 * tied * below * above + above**2))
-
-
-def _correlation(both: float, first: float, second: float, neither: float) -> float:
-    """Return phi, with Newcombe's correction for continuity; 0 where a margin is empty."""
-    rows = both + first + second + neither
     spread = (both + first) * (second + neither) * (both + second) * (first + neither)
-    if not spread:
-        return 0.0
     excess = both * neither - first * second
     if excess > 0:
         excess = max(excess - rows / 2, 0.0)
-    return excess / math.sqrt(spread)
+    correlation = excess / math.sqrt(spread) if spread else 0.0
+
+    def combined(below: float, above: float) -> float:
+        return math.sqrt(max(0.0, below**2 - 2 * correlation * below * above + above**2))
+
+    value = (first - second) / rows
+    low = combined(one.value - one.low, two.high - two.value)
+    high = combined(two.value - two.low, one.high - one.value)
+    return Estimate(value, max(-1.0, value - low), min(1.0, value + high))
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -138,44 +123,26 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [min(1.0, adjusted[index]) for index in range(len(p_values))]
 
 
-@dataclass(frozen=True)
-class Gap:
-    """The largest difference between the proportions of several groups.
-
-    Attributes:
-        highest: Index of the group with the largest proportion.
-        lowest: Index of the group with the smallest.
-        size: The difference, with an interval that is right whichever groups are truly extreme.
-    """
-
-    highest: int
-    lowest: int
-    size: Estimate
-
-
-def largest_gap(successes: Sequence[float], trials: Sequence[float], confidence: float = CONFIDENCE) -> Gap:
+def largest_gap(
+    successes: Sequence[float], trials: Sequence[float], confidence: float = CONFIDENCE
+) -> Estimate:
     """Estimate the largest difference between the proportions of two or more groups.
 
-    The extremes of many groups lie apart by chance alone, so every pair is given the hybrid score interval
-    of Newcombe (Statistics in Medicine 17, 1998, method 10) at Bonferroni's confidence. All hold at once
-    with ``confidence``; then the largest true difference lies between the largest of their lower ends and
-    the largest of their upper ends.
-
-    Args:
-        successes: By group.
-        trials: By group, each greater than 0.
-        confidence: In (0, 1).
+    The extremes of many groups lie apart by chance alone, so every pair has the interval of
+    :func:`newcombe_ends` at Bonferroni's confidence. All hold at once with ``confidence``; then the largest
+    true difference lies between the largest of their lower ends and the largest of their upper ends.
     """
     count = len(trials)
     if count < 2 or len(successes) != count or min(trials) <= 0:  # noqa: PLR2004
         raise InternalError(f"a gap needs two groups with trials, got {list(successes)} of {list(trials)}")
     pairs = count * (count - 1) / 2
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
-    low, high = newcombe_ends(hits, total, normal_quantile(1 - (1 - confidence) / pairs))
+    z = normal_quantile(1 - (1 - confidence) / pairs)
+    low, high = newcombe_ends(hits[:, None], total[:, None], hits, total, z)
+    np.fill_diagonal(low, -1.0)
+    np.fill_diagonal(high, -1.0)
     share = hits / total
-    highest, lowest = int(share.argmax()), int(share.argmin())
-    size = Estimate(float(share[highest] - share[lowest]), max(0.0, float(low.max())), float(high.max()))
-    return Gap(highest, lowest, size)
+    return Estimate(float(share.max() - share.min()), max(0.0, float(low.max())), float(high.max()))
 
 
 def smallest_ratio(
@@ -186,43 +153,45 @@ def smallest_ratio(
     Every pair has the interval of Donner and Zou (Statistical Methods in Medical Research 21, 2012: MOVER of
     a ratio, from Wilson's intervals) at Bonferroni's confidence, as in :func:`largest_gap`; the smallest true
     ratio lies between the smallest of their lower and the smallest of their upper ends.
-
-    Args:
-        successes: By group.
-        trials: By group, each greater than 0; two groups at least.
-        confidence: In (0, 1).
     """
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     share = hits / total
     if not share.max() > 0:
         return None
     pairs = len(share) * (len(share) - 1) / 2
-    low, high = wilson_ends(hits, total, normal_quantile(1 - (1 - confidence) / pairs))
-    lower, upper = _ratio_ends(share, low, high)
+    z = normal_quantile(1 - (1 - confidence) / pairs)
+    lower, upper = _ratio_ends(hits[:, None], total[:, None], hits, total, z)
     np.fill_diagonal(lower, 1.0)
     np.fill_diagonal(upper, 1.0)
     value = float(share.min() / share.max())
     return Estimate(value, min(value, float(lower.min())), max(value, min(1.0, float(upper.min()))))
 
 
-def _ratio_ends(share: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Bound every ratio share[i] / share[j]; shape (groups, groups)."""
-    over, under = np.meshgrid(np.arange(len(share)), np.arange(len(share)), indexing="ij")
-    product = share[over] * share[under]
-    below = low[over] * high[under] * (2 * share[over] - low[over]) * (2 * share[under] - high[under])
-    above = high[over] * low[under] * (2 * share[over] - high[over]) * (2 * share[under] - low[under])
-    widest = high[under] * (2 * share[under] - high[under])
-    closest = low[under] * (2 * share[under] - low[under])
-    root = np.sqrt(np.maximum(product**2 - below, 0)), np.sqrt(np.maximum(product**2 - above, 0))
+def _ratio_ends(
+    hits: Floats, total: Floats, other_hits: Floats, other_total: Floats, z: float
+) -> tuple[Floats, Floats]:
+    """Bound the ratio of two proportions, the first by the second; arrays of any shape."""
+    first, second = hits / total, other_hits / other_total
+    (low, high), (other_low, other_high) = (
+        wilson_ends(hits, total, z),
+        wilson_ends(other_hits, other_total, z),
+    )
+    product = first * second
+    below = low * other_high * (2 * first - low) * (2 * second - other_high)
+    above = high * other_low * (2 * first - high) * (2 * second - other_low)
+    widest = other_high * (2 * second - other_high)
+    closest = other_low * (2 * second - other_low)
     with np.errstate(divide="ignore", invalid="ignore"):
-        lower = np.where(widest > 0, (product - root[0]) / widest, 0.0)
-        upper = np.where(closest > 0, (product + root[1]) / closest, np.inf)
+        lower = np.where(widest > 0, (product - np.sqrt(np.maximum(product**2 - below, 0))) / widest, 0.0)
+        upper = np.where(
+            closest > 0, (product + np.sqrt(np.maximum(product**2 - above, 0))) / closest, np.inf
+        )
     return lower, upper
 
 
 @dataclass(frozen=True)
 class Rest:
-    """The complement of each group, and each group's share of the whole.
+    """The complement of each group in the whole; arrays of shape (groups,).
 
     Attributes:
         successes: Outside of each group.
@@ -230,83 +199,52 @@ class Rest:
         own: Each group's share of the whole, in (0, 1).
     """
 
-    successes: Sequence[float]
-    trials: Sequence[float]
-    own: Sequence[float]
-
-    @classmethod
-    def of(cls, hits: Floats, total: Floats) -> "Rest":
-        """Return the other groups together, where there is nothing else."""
-        others = hits.sum() - hits, total.sum() - total
-        return cls(others[0].tolist(), others[1].tolist(), (total / total.sum()).tolist())
+    successes: Floats
+    trials: Floats
+    own: Floats
 
 
 def gap_to_whole(
-    successes: Sequence[float],
-    trials: Sequence[float],
-    confidence: float = CONFIDENCE,
-    rest: Rest | None = None,
-) -> Gap:
+    successes: Sequence[float], trials: Sequence[float], rest: Rest, confidence: float = CONFIDENCE
+) -> Estimate:
     """Estimate the largest distance of a group's proportion from that of the whole.
 
     A group is part of the whole, so its distance is its difference from the rest times the rest's share of
     the whole; that difference has Newcombe's interval at Bonferroni's confidence.
-
-    Args:
-        successes: By group.
-        trials: By group, each greater than 0; two groups at least.
-        confidence: In (0, 1).
-        rest: What is outside of each group; the other groups if None.
-
-    Returns:
-        The gap; ``highest`` and ``lowest`` are the groups farthest above and below the whole.
     """
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
-    rest = rest or Rest.of(hits, total)
     z = normal_quantile(1 - (1 - confidence) / len(total))
-    away, low, high = np.empty(len(total)), np.empty(len(total)), np.empty(len(total))
-    for index in range(len(total)):
-        pair = np.array([hits[index], rest.successes[index]])
-        of = np.array([total[index], rest.trials[index]])
-        lower, upper = newcombe_ends(pair, of, z)
-        other = 1 - rest.own[index]
-        away[index] = other * (pair[0] / of[0] - pair[1] / of[1])
-        low[index], high[index] = other * lower[0, 1], other * upper[0, 1]
+    lower, upper = newcombe_ends(hits, total, rest.successes, rest.trials, z)
+    other = 1 - rest.own
+    away, low, high = other * (hits / total - rest.successes / rest.trials), other * lower, other * upper
     least, most = np.maximum(np.maximum(low, -high), 0), np.maximum(high, -low)
-    size = Estimate(float(np.abs(away).max()), float(least.max()), float(most.max()))
-    return Gap(int(away.argmax()), int(away.argmin()), size)
+    return Estimate(float(np.abs(away).max()), float(least.max()), float(most.max()))
 
 
 def ratio_to_whole(
-    successes: Sequence[float],
-    trials: Sequence[float],
-    confidence: float = CONFIDENCE,
-    rest: Rest | None = None,
+    successes: Sequence[float], trials: Sequence[float], rest: Rest, confidence: float = CONFIDENCE
 ) -> Estimate | None:
     """Estimate the smallest ratio of a group's proportion and the whole's, or the whole's and a group's.
 
     As :func:`gap_to_whole`, with Donner and Zou's interval of the ratio to the rest; None where no group
-    has a success. Arguments as there.
+    has a success.
     """
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
-    rest = rest or Rest.of(hits, total)
     if not hits.sum() > 0:
         return None
     z = normal_quantile(1 - (1 - confidence) / len(total))
+    ends = zip(*_ratio_ends(hits, total, rest.successes, rest.trials, z), strict=True)
+    shares = zip(hits / total, rest.successes / rest.trials, rest.own, strict=True)
     values, lows, highs = [], [], []
-    for index, own in enumerate(rest.own):
-        of = np.array([total[index], rest.trials[index]])
-        share = np.array([hits[index], rest.successes[index]]) / of
-        low, high = wilson_ends(share * of, of, z)
-        lower, upper = _ratio_ends(share, low, high)
-        values.append(float(share[0] / (own * share[0] + (1 - own) * share[1])))
-        ends = _to_whole(float(lower[0, 1]), own), _to_whole(float(upper[0, 1]), own)
-        lows.append(min(ends[0], 1 / ends[1] if ends[1] > 0 else 0.0))
-        highs.append(1.0 if ends[0] <= 1 <= ends[1] else max(min(end, 1 / end) for end in ends if end > 0))
-    value = min(min(entry, 1 / entry) if entry > 0 else 0.0 for entry in values)
-    return Estimate(value, min(value, *lows), max(value, min(highs)))
+    for (share, other, own), (lower, upper) in zip(shares, ends, strict=True):
+        ratio = float(share / (own * share + (1 - own) * other))
+        values.append(min(ratio, 1 / ratio) if ratio > 0 else 0.0)
+        low, high = _to_whole(float(lower), own), _to_whole(float(upper), own)
+        lows.append(min(low, 1 / high if high > 0 else 0.0))
+        highs.append(1.0 if low <= 1 <= high else max(min(end, 1 / end) for end in (low, high) if end > 0))
+    return Estimate(min(values), min(*values, *lows), max(min(values), min(highs)))
 
 
 def _to_whole(to_rest: float, own: float) -> float:
-    """Turn a ratio to the rest into one to the whole, of which the group is this share."""
-    return 1 / own if np.isinf(to_rest) else to_rest / (own * to_rest + 1 - own)
+    """Convert a ratio to the rest into one to the whole, of which the group is this share."""
+    return float(1 / own if np.isinf(to_rest) else to_rest / (own * to_rest + 1 - own))

@@ -22,10 +22,7 @@ def delong(label: NDArray[np.int64], score: Floats, confidence: float = CONFIDEN
     says nothing, on perfect separation or a single row of a class, the interval is Wilson's for as many
     independent pairs of a positive and a negative as there are.
 
-    Args:
-        label: 0 or 1, shape (rows,); both occur.
-        score: Higher for a likelier 1, shape (rows,).
-        confidence: In (0, 1).
+    ``label`` is 0 or 1, both occur; ``score`` is higher for a likelier 1; both have shape (rows,).
     """
     area, variance = _delong(label, [score])
     positives = int(label.sum())

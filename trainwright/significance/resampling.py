@@ -1,21 +1,20 @@
-"""Intervals by drawing again, for what has no exact one.
+"""Bootstrap intervals of statistics of sums, such as a rate or a mean loss, for what has no exact interval.
 
-:func:`bootstrap` takes any statistic and a pass over all rows a draw. :class:`Resampler` takes statistics of
-sums, such as a rate or a mean loss: all draws of all of them are one product of matrices.
+All draws of all statistics are one product of matrices.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InternalError
-from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats
+from trainwright.significance.estimate import CONFIDENCE, Floats
 
 MOST_UNITS = 4096
 """Rows, or clusters, beyond this are drawn in random blocks."""
@@ -25,41 +24,7 @@ ENDS: Final = "weibull"
 section 2.4); numpy's own choice leaves 3.0 % instead of 2.5 % beyond each end of 200 draws."""
 
 _AT_A_TIME = 1 << 20
-_KEPT = 1 << 24
-
-
-def bootstrap(
-    statistic: Callable[..., float],
-    columns: Sequence[NDArray[Any]],
-    *,
-    strata: NDArray[Any] | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
-    """Estimate any statistic by drawing rows again: for what has no exact interval.
-
-    Percentile interval: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. All
-    columns are drawn together, so a comparison of two models is paired. The same seed gives the same
-    interval. Costs ``resamples`` passes over all rows.
-
-    Args:
-        statistic: Takes the columns, returns a number.
-        columns: Each of shape (rows,).
-        strata: Groups whose sizes stay as they are, shape (rows,); None for one group.
-        resamples: Greater than 0.
-        seed: Of the draws.
-        confidence: In (0, 1).
-    """
-    rows = len(columns[0])
-    groups = [np.arange(rows)] if strata is None else [np.flatnonzero(strata == s) for s in np.unique(strata)]
-    draw = np.random.default_rng(seed)
-    drawn = np.empty(resamples)
-    for index in range(resamples):
-        chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
-        drawn[index] = statistic(*(column[chosen] for column in columns))
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2], method=ENDS)
-    return Estimate(float(statistic(*columns)), float(low), float(high))
+_MOST_CACHED = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -99,10 +64,10 @@ class Resampler:
         """Make units of rows.
 
         Args:
-            rows: How many there are.
+            rows: Number of rows.
             clusters: The cluster of each row, from 0 on without gaps, shape (rows,); None for none.
             strata: Groups of rows whose sizes stay as they are, from 0 on, shape (rows,); not with clusters.
-            resamples: How many draws.
+            resamples: Number of draws.
             seed: Of the draws, and of the blocks.
         """
         if clusters is not None and strata is not None:
@@ -114,12 +79,9 @@ class Resampler:
         return cls(blocks[single], len(of_block), of_block, resamples, seed)
 
     def add_up(self, place: NDArray[np.int64], places: int, values: Sequence[Floats]) -> Floats:
-        """Return the sums over each unit and place, shape (units, places, values).
+        """Return the sums over each unit and place, such as a slice, shape (units, places, values).
 
-        Args:
-            place: Where each row belongs, such as its slice, shape (rows,).
-            places: How many there are.
-            values: What is added up, each of shape (rows,).
+        ``place`` and each of ``values`` have shape (rows,).
         """
         cell, cells = self.unit * places + place, self.units * places
         sums = [np.bincount(cell, weights=column, minlength=cells) for column in values]
@@ -131,15 +93,15 @@ class Resampler:
         flat = sums.reshape(self.units, -1)
         drawn = np.empty((self.resamples, flat.shape[1]))
         start = 0
-        for counts in self._kept or self._counts():
+        for counts in self._cached or self._counts():
             drawn[start : start + len(counts)] = counts.astype(np.float64) @ flat
             start += len(counts)
         return drawn.reshape(self.resamples, *sums.shape[1:])
 
     @cached_property
-    def _kept(self) -> list[NDArray[np.int16]]:
+    def _cached(self) -> list[NDArray[np.int16]]:
         """The draws, where they are few enough to be kept; they are made again each time otherwise."""
-        return list(self._counts()) if self.resamples * self.units <= _KEPT else []
+        return list(self._counts()) if self.resamples * self.units <= _MOST_CACHED else []
 
     def _counts(self) -> Iterator[NDArray[np.int16]]:
         """Yield how often each unit is drawn, some draws at a time, shape (draws, units)."""
@@ -147,18 +109,14 @@ class Resampler:
         members = [np.flatnonzero(self.strata == stratum) for stratum in np.unique(self.strata)]
         step = max(1, _AT_A_TIME // self.units)
         for start in range(0, self.resamples, step):
-            yield self._drawn(random, min(step, self.resamples - start), members)
-
-    def _drawn(
-        self, random: np.random.Generator, draws: int, members: list[NDArray[np.int64]]
-    ) -> NDArray[np.int16]:
-        counts = np.zeros((draws, self.units), np.int16)
-        for units in members:
-            chosen = random.integers(0, len(units), (draws, len(units)))
-            chosen += np.arange(draws)[:, None] * len(units)
-            found = np.bincount(chosen.ravel(), minlength=draws * len(units))
-            counts[:, units] = found.reshape(draws, len(units))
-        return counts
+            draws = min(step, self.resamples - start)
+            counts = np.zeros((draws, self.units), np.int16)
+            for units in members:
+                chosen = random.integers(0, len(units), (draws, len(units)))
+                chosen += np.arange(draws)[:, None] * len(units)
+                found = np.bincount(chosen.ravel(), minlength=draws * len(units))
+                counts[:, units] = found.reshape(draws, len(units))
+            yield counts
 
 
 def _blocks(strata: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,1 +1,1 @@
-"""The step that loads a model in a clean process and asks it for scores, before it counts."""
+"""Loads a model in a clean process and scores its example, before it is registered."""

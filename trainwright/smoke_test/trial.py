@@ -1,10 +1,9 @@
-"""The trial of a model: a clean process loads it and scores its example, and what it said is kept."""
+"""The smoke test of a model: a clean process loads it and scores its example; the result is stored."""
 
 import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,73 +13,65 @@ from trainwright.errors import MARK, InputError, ModelRefused
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
-"""Variables that a process needs to start at all; no other is handed on."""
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The answer of the clean process."""
-
-    passed: bool
-    said: str
-    scores: str
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
+"""Variables that a process needs to start at all; the clean process gets no others."""
 
 
 def try_model(
     model: Path, model_version: str, folder: Path, summary: Path, *, timeout_s: float = 600
 ) -> Trial:
-    """Load a model in a clean process, score its input example, and write down what came of it.
+    """Load a model in a clean process, score its input example, and write the result.
 
     Args:
         model: The model's folder.
-        model_version: The digest its manifest must have.
-        folder: For ``trial.json`` and ``record.json``, which are written whatever came of it.
-        summary: Markdown file.
-        timeout_s: After so long without an answer, the model counts as one that gives none.
+        model_version: Expected digest of its manifest.
+        folder: Output folder of ``trial.json`` and ``record.json``, also of a model that fails.
+        summary: Markdown output.
+        timeout_s: Limit for the answer.
 
     Returns:
         The trial, which passed.
 
     Raises:
         InputError: There is no such model, or it has no input example.
-        ModelRefused: It cannot be loaded, or does not answer as it says.
+        ModelRefused: It cannot be loaded, or its scores do not match its signature.
     """
     watch = Stopwatch()
-    _require_version(model, model_version)
-    answer = _ask(model.resolve(), model_version, timeout_s)
+    _check_model(model, model_version)
+    said, scores = _answer(model.resolve(), model_version, timeout_s)
+    passed = bool(scores)
     trial = Trial(
         model=model_version,
         input_example=digest_file(model / "input_example.json"),
-        passed=answer.passed,
-        said=answer.said,
-        scores=answer.scores,
+        passed=passed,
+        said=said,
+        scores=scores,
         environment=environment(),
     )
     folder.mkdir(parents=True, exist_ok=True)
     summary.parent.mkdir(parents=True, exist_ok=True)
-    rows = [("model", model_version), ("environment", environment().name), ("answer", answer.said)]
-    said = "answered" if answer.passed else "did not answer as it says"
-    summary.write_text(f"**The model {said}** in a clean process.\n\n{table(('what', 'value'), rows)}")
+    rows = [("model", model_version), ("environment", environment().name), ("answer", said)]
+    result = "answered" if passed else "did not answer as it says"
+    summary.write_text(f"**The model {result}** in a clean process.\n\n{table(('what', 'value'), rows)}")
     watch.record(
         folder,
         "smoke_test",
-        f"{'loaded in a clean process' if answer.passed else 'REFUSED'}: {escape(answer.said)}",
+        f"{'loaded in a clean process' if passed else 'REFUSED'}: {escape(said)}",
         inputs={"model": model_version},
         outputs={"trial": trial.digest},
         parents=[model],
     )
     trial.write(folder)
-    if not answer.passed:
+    if not passed:
         raise ModelRefused(
-            f"the model cannot be served as it was written: {answer.said}",
+            f"the model cannot be served as it was written: {said}",
             where=str(model),
             hint="Mend the architecture or how it is exported, and train again.",
         )
     return trial
 
 
-def _require_version(model: Path, model_version: str) -> None:
+def _check_model(model: Path, model_version: str) -> None:
     found = Model.read(model).digest
     if found != model_version:
         raise InputError(
@@ -94,31 +85,28 @@ def _require_version(model: Path, model_version: str) -> None:
         )
 
 
-def _ask(model: Path, model_version: str, timeout_s: float) -> _Answer:
-    """Start the clean process; whatever becomes of it is an answer."""
-    command = [sys.executable, "-I", "-m", "trainwright.smoke_test", str(model), model_version]
+def _answer(model: Path, model_version: str, timeout_s: float) -> tuple[str, str]:
+    """Start the clean process; return its answer or its error, and the digest of the scores, else empty."""
     with TemporaryDirectory() as scratch:
-        plain = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"HOME": scratch}
         try:
             done = subprocess.run(  # noqa: S603 - our own interpreter and module
-                command,
+                [sys.executable, "-I", "-m", "trainwright.smoke_test", str(model), model_version],
                 cwd=scratch,
-                env=plain | {"HOME": scratch},
+                env=env,
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return _Answer(False, f"no answer within {timeout_s:g} s", "")
+            return f"no answer within {timeout_s:g} s", ""
     if done.returncode == 0:
         answer = json.loads(done.stdout.splitlines()[-1])
-        return _Answer(True, answer["said"], answer["scores"])
-    return _Answer(False, _failed(done.returncode, done.stderr), "")
-
-
-def _failed(code: int, said: str) -> str:
-    if code < 0:
-        return f"the process was killed by signal {-code}"
-    marked = [line.removeprefix(MARK) for line in said.splitlines() if line.startswith(MARK)]
-    return str(json.loads(marked[-1])["what"]) if marked else f"it ended with {code}: {said.strip()[-300:]}"
+        return answer["said"], answer["scores"]
+    if done.returncode < 0:
+        return f"the process was killed by signal {-done.returncode}", ""
+    errors = [line.removeprefix(MARK) for line in done.stderr.splitlines() if line.startswith(MARK)]
+    if errors:
+        return str(json.loads(errors[-1])["what"]), ""
+    return f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}", ""

@@ -5,78 +5,103 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv as arrow_csv
 
 from trainwright.errors import InputError
-from trainwright.sources.formats import File, TextStream, open_text
+from trainwright.sources.formats import File, open_text
 from trainwright.sources.inference import TypeInference, convert
 from trainwright.sources.parts import FileSchema
+from trainwright.tables import require_distinct
 
 SEVERAL_LINES = (
     "a value goes over several lines: a quote may not be closed, which hides rows; "
     "if the line break is meant, write Parquet"
 )
-_PIECE = 1 << 20
-_LONGEST = 8 << 20
+_BLOCK, _PIECE = 8 << 20, 1 << 20
+_LONGEST_LINE, _LONGEST_HEADER = 8 << 20, 1 << 20
 _ENDS = re.compile(rb"\r\n|\n|\r")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 
 
-def _find_fault(file: File, fields: int) -> str:
-    """Return the fault of the first faulty line; empty if none is found. Slow: for files Arrow rejects."""
+def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence[str]) -> FileSchema:
+    """Read a file once, and infer the narrowest type of each column that takes all its values.
+
+    ``declared`` are types that are not inferred, ``missing`` the texts that mean no value.
+    """
+    names = _read_header(file)
+    inferred = {name: TypeInference() for name in names if name not in declared}
+    for batch in _read_texts(file, names, missing):
+        for name, inference in inferred.items():
+            inference.add(batch.column(name))
+    kinds = {name: inference.kind for name, inference in inferred.items()} | dict(declared)
+    codes = (name for name, one in inferred.items() if one.digits and one.kind == pa.string())
+    schema = pa.schema([(name, kinds[name]) for name in names if name in kinds])
+    return FileSchema(uri=file.uri, schema=schema, guessed=True, digits=frozenset(codes))
+
+
+def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[pa.Table]:
+    """Read a file in order, with known columns and types, a few blocks at a time."""
+    start = 0
+    for batch in _read_texts(file, _read_header(file), missing):
+        columns = [
+            convert(batch.column(field.name), field.type, field.name, file.uri, start) for field in schema
+        ]
+        start += batch.num_rows
+        yield pa.Table.from_arrays(columns, schema=schema)
+
+
+def _read_texts(file: File, names: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read all columns as text, with nulls; every row is one line."""
+    texts = dict.fromkeys(names, pa.string())
+    with _naming(file, len(names)), open_text(file, "CSV file") as text:
+        if text.ends_with_its_first_line():
+            yield pa.RecordBatch.from_pylist([], schema=pa.schema(list(texts.items())))
+            return
+        reader = arrow_csv.open_csv(
+            pa.PythonFile(text, mode="r"),
+            read_options=arrow_csv.ReadOptions(block_size=_BLOCK, column_names=names, skip_rows=1),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=texts, null_values=missing, strings_can_be_null=True
+            ),
+        )
+        for batch in reader:
+            if text.quoted:
+                _require_single_lines(batch, file)
+            yield batch
+
+
+def _require_single_lines(batch: pa.RecordBatch, file: File) -> None:
+    """Reject a value over several lines: with an unclosed quote Arrow reads the next rows into it."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        broken = pc.match_substring_regex(column, "[\r\n]")
+        if pc.any(broken).as_py():
+            line = next((number for number, _, text in _lines(file) if text.count(b'"') % 2), 0)
+            value = column.filter(broken)[0].as_py()
+            raise InputError(
+                f"line {line:,}: {SEVERAL_LINES} (column {field.name!r}: {value!r:.80})", where=file.uri
+            )
+
+
+@contextmanager
+def _naming(file: File, fields: int) -> Iterator[None]:
+    """Translate Arrow's errors about a file into one that names the file, the line and the fault."""
     try:
-        for number, offset, line in _lines(file):
-            if fault := _fault_of(line, fields, file, offset):
-                return f"line {number:,}: {fault}"
-    except (OSError, EOFError) as error:
-        return f"the CSV file cannot be read: {error!s:.300}"
-    return ""
-
-
-def _line_with_open_quote(file: File) -> int:
-    """Return the number of the first line in which a quote is opened and not closed; 0 if there is none."""
-    return next((number for number, _, line in _lines(file) if line.count(b'"') % 2), 0)
-
-
-def _undecodable(file: File, offset: int, line: bytes) -> InputError:
-    """Return the error for bytes that are not UTF-8."""
-    likely = "UTF-16" if line.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)) else "Windows-1252"
-    try:
-        shown = line.decode("cp1252")
-    except UnicodeDecodeError:
-        likely, shown = "Latin-1", line.decode("latin-1")
-    return InputError(
-        f"not UTF-8 text from byte {offset:,} on; as {likely} that line says {shown.strip()!r:.80}",
-        where=file.uri,
-        hint=f"Write the file as UTF-8: iconv -f {likely} -t UTF-8.",
-    )
-
-
-def _fault_of(line: bytes, fields: int, file: File, offset: int) -> str:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise _undecodable(file, offset + error.start, line) from None
-    if len(line) >= _LONGEST:
-        return f"longer than {_LONGEST:,} bytes; no row is, so a line break may be missing"
-    if text.count('"') % 2:
-        return f"{SEVERAL_LINES}: {text!r:.80}"
-    found = _count(text.removeprefix("\ufeff"))
-    if text and found != fields:
-        return f"expected {fields} fields, got {found}: {text!r:.80}"
-    return ""
-
-
-def _count(text: str) -> int:
-    if '"' not in text:
-        return text.count(",") + 1
-    try:
-        return len(next(csv.reader([text])))
-    except csv.Error:
-        return 1
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
+        what = f"the CSV file cannot be read: {error!s:.300}"
+        try:  # slow, but the file is rejected anyway
+            for number, offset, line in _lines(file):
+                if fault := _fault_of(line, fields, file, offset):
+                    what = f"line {number:,}: {fault}"
+                    break
+        except (OSError, EOFError) as broken:
+            what = f"the CSV file cannot be read: {broken!s:.300}"
+        raise InputError(what, where=file.uri) from None
 
 
 def _lines(file: File) -> Iterator[tuple[int, int, bytes]]:
@@ -92,45 +117,51 @@ def _lines(file: File) -> Iterator[tuple[int, int, bytes]]:
                 yield number, offset + place, rest[place : end.start()]
                 number, place = number + 1, end.end()
             rest, offset = rest[place:], offset + place
-            if len(rest) >= _LONGEST:
+            if len(rest) >= _LONGEST_LINE:
                 break
         yield number, offset, rest.rstrip(b"\r\n")
 
 
-_MOST = 1 << 20
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
+def _fault_of(line: bytes, fields: int, file: File, offset: int) -> str:
+    """Return the fault of a line; empty if there is none."""
+    text = _decode(line, file, offset)
+    if len(line) >= _LONGEST_LINE:
+        return f"longer than {_LONGEST_LINE:,} bytes; no row is, so a line break may be missing"
+    if text.count('"') % 2:
+        return f"{SEVERAL_LINES}: {text!r:.80}"
+    try:
+        found = len(next(csv.reader([text.removeprefix("\ufeff")]), []))
+    except csv.Error:
+        found = 1
+    if text and found != fields:
+        return f"expected {fields} fields, got {found}: {text!r:.80}"
+    return ""
+
+
+def _decode(line: bytes, file: File, offset: int) -> str:
+    """Decode a line; for bytes that are not UTF-8, raise an error that names the likely encoding."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        offset += error.start
+    likely = "UTF-16" if line.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)) else "Windows-1252"
+    try:
+        shown = line.decode("cp1252")
+    except UnicodeDecodeError:
+        likely, shown = "Latin-1", line.decode("latin-1")
+    raise InputError(
+        f"not UTF-8 text from byte {offset:,} on; as {likely} that line says {shown.strip()!r:.80}",
+        where=file.uri,
+        hint=f"Write the file as UTF-8: iconv -f {likely} -t UTF-8.",
+    )
 
 
 def _read_header(file: File) -> list[str]:
-    """Return the names of the columns."""
-    line = _first_line(file)
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise _undecodable(file, error.start, line) from None
-    if text.count('"') % 2:
-        raise InputError(f"line 1: {SEVERAL_LINES}", where=file.uri)
-    names = _split(text, file.uri)
-    _require_commas(names, file.uri)
-    _require_names(names, file.uri)
-    return names
-
-
-def _split(text: str, where: str) -> list[str]:
-    try:
-        return next(csv.reader([text]), [])
-    except csv.Error as error:
-        raise InputError(f"line 1 is no header: {error}", where=where) from None
-
-
-def _first_line(file: File) -> bytes:
-    """Return the first line that is not empty, without its end and without a mark of its byte order."""
+    """Return the names of the columns: the fields of the first line that is not empty."""
     try:
         with open_text(file, "CSV file") as stream:
             head = b""
-            while len(head) < _MOST and (more := stream.read(1 << 16)):
+            while len(head) < _LONGEST_HEADER and (more := stream.read(1 << 16)):
                 head += more
                 if re.search(rb"[^\r\n][\r\n]", head):
                     break
@@ -139,12 +170,23 @@ def _first_line(file: File) -> bytes:
     line = re.split(rb"[\r\n]", head.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n"), maxsplit=1)[0]
     if not line.strip():
         raise InputError("the CSV file has no header: it holds nothing but empty lines", where=file.uri)
-    if len(line) >= _MOST:
-        raise InputError(f"the first line is longer than {_MOST:,} bytes: no header", where=file.uri)
-    return line
+    if len(line) >= _LONGEST_HEADER:
+        raise InputError(
+            f"the first line is longer than {_LONGEST_HEADER:,} bytes: no header", where=file.uri
+        )
+    text = _decode(line, file, 0)
+    if text.count('"') % 2:
+        raise InputError(f"line 1: {SEVERAL_LINES}", where=file.uri)
+    try:
+        names = next(csv.reader([text]), [])
+    except csv.Error as error:
+        raise InputError(f"line 1 is no header: {error}", where=file.uri) from None
+    _require_names(names, file.uri)
+    return names
 
 
-def _require_commas(names: list[str], where: str) -> None:
+def _require_names(names: list[str], where: str) -> None:
+    """Reject another separator, a first row of values, and empty or duplicate names."""
     for separator, name in _SEPARATORS.items():
         if len(names) == 1 and separator in names[0]:
             raise InputError(
@@ -152,19 +194,14 @@ def _require_commas(names: list[str], where: str) -> None:
                 where=where,
                 hint="Write the file with commas, or as Parquet.",
             )
-
-
-def _require_names(names: list[str], where: str) -> None:
-    """Reject a first row of values, and empty or duplicate names."""
-    if values := [name for name in names if _DATE.fullmatch(name.strip())]:
-        _reject_values(values, where)
+    values = [name for name in names if _DATE.fullmatch(name.strip())]
     if all(_NUMBER.fullmatch(name.strip()) for name in names):
-        _reject_values(names, where)
-    if unnamed := [place for place, name in enumerate(names, 1) if not name.strip()]:
+        values = names
+    if values:
         raise InputError(
-            f"columns have no name: {', '.join(map(str, unnamed))} of {len(names)}",
+            f"the header is missing: the first line holds values, such as {', '.join(map(repr, values[:3]))}",
             where=where,
-            hint="Name them; pandas writes its index without a name unless index=False is set.",
+            hint="Write the names of the columns as the first line.",
         )
     if twice := sorted({name for name in names if names.count(name) > 1}):
         places = ", ".join(str(place) for place, name in enumerate(names, 1) if name in twice)
@@ -173,108 +210,4 @@ def _require_names(names: list[str], where: str) -> None:
             where=where,
             hint="Rename or leave out one of each where the file is written.",
         )
-
-
-def _reject_values(values: list[str], where: str) -> None:
-    raise InputError(
-        f"the header is missing: the first line holds values, such as {', '.join(map(repr, values[:3]))}",
-        where=where,
-        hint="Write the names of the columns as the first line.",
-    )
-
-
-_BLOCK = 8 << 20
-
-
-def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence[str]) -> FileSchema:
-    """Read a file once, and infer the narrowest type of each column that takes all its values.
-
-    Args:
-        file: The file.
-        declared: Types by column that are not inferred.
-        missing: Texts that mean no value.
-
-    Raises:
-        InputError: It is not valid; names the line.
-    """
-    names = _read_header(file)
-    finders = {name: TypeInference() for name in names if name not in declared}
-    for batch in _read_texts(file, names, missing):
-        for name, finder in finders.items():
-            finder.add(batch.column(name))
-    kinds = {name: finder.kind for name, finder in finders.items()} | dict(declared)
-    return FileSchema(
-        uri=file.uri,
-        schema=pa.schema([(name, kinds[name]) for name in names if name in kinds]),
-        guessed=True,
-        digits=frozenset(
-            name for name, finder in finders.items() if finder.digits and finder.kind == pa.string()
-        ),
-    )
-
-
-def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[pa.Table]:
-    """Read a file in order, with known columns and types, a few blocks at a time.
-
-    Raises:
-        InputError: It is not valid, or a value is not of its column's type.
-    """
-    start = 0
-    for batch in _read_texts(file, _read_header(file), missing):
-        columns = [
-            convert(batch.column(field.name), field.type, field.name, file.uri, start) for field in schema
-        ]
-        start += batch.num_rows
-        yield pa.Table.from_arrays(columns, schema=schema)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """Options for Arrow: everything as text, nothing skipped but the header."""
-
-    names: list[str]
-    missing: list[str]
-
-    def open(self, text: TextStream) -> arrow_csv.CSVStreamingReader:
-        return arrow_csv.open_csv(
-            text.stream(),
-            read_options=arrow_csv.ReadOptions(block_size=_BLOCK, column_names=self.names, skip_rows=1),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(self.names, pa.string()),
-                null_values=self.missing,
-                strings_can_be_null=True,
-            ),
-        )
-
-
-def _read_texts(file: File, names: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read all columns as text, with nulls; every row is one line."""
-    with _naming(file, len(names)), open_text(file, "CSV file") as text:
-        if text.ends_with_its_first_line():
-            yield pa.RecordBatch.from_pylist([], schema=pa.schema([(name, pa.string()) for name in names]))
-            return
-        for batch in _Options(list(names), list(missing)).open(text):
-            if text.quoted:
-                _require_single_lines(batch, file)
-            yield batch
-
-
-def _require_single_lines(batch: pa.RecordBatch, file: File) -> None:
-    """Reject a value over several lines: with an unclosed quote Arrow reads the next rows into it."""
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        broken = pc.or_(pc.match_substring(column, "\n"), pc.match_substring(column, "\r"))
-        if pc.any(broken).as_py():
-            line, value = _line_with_open_quote(file), column.filter(broken)[0].as_py()
-            raise InputError(
-                f"line {line:,}: {SEVERAL_LINES} (column {field.name!r}: {value!r:.80})", where=file.uri
-            )
-
-
-@contextmanager
-def _naming(file: File, fields: int) -> Iterator[None]:
-    """Translate Arrow's errors about a file into one that names the file, the line and the fault."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        found = _find_fault(file, fields) or f"the CSV file cannot be read: {error!s:.300}"
-        raise InputError(found, where=file.uri) from None
+    require_distinct(pa.schema([(name, pa.null()) for name in names]), where)

@@ -6,24 +6,21 @@ with the same credentials, retries and access limits. See ``docs/decisions/0015-
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from trainwright.artifacts import Listing, SourceFile
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.sources.lake import LakeFile, LakeSources, entries_of, with_checksums
+from trainwright.sources.lake import LakeFile, LakeSources, list_lake
 from trainwright.sources.parts import pinned, unpinned
 from trainwright.storage import Access, fetch, join, list_files, redacted
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 _PIN = "version"
 _LOG = "_delta_log"
@@ -31,74 +28,39 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
-@dataclass(frozen=True)
-class _State:
-    """One version of a table."""
-
-    version: int
-    schema: pa.Schema
-    files: tuple[LakeFile, ...]
-
-
-def list_delta(
-    source: str, data: Data, access: Access, inspect: Callable[[Sequence[SourceFile]], None] | None = None
-) -> Listing:
-    """List the files of a Delta table's version: the pinned one, ``data.version``, or the last.
-
-    Raises:
-        InputError: There is no such table or version, or it uses an unsupported feature.
-        DependencyError: The package for Delta tables is not installed.
-    """
+def list_source(source: str, data: Data, access: Access, inspect: Callable[..., None] | None) -> Listing:
+    """List the files of a Delta table's version: the pinned one, ``data.version``, or the last."""
     root, pin = unpinned(source.rstrip("/"), _PIN)
-    state = _read_log(root, pin or data.version or "", access)
-    entries = entries_of(root, [file.uri for file in state.files], access)
-    if inspect is not None:
-        inspect(entries)
-    files = with_checksums(entries, data.remember)
-    return Listing(source=pinned(root, _PIN, str(state.version)), files=files)
+    version, _, files = _read_log(root, pin or data.version or "", access)
+    return list_lake(pinned(root, _PIN, str(version)), root, files, access, data.remember, inspect)
 
 
-def open_delta(listing: Listing, data: Data, access: Access) -> LakeSources:
+def open_source(listing: Listing, data: Data, access: Access) -> LakeSources:
     """Open the version of a Delta table that was listed."""
     root, pin = unpinned(listing.source, _PIN)
-    state = _read_log(root, pin, access)
-    return LakeSources(state.files, listing.files, state.schema, data.shard_rows, access)
+    _, schema, files = _read_log(root, pin, access)
+    return LakeSources(files, listing, schema, data.shard_rows, access)
 
 
-def _read_log(root: str, wanted: str, access: Access) -> _State:
+def _read_log(root: str, wanted: str, access: Access) -> tuple[int, pa.Schema, list[LakeFile]]:
+    """Return the version, columns and data files of a table."""
     if wanted and not wanted.isdigit():
         raise InputError(
             f"{wanted!r:.80} is no version of a Delta table", where="data.version", hint="It is a number."
         )
-    with _log_of(root, int(wanted) if wanted else None, access) as (table, version):
+    with _log_of(root, int(wanted) if wanted else None, access) as table:
         _require_readable(table, root)
-        actions = pa.table(table.get_add_actions(flatten=False))
-        names = table.metadata().partition_columns
-        files = tuple(
-            LakeFile(_place(root, row["path"]), {name: row["partition"][name] for name in names})
-            for row in actions.to_pylist()
-        )
-        return _State(version, pa.schema(table.schema().to_arrow()), files)
-
-
-def _place(root: str, path: str) -> str:
-    """Return a file's URI; :func:`entries_of` checks that it is in the folder."""
-    name = unquote(path)
-    return name if "://" in name or name.startswith("/") else join(root, *name.split("/"))
+        names, files = table.metadata().partition_columns, []
+        for row in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+            path = unquote(row["path"])
+            uri = path if "://" in path or path.startswith("/") else join(root, *path.split("/"))
+            files.append(LakeFile(uri, {name: row["partition"][name] for name in names}))
+        return int(table.version()), pa.schema(table.schema().to_arrow()), files
 
 
 @contextmanager
-def _log_of(root: str, wanted: int | None, access: Access) -> "Iterator[tuple[DeltaTable, int]]":
+def _log_of(root: str, wanted: int | None, access: Access) -> Iterator[DeltaTable]:
     """Copy the needed part of the log, and open it."""
-    try:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-    except ImportError as error:
-        raise DependencyError(
-            f"a Delta table needs a package that is not here: {error}",
-            where=root,
-            hint="Install the extra: pip install 'trainwright[delta]'; in a pipeline, use the image ingest.",
-        ) from None
     entries = _needed(root, wanted, access)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / _LOG
@@ -114,7 +76,7 @@ def _log_of(root: str, wanted: int | None, access: Access) -> "Iterator[tuple[De
                 where=root,
                 hint="Name the folder that holds _delta_log, or another version.",
             ) from None
-        yield table, int(table.version())
+        yield table
 
 
 def _needed(root: str, wanted: int | None, access: Access) -> dict[str, SourceFile]:
@@ -122,46 +84,35 @@ def _needed(root: str, wanted: int | None, access: Access) -> dict[str, SourceFi
     try:
         found = list_files(join(root, _LOG), (".json", ".parquet"), access)
     except InputError:
-        raise InputError(
-            f"expected a Delta table, found no {_LOG} folder",
-            where=root,
-            hint="Name the folder that holds it.",
-        ) from None
+        hint = "Name the folder that holds it."
+        raise InputError(f"expected a Delta table, found no {_LOG} folder", where=root, hint=hint) from None
     named = {entry.uri.rsplit("/", 1)[-1]: entry for entry in found}
-    commits = {int(match[1]): name for name in named if (match := _COMMIT.fullmatch(name))}
+    commits = {name: int(match[1]) for name in named if (match := _COMMIT.fullmatch(name))}
     checkpoints = {name: int(match[1]) for name in named if (match := _CHECKPOINT.fullmatch(name))}
-    newest = max([*commits, *checkpoints.values()], default=-1)
+    newest = max([*commits.values(), *checkpoints.values()], default=-1)
     if newest < 0 or (wanted is not None and not 0 <= wanted <= newest):
         known = f"its versions go up to {newest}" if newest >= 0 else "it has no version at all"
         raise InputError(f"this Delta table has no version {wanted}: {known}", where=root)
     last = newest if wanted is None else wanted
     start = max((version for version in checkpoints.values() if version <= last), default=-1)
-    names = [name for version, name in commits.items() if start <= version <= last]
-    return {
-        name: named[name] for name in [*names, *(name for name in checkpoints if checkpoints[name] == start)]
-    }
+    names = [name for name, version in commits.items() if start <= version <= last]
+    names += [name for name, version in checkpoints.items() if version == start]
+    return {name: named[name] for name in names}
 
 
-def _require_readable(table: "DeltaTable", root: str) -> None:
+def _require_readable(table: DeltaTable, root: str) -> None:
     """Reject features that would silently change rows or columns."""
-    features: Sequence[str] = table.protocol().reader_features or ()
     mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     wrong = ["columns that have other names in the files"] if mapped else []
-    if "deletionVectors" in features and _has_deletion_vectors(table):
-        wrong.append("deletion vectors")
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        try:
+            used = bool(pa.table(table.deletion_vectors()).num_rows)
+        except (DeltaError, OSError):  # one in a file of its own, which was not copied
+            used = True
+        wrong += ["deletion vectors"] if used else []
     if wrong:
         raise InputError(
             f"this version of the Delta table uses {' and '.join(wrong)}, which are not read",
             where=root,
             hint="Rewrite it where it is written: REORG TABLE … APPLY (PURGE), or a copy of it as Parquet.",
         )
-
-
-def _has_deletion_vectors(table: "DeltaTable") -> bool:
-    from deltalake.exceptions import DeltaError
-
-    try:
-        found: Any = pa.table(table.deletion_vectors())
-    except (DeltaError, OSError):  # one in a file of its own, which was not copied
-        return True
-    return bool(found.num_rows)

@@ -13,36 +13,19 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
 
-_NAMES = {
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float": pa.float32(),
-    "float32": pa.float32(),
-    "double": pa.float64(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "date32": pa.date32(),
-    "date32[day]": pa.date32(),
-    "timestamp[us]": pa.timestamp("us"),
-    "timestamp[us, tz=UTC]": pa.timestamp("us", tz="UTC"),
-}
+_KINDS = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
+    *(pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.date32()),
+    *(pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
+)
+_NAMES = {str(kind): kind for kind in _KINDS}
+_NAMES |= {"float32": pa.float32(), "float64": pa.float64(), "date32": pa.date32()}
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS = 38
 
 
 def declared_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
-    """Parse the types of ``data.types``.
-
-    Raises:
-        InputError: One is unknown; all of them are named.
-    """
+    """Parse the types of ``data.types``."""
     found, wrong = {}, []
     for column, text in types.items():
         decimal = _DECIMAL.fullmatch(text)
@@ -80,15 +63,14 @@ _CODE = r"^(\+|-?0[0-9])"
 _MANY_DIGITS = r"^-?[0-9]{16,}$"
 _FINE = r"([.,][0-9]{6})[0-9]+"
 _WORDS = pa.array(["true", "false"])
-_EXACT = 2**53
+EXACT = 2**53
+"""Up to this every integer is exact as a float."""
+
 _LONG = 16
 
 
 class TypeInference:
     """Inference of the narrowest type that takes every value of a text column, batch by batch.
-
-    Args:
-        times_only: Infer only dates and times; numbers stay text.
 
     Attributes:
         kind: The type so far; ``null`` while there is no value.
@@ -108,36 +90,34 @@ class TypeInference:
             return
         if self.digits:
             self.digits = bool(pc.all(pc.match_substring_regex(present, r"^-?[0-9]+$")).as_py())
-        fitting = (kind for kind in _WIDER[self.kind] if self._possible(kind) and _fits(present, kind))
-        self.kind = next(fitting, pa.string())
+        possible = [
+            kind
+            for kind in _WIDER[self.kind]
+            if kind != pa.null()
+            and (kind in _TIMES or not self._times_only)
+            and not (pa.types.is_floating(kind) and self._large)
+        ]
+        self.kind = next((kind for kind in possible if _fits(present, kind)), pa.string())
         if self.kind == pa.int64():
             self._large = self._large or pc.max(pc.binary_length(present)).as_py() >= _LONG
 
-    def _possible(self, kind: pa.DataType) -> bool:
-        if pa.types.is_floating(kind) and self._large:
-            return False
-        return kind != pa.null() and (not self._times_only or kind in _TIMES)
-
 
 def convert(column: pa.Array, kind: pa.DataType, name: str, where: str, start: int) -> pa.Array:
-    """Convert a text column to a type.
-
-    Args:
-        column: Text, with nulls.
-        kind: The type.
-        name: The column's name.
-        where: The file.
-        start: Rows before it in that file.
-
-    Raises:
-        InputError: The type does not take a value; names the first such row.
-    """
+    """Convert a text column to a type; name the first row of a file whose value the type does not take."""
     if kind == pa.string():
         return column
     try:
         return _cast_whole(column, kind)
     except pa.ArrowException:
-        row = _first_misfit(column, kind)
+        row, high = 0, len(column)
+    while high - row > 1:  # the first misfit is in [row, high)
+        middle = (row + high) // 2
+        try:
+            _cast_whole(column.slice(row, middle - row), kind)
+        except pa.ArrowException:
+            high = middle
+        else:
+            row = middle
     value = column[row].as_py()
     raise InputError(
         f"column {name!r} is {kind}, which does not take {value!r:.80} in row {start + row + 1:,}",
@@ -146,62 +126,31 @@ def convert(column: pa.Array, kind: pa.DataType, name: str, where: str, start: i
     )
 
 
-def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            _cast_whole(column.slice(low, middle - low), kind)
-        except pa.ArrowException:
-            high = middle
-        else:
-            low = middle
-    return low
-
-
 def _fits(present: pa.Array, kind: pa.DataType) -> bool:
     try:
         _cast_whole(present, kind)
     except pa.ArrowException:
         return False
-    number = pa.types.is_int64(kind) or pa.types.is_floating(kind)
-    return not (number and _any(pc.match_substring_regex(_suspects(present), _CODE)))
-
-
-def _suspects(present: pa.Array) -> pa.Array:
-    """Return the values that could be codes: a cheap filter before an expensive one."""
-    trimmed = pc.utf8_trim_whitespace(present)
+    if not (pa.types.is_int64(kind) or pa.types.is_floating(kind)):
+        return True
+    trimmed = pc.utf8_trim_whitespace(present)  # a cheap filter before an expensive one
     zero = pc.or_(pc.starts_with(trimmed, "0"), pc.starts_with(trimmed, "-0"))
-    return trimmed.filter(pc.or_(zero, pc.starts_with(trimmed, "+")))
+    codes = trimmed.filter(pc.or_(zero, pc.starts_with(trimmed, "+")))
+    return not _any(pc.match_substring_regex(codes, _CODE))
 
 
 def _cast_whole(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast text strictly, and without losing digits of an integer."""
-    converted = _cast(column, kind)
-    if pa.types.is_floating(kind) and _loses_digits(column, converted):
-        raise pa.ArrowInvalid("an integer loses digits as a float")
-    return converted
-
-
-def _loses_digits(present: pa.Array, floats: pa.Array) -> bool:
-    """Tell whether an integer among floats has more digits than they have."""
-    if not _has_large(floats):
-        return False
-    long = present.filter(pc.greater_equal(pc.binary_length(present), _LONG))
-    whole = long.filter(pc.match_substring_regex(long, _MANY_DIGITS))
-    return any(abs(int(text)) > _EXACT for text in whole.to_pylist())
-
-
-def _has_large(floats: pa.Array) -> bool:
-    return _any(pc.greater_equal(pc.abs(floats), float(_EXACT)))
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast text strictly, ignoring spaces around a value."""
+    """Cast text strictly, ignoring spaces around a value, and without losing digits of an integer."""
     try:
-        return _cast_exactly(column, kind)
+        converted = _cast_exactly(column, kind)
     except pa.ArrowException:
-        return _cast_exactly(pc.utf8_trim_whitespace(column), kind)
+        converted = _cast_exactly(pc.utf8_trim_whitespace(column), kind)
+    if pa.types.is_floating(kind) and _any(pc.greater_equal(pc.abs(converted), float(EXACT))):
+        long = column.filter(pc.greater_equal(pc.binary_length(column), _LONG))
+        whole = long.filter(pc.match_substring_regex(long, _MANY_DIGITS))
+        if any(abs(int(text)) > EXACT for text in whole.to_pylist()):
+            raise pa.ArrowInvalid("an integer loses digits as a float")
+    return converted
 
 
 def _cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,6 +1,6 @@
 """Tables of Parquet files that a log lists: common code of Delta and Iceberg."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,15 +8,16 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.artifacts import SourceFile
+from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources.formats import File, read_footer, read_groups
-from trainwright.sources.parts import FileSchema, SourcePart, Sources, split_file
+from trainwright.sources.parts import FileSchema, SourcePart, Sources, split
 from trainwright.storage import Access, list_files, local_path
 from trainwright.storage.checksums import digest_files
+from trainwright.storage.uris import absolute
 from trainwright.tables import plain
 
-_AT_A_TIME = 16
+_PARALLEL_FOOTERS = 16
 
 
 @dataclass(frozen=True)
@@ -34,82 +35,64 @@ class LakeFile:
     deletes: tuple[str, ...] = ()
 
 
-def entries_of(root: str, uris: Sequence[str], access: Access) -> list[SourceFile]:
-    """Return the entries of a table's files, listed in its folder.
+def list_lake(
+    source: str,
+    root: str,
+    files: Sequence[LakeFile],
+    access: Access,
+    remember: str | None,
+    inspect: Callable[[Sequence[SourceFile]], None] | None,
+) -> Listing:
+    """List a table's files, with checksums; only local ones are read for that."""
+    named = sorted({uri for file in files for uri in (file.uri, *file.deletes)})
+    entries = _entries_of(root, named, access) if named else []
+    if inspect is not None:
+        inspect(entries)
+    local = bool(entries) and local_path(entries[0].uri) is not None
+    return Listing(source=source, files=digest_files(entries, remember) if local else tuple(entries))
 
-    Raises:
-        PermissionRefused: One is outside of the folder.
-        InputError: One is gone.
-    """
-    base = _absolute(root)
-    if outside := sorted(uri for uri in uris if not _absolute(uri).startswith(f"{base}/") or ".." in uri):
+
+def require_inside(root: str, uri: str, document: str) -> None:
+    """Reject a file outside of the table's folder."""
+    if not absolute(uri).startswith(f"{absolute(root)}/") or ".." in uri.split("/"):
         raise PermissionRefused(
-            f"the table's log names a file outside of its folder: {outside[0]}",
+            f"the table's {document} names a file outside of its folder: {uri}",
             where=root,
             hint="A table that borrows files of another is not read; copy it whole.",
         )
-    if not uris:
-        return []
-    there = {_absolute(entry.uri): entry for entry in list_files(root, (".parquet",), access)}
-    if gone := sorted(uri for uri in uris if _absolute(uri) not in there):
+
+
+def _entries_of(root: str, uris: Sequence[str], access: Access) -> list[SourceFile]:
+    for uri in uris:
+        require_inside(root, uri, "log")
+    there = {absolute(entry.uri): entry for entry in list_files(root, (".parquet",), access)}
+    if gone := [uri for uri in uris if absolute(uri) not in there]:
         raise InputError(
             f"{len(gone):,} of {len(uris):,} files of this version of the table are gone, such as {gone[0]}",
             where=root,
             hint="They may have been vacuumed or expired: choose a later version, or keep files for longer.",
         )
-    return [there[_absolute(uri)] for uri in sorted(set(uris))]
-
-
-def with_checksums(entries: Sequence[SourceFile], remember: str | None) -> tuple[SourceFile, ...]:
-    """Return the files with their checksums; only local ones are read for that."""
-    local = bool(entries) and local_path(entries[0].uri) is not None
-    return digest_files(entries, remember) if local else tuple(entries)
-
-
-def _absolute(uri: str) -> str:
-    path = local_path(uri)
-    return (str(path) if path else uri).rstrip("/")
+    return [there[absolute(uri)] for uri in uris]
 
 
 class LakeSources(Sources):
-    """The data files of one version of a table.
-
-    Args:
-        files: The data files.
-        entries: All files of the listing, which pin the versions.
-        schema: The table's columns.
-        shard_rows: Rows of a part.
-        access: What may be reached.
-
-    Raises:
-        InputError: A file is broken, or lacks columns.
-    """
+    """The data files of one version of a table; the listing pins their versions."""
 
     def __init__(
-        self,
-        files: Sequence[LakeFile],
-        entries: Sequence[SourceFile],
-        schema: pa.Schema,
-        shard_rows: int,
-        access: Access,
+        self, files: Sequence[LakeFile], listing: Listing, schema: pa.Schema, shard_rows: int, access: Access
     ) -> None:
-        self._files = {_absolute(file.uri): file for file in files}
-        self._versions = {_absolute(entry.uri): entry.version for entry in entries}
+        self._files = {absolute(file.uri): file for file in files}
+        self._versions = {absolute(entry.uri): entry.version for entry in listing.files}
         self._shard_rows, self._access = shard_rows, access
         self.schema = plain(schema.empty_table()).schema
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            self._found = list(pool.map(self._find, sorted(self._files)))
+        with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+            self._found = list(pool.map(self._read_schema, sorted(self._files)))
 
     def parts(self) -> list[SourcePart]:
-        """Return parts of about ``shard_rows`` rows, counting deleted ones."""
-        parts = [
-            SourcePart(index=0, uri=found.uri, first=first, last=last, start=start, rows=rows)
-            for found in self._found
-            for first, last, start, rows in split_file(found, self._shard_rows)
-        ] or [SourcePart(index=0, uri="", last=0, rows=0)]
+        """Return parts of about ``shard_rows`` rows; how many of them are deleted is not known."""
+        parts = split(self._found, self._shard_rows) or [SourcePart(index=0, uri="", last=0, rows=0)]
         return [
-            replace(part, index=index, rows=None if part.uri and self._files[part.uri].deletes else part.rows)
-            for index, part in enumerate(parts)
+            replace(part, rows=None) if part.uri and self._files[part.uri].deletes else part for part in parts
         ]
 
     def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
@@ -135,11 +118,10 @@ class LakeSources(Sources):
         return None
 
     def _open(self, uri: str) -> File:
-        return File(
-            uri=uri, version=self._versions[_absolute(uri)], kind="parquet", codec=None, access=self._access
-        )
+        version = self._versions[absolute(uri)]
+        return File(uri=uri, version=version, kind="parquet", codec=None, access=self._access)
 
-    def _find(self, uri: str) -> FileSchema:
+    def _read_schema(self, uri: str) -> FileSchema:
         schema, groups = read_footer(self._open(uri))
         self._complete(schema.empty_table(), self._files[uri])
         return FileSchema(uri=uri, schema=schema, groups=groups)
@@ -158,7 +140,5 @@ class LakeSources(Sources):
         try:
             return plain(found, file.uri).cast(self.schema)
         except pa.ArrowException as error:
-            raise InputError(
-                f"the file does not have the columns that the table's log says: {error!s:.200}",
-                where=file.uri,
-            ) from None
+            what = f"the file does not have the columns that the table's log says: {error!s:.200}"
+            raise InputError(what, where=file.uri) from None

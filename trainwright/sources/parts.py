@@ -2,11 +2,10 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.errors import InputError
 from trainwright.tables import schema_difference
@@ -20,11 +19,7 @@ def pinned(place: str, kind: str, value: str) -> str:
 
 
 def unpinned(source: str, kind: str) -> tuple[str, str]:
-    """Split a source into its location and the value of its pin, which is empty if it has none.
-
-    Raises:
-        InputError: It has a pin of another kind.
-    """
+    """Split a source into its location and the value of its pin, which is empty if it has none."""
     found = _PIN.fullmatch(source)
     if not found:
         return source, ""
@@ -37,82 +32,34 @@ def unpinned(source: str, kind: str) -> tuple[str, str]:
     return found["place"], found["value"]
 
 
-EXACT = 2**53
-"""Up to this every integer is exact as a float."""
+def change_type(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Change a type, or the innermost types of its lists and objects."""
+    if pa.types.is_list(kind):
+        return pa.list_(change_type(kind.value_type, change))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(change_type(field.type, change)) for field in kind])
+    return change(kind)
 
 
-def united(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """Return the type that takes values of both; None if they are of different kinds."""
-    if one == two or pa.types.is_null(two):
-        return one
-    if pa.types.is_null(one):
-        return two
-    if {one, two} == {pa.int64(), pa.float64()}:
-        return pa.float64()
+_WIDER = {
+    frozenset({pa.int64(), pa.float64()}): pa.float64(),
+    frozenset({pa.date32(), pa.timestamp("us")}): pa.timestamp("us"),
+}
+
+
+def wider(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
+    """Return the type, short of text, that takes the values of two inferred ones; None if there is none."""
+    if one == two or pa.types.is_null(one) or pa.types.is_null(two):
+        return two if pa.types.is_null(one) else one
     if pa.types.is_list(one) and pa.types.is_list(two):
-        entries = united(one.value_type, two.value_type)
+        entries = wider(one.value_type, two.value_type)
         return None if entries is None else pa.list_(entries)
     if pa.types.is_struct(one) and pa.types.is_struct(two):
-        return _united_fields(one, two)
-    return None
-
-
-def _united_fields(one: pa.StructType, two: pa.StructType) -> pa.DataType | None:
-    fields = {field.name: field.type for field in one}
-    for field in two:
-        joined = united(fields.get(field.name, pa.null()), field.type)
-        if joined is None:
-            return None
-        fields[field.name] = joined
-    return pa.struct(list(fields.items()))
-
-
-def settled(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which what never holds a value within lists and objects is text.
-
-    Arrow's parser makes arrays of wrong lengths of nulls that have no type in there.
-    """
-    if pa.types.is_list(kind):
-        return pa.list_(_text_for_null(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_text_for_null(field.type)) for field in kind])
-    return kind
-
-
-def _text_for_null(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_null(kind) else settled(kind)
-
-
-def without_times(kind: pa.DataType) -> pa.DataType:
-    """Return a type with text in place of times, at any depth."""
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(without_times(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(without_times(field.type)) for field in kind])
-    return kind
-
-
-def as_read(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which JSON is parsed for a column: times, dates and decimals come as text."""
-    exact = pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind)
-    return pa.string() if exact else kind
-
-
-def may_be_inexact(table: pa.Table) -> bool:
-    """Tell whether a column of floats, at any depth, has a value so large that an integer loses digits."""
-    return any(_is_large(chunk) for column in table.columns for chunk in column.chunks)
-
-
-def _is_large(array: pa.Array) -> bool:
-    if pa.types.is_floating(array.type):
-        return bool(pc.any(pc.greater_equal(pc.abs(array), float(EXACT)), min_count=0).as_py())
-    if pa.types.is_list(array.type):
-        return _is_large(array.flatten())
-    if pa.types.is_struct(array.type):
-        return any(_is_large(field) for field in array.flatten())
-    return False
+        fields = {field.name: field.type for field in one}
+        for field in two:
+            fields[field.name] = wider(fields.get(field.name, pa.null()), field.type)
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    return _WIDER.get(frozenset({one, two}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,47 +82,38 @@ class FileSchema:
 
 
 def merge(files: Sequence[FileSchema]) -> pa.Schema:
-    """Return the common schema of all files, with the columns in the order of the first.
-
-    Raises:
-        InputError: Files differ; names the first that does, the column and both types.
-    """
+    """Return the common schema of all files, with the columns in the order of the first."""
     first, *others = files
     merged, digits = first.schema, first.digits
     for other in others:
+        digits = digits | other.digits
         if set(other.schema.names) != set(merged.names):
             _reject(first, merged, other)
         for index, field in enumerate(merged):
-            kind = _common(field, other, first.guessed, digits)
+            kind = _common(field, other, first.guessed, field.name in digits)
             if kind is None:
                 _reject(first, merged, other)
             merged = merged.set(index, pa.field(field.name, kind))
-        digits = digits | other.digits
-    return pa.schema([field.with_type(settled(field.type)) for field in merged]) if first.guessed else merged
+    if not first.guessed:
+        return merged
+    # Arrow's JSON parser makes arrays of wrong lengths of nulls without a type within lists and objects.
+    return pa.schema(
+        field if pa.types.is_null(field.type) else field.with_type(change_type(field.type, _text_for_null))
+        for field in merged
+    )
 
 
-def _common(field: pa.Field, other: FileSchema, guessed: bool, digits: frozenset[str]) -> pa.DataType | None:
-    """Return the type that takes the values of both; None if there is none."""
+def _text_for_null(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _common(field: pa.Field, other: FileSchema, guessed: bool, digits: bool) -> pa.DataType | None:
+    """Return the type that takes the values of both files; None if there is none."""
     one, two = field.type, other.schema.field(field.name).type
-    if one == two or pa.types.is_null(two):
-        return one
-    if pa.types.is_null(one):
-        return two
-    if not (guessed and other.guessed):
-        return None
-    if {one, two} == {pa.int64(), pa.string()}:
-        return pa.string() if field.name in digits | other.digits else None
-    return wider(one, two)
-
-
-def wider(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """Return the type, short of text, that takes the values of two found ones; None if there is none."""
-    pair = {one, two}
-    if pair == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if pair == {pa.date32(), pa.timestamp("us")}:
-        return pa.timestamp("us")
-    return united(one, two) if one == two or pa.types.is_nested(one) else None
+    if (guessed and other.guessed) or one == two or pa.types.is_null(one) or pa.types.is_null(two):
+        codes = digits and {one, two} == {pa.int64(), pa.string()}
+        return pa.string() if codes else wider(one, two)
+    return None
 
 
 def _reject(first: FileSchema, expected: pa.Schema, other: FileSchema) -> None:
@@ -226,13 +164,7 @@ class Sources(ABC):
 
     @abstractmethod
     def batches(self, part: SourcePart) -> Iterator[tuple[str, int, pa.Table]]:
-        """Read one part.
-
-        Args:
-            part: One of :meth:`parts`.
-
-        Yields:
-            The file's URI, the number of rows of that file before these, and the rows.
+        """Yield the file's URI, the number of rows of that file before these, and the rows of a part.
 
         Raises:
             InputError: A file is broken, or holds a value that its column's type does not take.
@@ -240,22 +172,21 @@ class Sources(ABC):
         """
 
 
-def split_file(found: FileSchema, size: int) -> Iterator[tuple[int, int | None, int, int | None]]:
-    """Split a file into parts, a Parquet file at row groups.
-
-    Args:
-        found: The file.
-        size: Rows of a part; it ends with the row group in which they are reached.
-
-    Yields:
-        The first row group, the one after the last, the rows before and the rows in the part.
-    """
-    if not found.groups:
-        yield 0, None, 0, (None if found.guessed else 0)
-        return
-    first = start = rows = 0
-    for index, group in enumerate(found.groups, 1):
-        rows += group
-        if rows >= size or index == len(found.groups):
-            yield first, index, start, rows
-            first, start, rows = index, start + rows, 0
+def split(files: Sequence[FileSchema], size: int) -> list[SourcePart]:
+    """Split files into parts: a Parquet file at the row groups in which ``size`` rows are reached."""
+    parts = list[SourcePart]()
+    for file in files:
+        if not file.groups:
+            rows = None if file.guessed else 0
+            parts.append(SourcePart(index=len(parts), uri=file.uri, rows=rows))
+        first = start = rows_in_part = 0
+        for last, group in enumerate(file.groups, 1):
+            rows_in_part += group
+            if rows_in_part >= size or last == len(file.groups):
+                parts.append(
+                    SourcePart(
+                        index=len(parts), uri=file.uri, first=first, last=last, start=start, rows=rows_in_part
+                    )
+                )
+                first, start, rows_in_part = last, start + rows_in_part, 0
+    return parts

@@ -13,49 +13,36 @@ _MOST_DIGITS = 38
 _FREE = pa.decimal128(_MOST_DIGITS, 18)
 """Type of a numeric without precision: 20 digits before and 18 after the point."""
 
-_INTS = {20: pa.int64(), 21: pa.int16(), 23: pa.int32(), 26: pa.int64()}
-_OTHERS = {
+_NUMERIC = 1700
+_TYPES = {
     16: pa.bool_(),
     17: pa.binary(),
+    20: pa.int64(),
+    21: pa.int16(),
+    23: pa.int32(),
+    26: pa.int64(),
     700: pa.float32(),
     701: pa.float64(),
     1082: pa.date32(),
     1114: pa.timestamp("us"),
     1184: pa.timestamp("us", tz="UTC"),
+    **dict.fromkeys((18, 19, 25, 1042, 1043), pa.string()),
 }
-_TEXTS = frozenset({18, 19, 25, 1042, 1043})
-_AS_TEXT = {114: "json", 2950: "uuid", 3802: "jsonb"}
-_NUMERIC = 1700
-_UNSUPPORTED = {
-    1083: "time",
-    1266: "time with time zone",
-    1186: "interval",
-    790: "money",
-    600: "point",
-    869: "inet",
-    650: "cidr",
-    142: "xml",
-}
+"""Arrow types by PostgreSQL's OID."""
+
+_AS_TEXT = frozenset({114, 2950, 3802})
+"""json, uuid and jsonb: cast to text by the database."""
+
+Rows = Sequence[Sequence[Any]]
 
 
 def arrow_types(description: Sequence[Any], where: str) -> tuple[pa.Schema, frozenset[str]]:
-    """Return the Arrow types of a PostgreSQL cursor's description.
-
-    Args:
-        description: Its columns, from psycopg.
-        where: The database, for errors.
-
-    Returns:
-        The columns and their Arrow types, and the names of those to read as text.
-
-    Raises:
-        InputError: A column has an unsupported type; all of them are named.
-    """
+    """Return the columns of a PostgreSQL cursor's description, and the names of those to read as text."""
     fields, texts, wrong = [], set(), []
     for column in description:
-        kind = _kind_of(column)
+        kind = _type_of(column)
         if kind is None:
-            wrong.append(f"{column.name!r} is {_UNSUPPORTED.get(column.type_code) or column.type_display}")
+            wrong.append(f"{column.name!r} is {column.type_display}")
             continue
         fields.append(pa.field(column.name, kind))
         if column.type_code in _AS_TEXT:
@@ -69,46 +56,36 @@ def arrow_types(description: Sequence[Any], where: str) -> tuple[pa.Schema, froz
     return pa.schema(fields), frozenset(texts)
 
 
-def _kind_of(column: Any) -> pa.DataType | None:
-    code = column.type_code
-    if code == _NUMERIC:
-        if column.precision is None:
-            return _FREE
-        fits = column.precision <= _MOST_DIGITS and 0 <= column.scale <= column.precision
-        return pa.decimal128(column.precision, column.scale) if fits else None
-    if code in _TEXTS or code in _AS_TEXT:
+def _type_of(column: Any) -> pa.DataType | None:
+    if column.type_code in _AS_TEXT:
         return pa.string()
-    return _INTS.get(code) or _OTHERS.get(code)
+    if column.type_code != _NUMERIC:
+        return _TYPES.get(column.type_code)
+    if column.precision is None:
+        return _FREE
+    fits = column.precision <= _MOST_DIGITS and 0 <= column.scale <= column.precision
+    return pa.decimal128(column.precision, column.scale) if fits else None
 
 
-def postgres_batch(
-    rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, where: str
-) -> pa.RecordBatch:
-    """Convert rows to columns.
-
-    Args:
-        rows: Values from the driver.
-        schema: The columns.
-        start: Rows before these.
-        where: The database, for errors.
-
-    Raises:
-        InputError: A value is not of its column's type; names the column, the row and the value.
-    """
+def postgres_batch(rows: Rows, schema: pa.Schema, start: int, where: str) -> pa.RecordBatch:
+    """Convert rows to columns; ``start`` is the number of rows before them, for errors."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    arrays = [
-        _array(list(values), field, start, where) for values, field in zip(columns, schema, strict=True)
-    ]
+    arrays = [_array(values, field, start, where) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(values: list[Any], field: pa.Field, start: int, where: str) -> pa.Array:
+def _array(values: Sequence[Any], field: pa.Field, start: int, where: str) -> pa.Array:
+    """Convert values to a column; name the first row whose value is not of its type."""
+    wrong = (pa.ArrowException, OverflowError, ValueError, TypeError)
     try:
         return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        row, value = next(
-            (index, value) for index, value in enumerate(values) if not _is_taken(value, field.type)
-        )
+    except wrong as error:
+        row, value = 0, error
+    for row, value in enumerate(values):  # noqa: B007
+        try:
+            pa.array([value], field.type)
+        except wrong:
+            break
     raise InputError(
         f"column {field.name!r} is {field.type}, which does not take {value!s:.80} "
         f"in row {start + row + 1:,}",
@@ -118,57 +95,35 @@ def _array(values: list[Any], field: pa.Field, start: int, where: str) -> pa.Arr
     )
 
 
-def _is_taken(value: Any, kind: pa.DataType) -> bool:
-    try:
-        pa.array([value], kind)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return False
-    return True
-
-
-_KINDS = {bool: pa.int64(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_PYTHON_TYPES = {bool: pa.int64(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
 
 def infer_types(
-    names: Sequence[str],
-    pages: Iterable[Sequence[Sequence[Any]]],
-    declared: Mapping[str, pa.DataType],
-    where: str,
+    names: Sequence[str], pages: Iterable[Rows], declared: Mapping[str, pa.DataType], where: str
 ) -> pa.Schema:
-    """Infer the type of each SQLite column that takes all its values.
-
-    Raises:
-        InputError: A column has values of two kinds, such as text and numbers.
-    """
+    """Infer the type of each SQLite column that takes all its values."""
     kinds = dict.fromkeys(names, pa.null())
-    finders = {name: TypeInference(times_only=True) for name in names}
+    times = {name: TypeInference(times_only=True) for name in names}
     for page in pages:
         for name, values in zip(names, zip(*page, strict=True), strict=True):
-            for kind in {_KINDS[type(value)] for value in values if value is not None}:
-                kinds[name] = _joined(kinds[name], kind, name, where)
+            for kind in {_PYTHON_TYPES[type(value)] for value in values if value is not None}:
+                joined = wider(kinds[name], kind)
+                if joined is None:
+                    raise InputError(
+                        f"column {name!r} holds values of {kinds[name]} and of {kind}",
+                        where=where,
+                        hint="Cast it in data.sql.select: CAST(column AS TEXT).",
+                    )
+                kinds[name] = joined
             if kinds[name] == pa.string():
-                finders[name].add(pa.array(values, pa.string()))
-    found = {name: finders[name].kind if kind == pa.string() else kind for name, kind in kinds.items()}
-    return pa.schema(list((found | {name: kind for name, kind in declared.items() if name in found}).items()))
+                times[name].add(pa.array(values, pa.string()))
+    found = {name: times[name].kind if kind == pa.string() else kind for name, kind in kinds.items()}
+    found |= {name: kind for name, kind in declared.items() if name in found}
+    return pa.schema(list(found.items()))
 
 
-def _joined(one: pa.DataType, two: pa.DataType, name: str, where: str) -> pa.DataType:
-    joined = two if pa.types.is_null(one) else wider(one, two)
-    if joined is None:
-        raise InputError(
-            f"column {name!r} holds values of {one} and of {two}",
-            where=where,
-            hint="Cast it in data.sql.select: CAST(column AS TEXT).",
-        )
-    return joined
-
-
-def sqlite_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, where: str) -> pa.RecordBatch:
-    """Convert SQLite's rows to columns.
-
-    Raises:
-        InputError: A value is not of its declared type.
-    """
+def sqlite_batch(rows: Rows, schema: pa.Schema, start: int, where: str) -> pa.RecordBatch:
+    """Convert SQLite's rows to columns; texts by the inferred or declared types."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     arrays = []
     for values, field in zip(columns, schema, strict=True):
@@ -176,14 +131,5 @@ def sqlite_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema, start: int, w
             texts = pa.array([None if value is None else str(value) for value in values], pa.string())
             arrays.append(convert(texts, field.type, field.name, where, start))
         else:
-            arrays.append(_numbers(values, field, where))
+            arrays.append(_array(values, field, start, where))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _numbers(values: Sequence[Any], field: pa.Field, where: str) -> pa.Array:
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise InputError(
-            f"column {field.name!r} is {field.type}, which does not take a value: {error!s:.200}", where=where
-        ) from None

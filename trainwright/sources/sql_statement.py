@@ -6,7 +6,7 @@ differently, and parser and writer agree on it.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,18 +58,10 @@ unlikely
 CALLS = frozenset(_CALLS.split())
 """Functions without a node kind in sqlglot, by name."""
 
-PASSING = {
-    "CurrentTimestamp",
-    "CurrentDate",
-    "CurrentTime",
-    "CurrentDatetime",
-    "Localtime",
-    "Localtimestamp",
-    "Rand",
-    "Randn",
-    "Uuid",
-    "TableSample",
-}
+_CHANGING = """
+CurrentTimestamp CurrentDate CurrentTime CurrentDatetime Localtime Localtimestamp Rand Randn Uuid TableSample
+"""
+CHANGING = frozenset(_CHANGING.split())
 """Nodes whose value changes with every call, so that the same rows could not be read again."""
 
 MOVING = frozenset({"now", "today", "tomorrow", "yesterday"})
@@ -129,7 +121,9 @@ def checked(
         PermissionRefused: It reads a table that is not on the list.
     """
     original = _parse(text, dialect, where)
-    _require_named(original, where)
+    for place in original.find_all(exp.Placeholder, exp.Parameter):
+        if not place.name or place.args.get("jdbc") or not isinstance(place.this, str):
+            raise InputError("a value without a name: values are written :name", where=where)
     written = _plain(original, dialect)
     tree = _parse(written, dialect, where)
     if _plain(tree, dialect) != written:  # sqlglot reads its own text differently
@@ -138,6 +132,27 @@ def checked(
         _require_known(node, where)
     _require_tables(tree, tables, dialect, where)
     return _write(tree, parameters, dialect, where)
+
+
+def require_fixed(parameters: Mapping[str, object]) -> None:
+    """Reject a bound value that a database reads as the present time."""
+    if moving := sorted(name for name, value in parameters.items() if _is_present(str(value))):
+        raise InputError(
+            f"values {moving} are another time at every call, so the rows could not be read the same again",
+            where="data.sql.parameters",
+            hint="Write the time that is meant, such as 2026-01-31.",
+        )
+
+
+def require_used(texts: Collection[str], parameters: Collection[str], dialect: Dialect) -> None:
+    """Reject a value that no checked statement holds."""
+    markers = {name: dialect.marker.format(name) for name in parameters}
+    if unused := sorted(name for name, mark in markers.items() if not any(mark in text for text in texts)):
+        raise InputError(
+            f"values {unused} are bound to nothing: no statement holds them",
+            where="data.sql.parameters",
+            hint="In a statement a value is written :name.",
+        )
 
 
 def _plain(tree: exp.Expr, dialect: Dialect) -> str:
@@ -152,8 +167,9 @@ def _parse(text: str, dialect: Dialect, where: str) -> exp.Expr:
     try:
         found = [tree for tree in sqlglot.parse(text, read=dialect.name) if tree is not None]
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
+        said = str(error).partition("\n")[0][:200] or type(error).__name__
         raise InputError(
-            f"not understood as SQL of {dialect.name}: {_first_line(error)}",
+            f"not understood as SQL of {dialect.name}: {said}",
             where=where,
             hint=f"One plain SELECT is read. {_HINT}",
         ) from None
@@ -166,13 +182,9 @@ def _parse(text: str, dialect: Dialect, where: str) -> exp.Expr:
     return found[0]
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200] or type(error).__name__
-
-
 def _require_known(node: Any, where: str) -> None:
     kind = type(node).__name__
-    if kind in PASSING or _moves(node):
+    if kind in CHANGING or _is_present_time(node):
         raise InputError(
             f"{node.sql()!r:.80} is another at every call, so the rows could not be read the same again",
             where=where,
@@ -191,29 +203,31 @@ def _require_known(node: Any, where: str) -> None:
         )
 
 
-def _moves(node: Any) -> bool:
+def _is_present_time(node: Any) -> bool:
     """Tell whether a node is the present time: the text 'now', or SQLite's date() without arguments."""
     if isinstance(node, exp.Literal) and node.is_string:
-        return is_present(str(node.this))
+        return _is_present(str(node.this))
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower() in OF_NOTHING and not node.expressions
     return type(node).__name__.lower() in OF_NOTHING and not any(node.args.values())
 
 
-def is_present(text: str) -> bool:
+def _is_present(text: str) -> bool:
     """Tell whether a database reads a text as the present time."""
     words = set(re.findall("[a-z]+", text.lower()))
     return bool(words & MOVING) and words <= MOVING | ZONES
 
 
-def _require_named(tree: exp.Expr, where: str) -> None:
-    for place in tree.find_all(exp.Placeholder, exp.Parameter):
-        if not place.name or place.args.get("jdbc") or not isinstance(place.this, str):
-            raise InputError("a value without a name: values are written :name", where=where)
-
-
 def _require_tables(tree: exp.Expr, tables: Collection[str], dialect: Dialect, where: str) -> None:
-    allowed = {_allowed(table, dialect) for table in tables}
+    allowed = set[Name]()
+    for text in tables:
+        if not _TABLE.fullmatch(text):
+            raise InputError(
+                f"no name of a table: {text!r:.80}",
+                where="data.sql.tables",
+                hint='Write it as the statement does: flights, public.flights or public."Flights".',
+            )
+        allowed.add(_name_of(exp.to_table(text, dialect=dialect.name), dialect))
     refused = sorted({".".join(name) for name in _tables_of(tree, dialect) if name not in allowed})
     if refused:
         raise PermissionRefused(
@@ -221,16 +235,6 @@ def _require_tables(tree: exp.Expr, tables: Collection[str], dialect: Dialect, w
             where=where,
             hint=f"Allowed are {', '.join(tables)}: data.sql.tables.",
         )
-
-
-def _allowed(text: str, dialect: Dialect) -> Name:
-    if not _TABLE.fullmatch(text):
-        raise InputError(
-            f"no name of a table: {text!r:.80}",
-            where="data.sql.tables",
-            hint='Write it as the statement does: flights, public.flights or public."Flights".',
-        )
-    return _name_of(exp.to_table(text, dialect=dialect.name), dialect)
 
 
 def _tables_of(tree: exp.Expr, dialect: Dialect) -> Iterator[Name]:
@@ -299,10 +303,3 @@ def _write(tree: exp.Expr, parameters: Collection[str], dialect: Dialect, where:
             raise InputError(f"the statement holds {mark!r}, which has a meaning here", where=where)
         text = text.replace(mark, dialect.marker.format(name))
     return text
-
-
-def unused(texts: Collection[str], parameters: Collection[str], dialect: Dialect) -> list[str]:
-    """Return the names of values that no checked statement uses."""
-    return sorted(
-        name for name in parameters if not any(dialect.marker.format(name) in text for text in texts)
-    )

@@ -13,7 +13,6 @@ METADATA = tuple(map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", 
 """Metadata servers of clouds, which give out the machine's identity: always rejected."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_HTTPS = 443
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,10 @@ class Access:
 
 
 def require_host(host: str, port: int | None, access: Access) -> None:
-    """Reject a host that is not on the list.
-
-    Raises:
-        PermissionRefused: It is not, or it is a cloud's metadata server.
-    """
+    """Reject a host that is not on the list, or is a cloud's metadata server."""
     reject_host(host, local_addresses=access.local_addresses)
-    wanted = host.lower() if port in {None, _HTTPS} else f"{host.lower()}:{port}"
-    if wanted not in {allowed.lower().removesuffix(f":{_HTTPS}") for allowed in access.hosts}:
+    wanted = host.lower() if port in {None, 443} else f"{host.lower()}:{port}"
+    if wanted not in {allowed.lower().removesuffix(":443") for allowed in access.hosts}:
         raise PermissionRefused(
             f"host {wanted} is not one that may be read; allowed: {', '.join(access.hosts) or 'none'}",
             where=f"https://{wanted}",
@@ -49,11 +44,7 @@ def require_host(host: str, port: int | None, access: Access) -> None:
 
 
 def reject_host(host: str, *, local_addresses: bool = False) -> None:
-    """Reject a host that is a forbidden address, or the known name of one.
-
-    Raises:
-        PermissionRefused: It is.
-    """
+    """Reject a host that is a forbidden address, or the known name of one."""
     name = host.lower().rstrip(".")
     if name in METADATA_HOSTS or (name == "localhost" and not local_addresses):
         raise _blocked(name, "this machine" if name == "localhost" else "a cloud's metadata server")
@@ -65,12 +56,7 @@ def reject_host(host: str, *, local_addresses: bool = False) -> None:
 
 
 def addresses(host: str, port: int, access: Access) -> list[tuple[str, int]]:
-    """Look a host up and return its addresses, if all of them are allowed.
-
-    Raises:
-        PermissionRefused: One of them is not: the name's owner could switch to it.
-        OSError: The name has no address.
-    """
+    """Look a host up and return its addresses, if all are allowed: its owner could switch to any of them."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for *_, place in found:
         require_address(host, ipaddress.ip_address(str(place[0]).partition("%")[0]), access)
@@ -78,12 +64,14 @@ def addresses(host: str, port: int, access: Access) -> list[tuple[str, int]]:
 
 
 def require_address(host: str, address: Address, access: Access) -> None:
-    """Reject an address of this machine, its link, its cloud's metadata, or an unlisted private network.
-
-    Raises:
-        PermissionRefused: It is one.
-    """
-    plain = _unwrapped(address)
+    """Reject an address of this machine, its link, its cloud's metadata, or an unlisted private network."""
+    plain: Address = address
+    if isinstance(address, ipaddress.IPv6Address):  # it may embed an IPv4 address
+        if address in _NAT64:
+            plain = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        else:
+            teredo = (address.teredo or (None, None))[1]
+            plain = address.ipv4_mapped or address.sixtofour or teredo or address
     if plain in METADATA:
         raise _blocked(host, "a cloud's metadata server")
     if plain.is_loopback or plain.is_unspecified:
@@ -95,18 +83,9 @@ def require_address(host: str, address: Address, access: Access) -> None:
         raise _blocked(host, f"private address {plain}", f"Add {plain} to data.hosts too, if it is meant.")
 
 
-def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one embeds, if any."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1] or address
-    return address
-
-
-def _blocked(host: str, what: str, hint: str = "") -> PermissionRefused:
+def _blocked(
+    host: str, what: str, hint: str = "Name a server of data; no data lies there."
+) -> PermissionRefused:
     return PermissionRefused(
-        f"{host} leads to {what}, which is not read from",
-        where=f"https://{host}",
-        hint=hint or "Name a server of data; no data lies there.",
+        f"{host} leads to {what}, which is not read from", where=f"https://{host}", hint=hint
     )

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -30,13 +31,11 @@ OBJECT_BYTES = 1024
 _URI = re.compile(
     r"git\+(?P<url>https://[^@#?]+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^#]+))?"
 )
+_SERVICE = "/git-upload-pack"
 _KINDS = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
-_OFFSET_DELTA, _NAMED_DELTA = 6, 7
+_DELTA = 7
 _TIMEOUT_S = (10, 120)
 _FOLDER, _LINK, _MODULE = b"40000", b"120000", b"160000"
-_FORBIDDEN, _ABSENT = (401, 403), 404
-_MOVED = range(300, 400)
-_LONGEST_NUMBER = 1 << 63
 _Objects = dict[str, tuple[bytes, bytes]]
 """Kind and content of each object, by its name."""
 
@@ -62,12 +61,7 @@ class GitCommit:
 
 
 def parse_commit(uri: str) -> GitCommit | None:
-    """Parse the URI of a commit; return None for another kind of URI.
-
-    Raises:
-        InputError: It is a git URI without a commit, or with credentials.
-        PermissionRefused: Its folder has ``..``.
-    """
+    """Parse the URI of a commit; return None for another kind of URI."""
     if not uri.startswith("git+"):
         return None
     if redacted(uri) != uri or "@" in urlsplit(uri.rpartition("@")[0]).netloc:
@@ -83,18 +77,17 @@ def parse_commit(uri: str) -> GitCommit | None:
 
 
 def fetch_commit(place: GitCommit, target: Path, retry_s: float) -> None:
-    """Write the files of a commit's folder below a local folder.
-
-    Raises:
-        InputError: There is no such repository, commit or folder; or it has a link, or is too large.
-        PermissionRefused: The server rejects the credentials.
-        TransientError: The server kept failing, or sent damaged objects.
-        DependencyError: Nothing answers there.
-    """
+    """Write the files of a commit's folder below a local folder."""
     pack = with_retries(lambda: _pack(place), "fetching", place.uri, retry_s)
     try:
         objects = _objects(pack, place)
-        tree = _root(objects, place)
+        if place.commit not in objects:
+            raise InputError("the server sent another commit", where=place.uri)
+        kind, content = objects[place.commit]
+        if kind != b"commit":
+            hint = "Name the commit: `git rev-parse TAG^{commit}` prints that of a tag."
+            raise InputError(f"this names a {kind.decode()}, not a commit", where=place.uri, hint=hint)
+        tree = content.partition(b"\n")[0].removeprefix(b"tree ").decode()
         for name in filter(None, place.folder.split("/")):
             entries = {entry: (mode, digest) for mode, entry, digest in _entries(objects, tree)}
             mode, tree = entries.get(name, (b"", ""))
@@ -118,11 +111,7 @@ class _Budget:
     left: int = field(default_factory=lambda: MAX_BYTES)
 
     def take(self, count: int) -> None:
-        """Count an object or a file of so many bytes.
-
-        Raises:
-            InputError: The commit is too large.
-        """
+        """Count an object or a file of so many bytes."""
         self.left -= max(count, OBJECT_BYTES)
         if self.left < 0:
             raise _too_large(self.place)
@@ -136,20 +125,6 @@ def _too_large(place: GitCommit) -> InputError:
     )
 
 
-def _root(objects: _Objects, place: GitCommit) -> str:
-    """Return the name of the commit's tree."""
-    if place.commit not in objects:
-        raise InputError("the server sent another commit", where=place.uri)
-    kind, content = objects[place.commit]
-    if kind != b"commit":
-        raise InputError(
-            f"this names a {kind.decode()}, not a commit",
-            where=place.uri,
-            hint="Name the commit: `git rev-parse TAG^{commit}` prints that of a tag.",
-        )
-    return content.partition(b"\n")[0].removeprefix(b"tree ").decode()
-
-
 def _write(objects: _Objects, tree: str, target: Path, budget: _Budget) -> None:
     place = budget.place
     target.mkdir(parents=True, exist_ok=True)
@@ -157,9 +132,8 @@ def _write(objects: _Objects, tree: str, target: Path, budget: _Budget) -> None:
         if name in {"", ".", "..", ".git"} or "/" in name:
             raise PermissionRefused(f"{name!r} leads out of the repository", where=place.uri)
         if mode == _LINK:
-            raise InputError(
-                f"{name!r} is a link, which is not followed", where=place.uri, hint="Copy the file."
-            )
+            what = f"{name!r} is a link, which is not followed"
+            raise InputError(what, where=place.uri, hint="Copy the file.")
         if mode == _FOLDER:
             budget.take(0)
             _write(objects, digest, target / name, budget)
@@ -189,20 +163,20 @@ def _pack(place: GitCommit) -> bytes:
     """Request the objects of one commit; one attempt."""
     import requests
 
-    wanted = [f"want {place.commit}\n", "deepen 1\n", "done\n"]
-    body = (
-        _line("command=fetch\n") + b"0001" + b"".join(map(_line, ["no-progress\n", "ofs-delta\n", *wanted]))
-    )
+    from trainwright.storage.https import translating_requests
+
+    lines = ["command=fetch\n", "", "no-progress\n", f"want {place.commit}\n", "deepen 1\n", "done\n"]
+    body = "".join(f"{len(line) + 4:04x}{line}" if line else "0001" for line in lines) + "0000"
     headers = {
         "Git-Protocol": "version=2",
         "Content-Type": "application/x-git-upload-pack-request",
         "Accept": "application/x-git-upload-pack-result",
     }
-    where = f"{place.url}/git-upload-pack"
-    try:
+    untrusted = InputError("its certificate is not trusted", where=place.uri)
+    with translating_requests(place.uri, untrusted):
         answer = requests.post(
-            where,
-            body + b"0000",
+            place.url + _SERVICE,
+            body,
             headers=headers,
             timeout=_TIMEOUT_S,
             stream=True,
@@ -215,47 +189,32 @@ def _pack(place: GitCommit) -> bytes:
                 content += piece
                 if len(content) > MAX_BYTES:
                     raise _too_large(place)
-    except (requests.exceptions.InvalidURL, UnicodeError) as error:
-        raise InputError(f"this is no URL: {redacted(str(error))}", where=place.uri) from None
-    except requests.exceptions.SSLError as error:
-        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-            raise RetryableError(f"{type(error).__name__}: {error}") from None
-        raise InputError(f"its certificate is not trusted: {redacted(str(error))}", where=place.uri) from None
-    except requests.exceptions.RequestException as error:
-        answered = not isinstance(error, requests.exceptions.ConnectionError)
-        raise RetryableError(f"{type(error).__name__}: {error}", answered=answered) from None
     return _unwrapped(bytes(content), place)
 
 
 def _require_answered(answer: "requests.Response", place: GitCommit) -> None:
     status = answer.status_code
     if status in RETRYABLE_STATUS:
-        raise RetryableError(
-            f"the server answered {status}", retry_after_s(answer.headers.get("Retry-After"))
-        )
-    if status in _MOVED:
-        there = redacted(urljoin(answer.url, answer.headers.get("Location", "")))
-        there = there.removesuffix("/git-upload-pack")
+        wait_s = retry_after_s(answer.headers.get("Retry-After"))
+        raise RetryableError(f"the server answered {status}", wait_s)
+    if status in range(300, 400):
+        there = redacted(urljoin(answer.url, answer.headers.get("Location", ""))).removesuffix(_SERVICE)
         raise InputError(
             f"the repository has moved: the server answered {status}",
             where=place.uri,
             hint=f"It refers to {there}: if that is the repository, write that address instead.",
         )
-    if status in _FORBIDDEN:
+    if status in {401, 403}:
         raise PermissionRefused(
             f"the server refused: {status}",
             where=place.uri,
             hint="Put a token into the step's .netrc (NETRC names another file). Some hosts answer so for a "
             "repository that is not there.",
         )
-    if status == _ABSENT:
+    if status == HTTPStatus.NOT_FOUND:
         raise InputError("there is no such repository", where=place.uri, hint=f"Write {FORM}.")
-    if status != 200:  # noqa: PLR2004
+    if status != HTTPStatus.OK:
         raise InputError(f"the server answered {status}", where=place.uri)
-
-
-def _line(text: str) -> bytes:
-    return f"{len(text) + 4:04x}{text}".encode()
 
 
 def _unwrapped(content: bytes, place: GitCommit) -> bytes:
@@ -280,31 +239,26 @@ def _unwrapped(content: bytes, place: GitCommit) -> bytes:
 
 
 def _objects(pack: bytes, place: GitCommit) -> _Objects:
-    """Unpack all objects, each by the name computed from its content."""
-    by_offset: dict[int, tuple[bytes, bytes]] = {}
-    by_name: _Objects = {}
+    """Unpack all objects, each by the name computed from its content.
+
+    Every delta names its base, which comes before it: offsets are used only where the client allows them.
+    """
+    objects: _Objects = {}
     at, budget = 12, _Budget(place)
     for _ in range(int.from_bytes(pack[8:12], "big")):
-        start, kind, at = at, pack[at] >> 4 & 7, _after_varint(pack, at)
-        base: tuple[bytes, bytes] | None = None
-        if kind == _OFFSET_DELTA:
-            back, at = _offset(pack, at)
-            base = by_offset[start - back]
-        elif kind == _NAMED_DELTA:
-            base, at = by_name[pack[at : at + 20].hex()], at + 20
-        content, at = _inflated(pack, at, budget)
-        found = (base[0], _patched(base[1], content, budget)) if base else (_KINDS[kind], content)
+        kind = pack[at] >> 4 & 7
+        _, at = _varint(pack, at)
+        if kind == _DELTA:
+            (kind_of_base, base), at = objects[pack[at : at + 20].hex()], at + 20
+            delta, at = _inflated(pack, at, budget)
+            found = kind_of_base, _patched(base, delta, budget)
+        else:
+            content, at = _inflated(pack, at, budget)
+            found = _KINDS[kind], content
         budget.take(len(found[1]))
         head = b"%s %d\0" % (found[0], len(found[1]))
-        name = hashlib.sha1(head + found[1], usedforsecurity=False).hexdigest()
-        by_offset[start] = by_name[name] = found
-    return by_name
-
-
-def _after_varint(data: bytes, at: int) -> int:
-    while data[at] & 0x80:
-        at += 1
-    return at + 1
+        objects[hashlib.sha1(head + found[1], usedforsecurity=False).hexdigest()] = found
+    return objects
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -317,16 +271,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift >= 64:  # noqa: PLR2004
             raise ValueError("a number has more than 64 bits")
-
-
-def _offset(data: bytes, at: int) -> tuple[int, int]:
-    value, more = data[at] & 0x7F, data[at] & 0x80
-    while more:
-        if value > _LONGEST_NUMBER:
-            raise ValueError("a number has more than 64 bits")
-        at += 1
-        value, more = (value + 1) << 7 | data[at] & 0x7F, data[at] & 0x80
-    return value, at + 1
 
 
 def _inflated(data: bytes, at: int, budget: _Budget) -> tuple[bytes, int]:
@@ -354,29 +298,21 @@ def _patched(base: bytes, delta: bytes, budget: _Budget) -> bytes:
     parts, left = [], size
     while at < len(delta):
         order, at = delta[at], at + 1
-        if order & 0x80:
-            first, count, at = _copied(delta, at, order)
-            source = base
+        if order & 0x80:  # its bits say which bytes follow: four of the offset, then three of the size
+            numbers = bytearray(7)
+            for bit in range(7):
+                if order >> bit & 1:
+                    numbers[bit], at = delta[at], at + 1
+            first, source = int.from_bytes(numbers[:4], "little"), base
+            count = int.from_bytes(numbers[4:], "little") or 0x10000
         else:
             first, count, source = at, order, delta
             at += order
         left -= count
         if not count or left < 0 or first + count > len(source):
-            raise ValueError(f"a delta does not make the {size} bytes that it names")
+            break
         parts.append(source[first : first + count])
-    if left:
-        raise ValueError(f"a delta does not make the {size} bytes that it names")
-    return b"".join(parts)
-
-
-def _copied(delta: bytes, at: int, order: int) -> tuple[int, int, int]:
-    """Return the offset and the size of a copy, and the end of its instruction."""
-    place = size = 0
-    for bit in range(7):
-        if order >> bit & 1:
-            if bit < 4:  # noqa: PLR2004 - four bytes of the place, then three of the size
-                place |= delta[at] << 8 * bit
-            else:
-                size |= delta[at] << 8 * (bit - 4)
-            at += 1
-    return place, size or 0x10000, at
+    else:
+        if not left:
+            return b"".join(parts)
+    raise ValueError(f"a delta does not make the {size} bytes that it names")

@@ -8,8 +8,9 @@ import base64
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import requests
@@ -21,14 +22,7 @@ from google.cloud import storage as google  # type: ignore[import-untyped]
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.storage.access import Access
-from trainwright.storage.store import (
-    RETRYABLE_STATUS,
-    NotFound,
-    PreconditionFailed,
-    RetryableError,
-    Sink,
-    retry_after_s,
-)
+from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of
 from trainwright.storage.uris import redacted
 
 TIMEOUT_S = (10, 60)
@@ -36,16 +30,19 @@ TIMEOUT_S = (10, 60)
 
 _PAGE = 1000
 _FIELDS = "items(name,generation,size,md5Hash,crc32c,updated),nextPageToken"
-_READ, _WRITE, _REMOVE = (
-    "roles/storage.objectViewer",
-    "roles/storage.objectCreator",
-    "roles/storage.objectUser",
-)
+_ONCE: dict[str, Any] = {"timeout": TIMEOUT_S, "retry": None}
+_READ, _WRITE = "roles/storage.objectViewer", "roles/storage.objectCreator"
 _log = logging.getLogger("trainwright.storage")
+_UNANSWERED = (
+    requests.ConnectTimeout,
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.MaxRetryError,
+    auth_errors.TransportError,
+)
 
 
-class GoogleBucket:
-    """A bucket; see :class:`trainwright.storage.store.Store`."""
+class GoogleBucket(RemoteStore):
+    """A bucket; see :class:`trainwright.storage.store.RemoteStore`."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name, self.access = name, access
@@ -54,7 +51,7 @@ class GoogleBucket:
         """Return an object as it is now, or one generation of it."""
         blob = self._blob(name, version)
         with self._errors(name, _READ):
-            blob.reload(projection="noAcl", timeout=TIMEOUT_S, retry=None)
+            blob.reload(projection="noAcl", **_ONCE)
         return self._entry(blob)
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
@@ -66,32 +63,21 @@ class GoogleBucket:
                 page_token=after or None,
                 page_size=_PAGE,
                 fields=_FIELDS,
-                timeout=TIMEOUT_S,
-                retry=None,
+                **_ONCE,
             )
             blobs = list(next(found.pages, ()))
         return [self._entry(blob) for blob in blobs], found.next_page_token or ""
-
-    def children(self, prefix: str) -> list[str]:
-        """Name what lies directly below a prefix."""
-        with self._errors(prefix, _READ):
-            found = self._bucket.client.list_blobs(
-                self.name, prefix=prefix, delimiter="/", max_results=_PAGE, timeout=TIMEOUT_S, retry=None
-            )
-            names = [blob.name for blob in found]
-        return [name.removeprefix(prefix).rstrip("/") for name in (*names, *found.prefixes) if name != prefix]
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of one generation into the sink."""
         with self._errors(name, _READ):
             self._blob(name, version).download_to_file(
-                _SinkFile(sink),
+                SimpleNamespace(write=sink),
                 start=start,
                 end=stop - 1,
                 raw_download=True,
                 checksum=None,
-                timeout=TIMEOUT_S,
-                retry=None,
+                **_ONCE,
             )
 
     def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
@@ -105,22 +91,21 @@ class GoogleBucket:
                 content_type="application/octet-stream",
                 if_generation_match=0,
                 checksum=None,
-                timeout=TIMEOUT_S,
-                retry=None,
+                **_ONCE,
             )
         return self._entry(blob)
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        with self._errors(name, _REMOVE):
-            self._blob(name).delete(timeout=TIMEOUT_S, retry=None)
+        with self._errors(name, "roles/storage.objectUser"):
+            self._blob(name).delete(**_ONCE)
 
     def protection(self) -> str:
         """Return whether a generation can still be read once it was replaced or removed."""
         bucket = self._bucket
         try:
             with self._errors("", "roles/storage.legacyBucketReader"):
-                bucket.reload(timeout=TIMEOUT_S, retry=None)
+                bucket.reload(**_ONCE)
         except PermissionRefused:
             _log.warning(
                 "gs://%s may be protected, but this identity may not look: it counts as not", self.name
@@ -166,9 +151,9 @@ class GoogleBucket:
         except google_errors.GoogleAPICallError as error:
             raise self._answer(error, name, role) from None
         except (auth_errors.TransportError, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise RetryableError(
-                redacted(f"{type(error).__name__}: {error}"), answered=_answered(error)
-            ) from None
+            cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
+            answered = not isinstance(error, _UNANSWERED) and not isinstance(cause, _UNANSWERED)
+            raise RetryableError(f"{type(error).__name__}: {error}", answered=answered) from None
         except ConnectionError as error:
             raise RetryableError(f"{type(error).__name__}: {error}") from None
         except auth_errors.GoogleAuthError as error:
@@ -178,36 +163,27 @@ class GoogleBucket:
 
     def _answer(self, error: google_errors.GoogleAPICallError, name: str, role: str) -> Exception:
         status, said = int(error.code or 0), redacted(error.message or "")
-        if status == requests.codes.not_found:
-            return NotFound(said)
-        if status == requests.codes.precondition_failed:
-            return PreconditionFailed(said)
+        retry_after = getattr(error.response, "headers", {}).get("Retry-After")
+        if failure := failure_of(status, f"{status} {said[:200]}", retry_after):
+            return failure
         if status in {requests.codes.unauthorized, requests.codes.forbidden}:
             return self._refused(name, role, said)
-        if status in RETRYABLE_STATUS or "hash" in said:  # 400: what arrived was not what was sent
-            headers = getattr(error.response, "headers", {})
-            return RetryableError(f"{status} {said[:200]}", retry_after_s(headers.get("Retry-After")))
+        if "hash" in said:  # 400: what arrived was not what was sent
+            return RetryableError(f"{status} {said[:200]}")
         return InputError(
             f"the store refused the request: {status} {said[:200]}", where=f"gs://{self.name}/{name}"
         )
 
     def _refused(self, name: str, role: str, said: str) -> PermissionRefused:
+        identity = "the identity that the step runs under"
+        with suppress(auth_errors.GoogleAuthError):
+            credentials = _client(os.getpid())._credentials  # it has no public name
+            identity = getattr(credentials, "service_account_email", None) or identity
         return PermissionRefused(
             f"Google Cloud Storage refused: {redacted(said)[:300]}",
             where=f"gs://{self.name}/{name}",
-            hint=f"Give {_principal()} the role {role} on bucket {self.name}.",
+            hint=f"Give {identity} the role {role} on bucket {self.name}.",
         )
-
-
-class _SinkFile:
-    """The part of a file that a download writes to."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, piece: bytes) -> int:
-        self._sink(piece)
-        return len(piece)
 
 
 @lru_cache(maxsize=1)
@@ -215,23 +191,3 @@ def _client(process: int) -> google.Client:  # noqa: ARG001 - a forked process m
     client = google.Client(project=None)
     client._bucket_metadata_cache = None  # for traces, it asks once more for each bucket
     return client
-
-
-def _principal() -> str:
-    try:
-        credentials = _client(os.getpid())._credentials  # it has no public name
-    except auth_errors.GoogleAuthError:
-        return "the identity that the step runs under"
-    return getattr(credentials, "service_account_email", None) or "the identity that the step runs under"
-
-
-def _answered(error: Exception) -> bool:
-    connecting = (
-        requests.ConnectTimeout,
-        urllib3.exceptions.NewConnectionError,
-        urllib3.exceptions.MaxRetryError,
-    )
-    cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
-    return not isinstance(error, (*connecting, auth_errors.TransportError)) and not isinstance(
-        cause, connecting
-    )

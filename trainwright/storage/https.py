@@ -9,10 +9,11 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -23,16 +24,9 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
 from trainwright.artifacts import SourceFile
-from trainwright.errors import InputError, PermissionRefused
+from trainwright.errors import InputError, PermissionRefused, TrainwrightError
 from trainwright.storage.access import Access, addresses, require_host
-from trainwright.storage.store import (
-    RETRYABLE_STATUS,
-    NotFound,
-    PreconditionFailed,
-    RetryableError,
-    Sink,
-    retry_after_s,
-)
+from trainwright.storage.store import PreconditionFailed, RemoteStore, RetryableError, Sink, failure_of
 from trainwright.storage.uris import redacted
 
 
@@ -68,16 +62,29 @@ class _Connection(HTTPSConnection):
         raise NewConnectionError(self, f"no address of {self.host} answers: {failure}")
 
 
+@contextmanager
+def translating_requests(where: str, untrusted: TrainwrightError) -> Iterator[None]:
+    """Translate errors of requests into those of a store; a certificate that is not trusted into its own."""
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise untrusted from None
+        raise RetryableError(f"{type(error).__name__}: {error}") from None
+    except (requests.exceptions.InvalidURL, UnicodeError) as error:
+        raise InputError(f"this is no URL: {redacted(str(error))}", where=where) from None
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
+        answered = not isinstance(error, requests.ConnectionError)
+        raise RetryableError(f"{type(error).__name__}: {str(error)[:200]}", answered=answered) from None
+
+
 TIMEOUT_S = (10, 60)
 _HOPS, _PIECE = 5, 1 << 16
-_REFUSED = frozenset({401, 403, 407})
-_GONE = frozenset({404, 410})
-_PARTIAL, _TAKEN, _BEYOND = 206, 412, 416
 _WITHOUT_RANGES = 64 << 20
 
 
-class WebServer:
-    """A web server; see :class:`trainwright.storage.store.Store`."""
+class WebServer(RemoteStore):
+    """A web server; see :class:`trainwright.storage.store.RemoteStore`."""
 
     def __init__(self, host: str, access: Access) -> None:
         self.host, self.access = host, access
@@ -90,24 +97,19 @@ class WebServer:
     def head(self, name: str, version: str = "") -> SourceFile:
         """Return the file as it is now. A request for one byte says more than HEAD."""
         with self._get(name, {"Range": "bytes=0-0"}) as answer:
+            written = ""
+            with suppress(KeyError, ValueError):
+                written = f"{parsedate_to_datetime(answer.headers['Last-Modified']):%Y-%m-%dT%H:%M:%SZ}"
             found = SourceFile(
                 uri=f"https://{self.host}/{name}",
                 size=_size(answer, self._where(name)),
                 checksum="",
                 version=_version(answer),
-                written=_written(answer),
+                written=written,
             )
         if version and found.version != version:
             raise PreconditionFailed(f"version {found.version} lies there")
         return found
-
-    def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:  # noqa: ARG002
-        """A web server lists nothing."""
-        raise InputError("a web server cannot be listed", where=self._where(prefix), hint="Name one file.")
-
-    def children(self, prefix: str) -> list[str]:  # noqa: ARG002
-        """A web server lists nothing."""
-        return []
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of the pinned version into the sink."""
@@ -115,18 +117,18 @@ class WebServer:
         with self._get(name, {"Range": f"bytes={start}-{stop - 1}", **condition}) as answer:
             if version and _version(answer) != version:
                 raise PreconditionFailed(f"version {_version(answer)} lies there")
-            first = _first_byte(answer)
+            found = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+            first = int(found[1]) if answer.status_code == HTTPStatus.PARTIAL_CONTENT and found else 0
             if first > start:
                 raise RetryableError(f"expected bytes from {start}, got bytes from {first}")
-            _copy_range(answer, start - first, stop - start, sink)
-
-    def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:  # noqa: ARG002
-        """Nothing is written to a web server."""
-        raise InputError("nothing is written to a web server", where=self._where(name))
-
-    def delete(self, name: str) -> None:
-        """Nothing is removed from a web server."""
-        raise InputError("nothing is removed from a web server", where=self._where(name))
+            skip, count = start - first, stop - start
+            for piece in answer.raw.stream(_PIECE, decode_content=False):
+                wanted = piece[skip : skip + count]
+                skip, count = max(0, skip - len(piece)), count - len(wanted)
+                if wanted:
+                    sink(wanted)
+                if not count:
+                    return
 
     def protection(self) -> str:
         """A web server promises nothing."""
@@ -139,7 +141,12 @@ class WebServer:
     def _get(self, name: str, headers: dict[str, str]) -> Iterator[requests.Response]:
         """Send a request, and follow redirects to allowed hosts only."""
         url = f"https://{self.host}/{name}"
-        with self._errors(name):
+        untrusted = PermissionRefused(
+            "the server's certificate is not one that this machine trusts",
+            where=self._where(name),
+            hint="Add its authority to the machine's, or look who answers there.",
+        )
+        with translating_requests(self._where(name), untrusted):
             for _ in range(_HOPS):
                 answer = self._session.get(
                     url,
@@ -163,43 +170,16 @@ class WebServer:
 
     def _require_success(self, answer: requests.Response, name: str) -> None:
         status = answer.status_code
-        if status in _GONE:
-            raise NotFound(f"{status}")
-        if status == _TAKEN:
-            raise PreconditionFailed(f"{status}")
-        if status in _REFUSED:
+        if failure := failure_of(status, f"{status} {answer.reason}", answer.headers.get("Retry-After")):
+            raise failure
+        if status in {401, 403, 407}:
             raise PermissionRefused(
                 f"the server refused: {status} {answer.reason}",
                 where=self._where(name),
                 hint="Only what needs no credentials is read over https; copy it to a bucket.",
             )
-        if status in RETRYABLE_STATUS:
-            raise RetryableError(
-                f"{status} {answer.reason}", retry_after_s(answer.headers.get("Retry-After"))
-            )
-        if status not in {requests.codes.ok, _PARTIAL, _BEYOND}:
+        if status not in {200, 206, 416}:
             raise InputError(f"the server answered {status} {answer.reason}", where=self._where(name))
-
-    @contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
-        """Translate the library's errors into those of a store."""
-        try:
-            yield
-        except requests.exceptions.SSLError as error:
-            if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-                raise RetryableError(f"{type(error).__name__}: {redacted(str(error))}") from None
-            raise PermissionRefused(
-                "the server's certificate is not one that this machine trusts",
-                where=self._where(name),
-                hint="Add its authority to the machine's, or look who answers there.",
-            ) from None
-        except (requests.exceptions.InvalidURL, UnicodeError) as error:
-            raise InputError(f"this is no URL: {redacted(str(error))}", where=self._where(name)) from None
-        except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
-            answered = not isinstance(error, requests.ConnectionError)
-            raise RetryableError(
-                f"{type(error).__name__}: {redacted(str(error))[:200]}", answered=answered
-            ) from None
 
 
 def _require_allowed(url: str, access: Access) -> None:
@@ -220,17 +200,13 @@ def _require_allowed(url: str, access: Access) -> None:
 
 def _size(answer: requests.Response, where: str) -> int:
     """Return the size of the whole file."""
-    if answer.status_code == requests.codes.ok:
-        length = answer.headers.get("Content-Length", "")
-    else:
-        length = answer.headers.get("Content-Range", "").rpartition("/")[2]
+    whole = answer.status_code == HTTPStatus.OK  # the server ignores ranges
+    header = answer.headers.get("Content-Length" if whole else "Content-Range", "")
+    length = header.rpartition("/")[2]
     if not length.isdigit():
-        raise InputError(
-            "the server does not say how long the file is",
-            where=where,
-            hint="Copy the file to a bucket or a disk.",
-        )
-    if answer.status_code == requests.codes.ok and int(length) > _WITHOUT_RANGES:
+        hint = "Copy the file to a bucket or a disk."
+        raise InputError("the server does not say how long the file is", where=where, hint=hint)
+    if whole and int(length) > _WITHOUT_RANGES:
         raise InputError(
             f"the server serves no ranges, and the file has {int(length):,} bytes",
             where=where,
@@ -239,30 +215,7 @@ def _size(answer: requests.Response, where: str) -> int:
     return int(length)
 
 
-def _first_byte(answer: requests.Response) -> int:
-    """Return the offset of the first byte that comes."""
-    found = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
-    return int(found[1]) if answer.status_code == _PARTIAL and found else 0
-
-
-def _copy_range(answer: requests.Response, skip: int, count: int, sink: Sink) -> None:
-    for piece in answer.raw.stream(_PIECE, decode_content=False):
-        wanted = piece[skip : skip + count]
-        skip, count = max(0, skip - len(piece)), count - len(wanted)
-        if wanted:
-            sink(wanted)
-        if not count:
-            return
-
-
 def _version(answer: requests.Response) -> str:
     """Return the version of the file; empty if the server says nothing."""
     etag = answer.headers.get("ETag", "")
     return etag if etag.startswith('"') else answer.headers.get("Last-Modified", etag)
-
-
-def _written(answer: requests.Response) -> str:
-    try:
-        return f"{parsedate_to_datetime(answer.headers['Last-Modified']):%Y-%m-%dT%H:%M:%SZ}"
-    except (KeyError, ValueError):
-        return ""

@@ -25,25 +25,22 @@ from trainwright.storage.store import AlreadyExists
 from trainwright.storage.uris import join
 from trainwright.storage.writing import create, remove
 
-_NAME = re.compile(r"lease\.(\d{8})\.(?:(beat)\.(\d{8})\.|(done)\.)?json")
+_NAME = re.compile(r".*/lease\.(\d{8})\.(?:beat\.(\d{8})\.|(done)\.)?json")
 _BEATS = 3
 """Heartbeats in the time of a lease."""
 
 _SHORTEST_S = 0.05
 """The first wait for another holder; each next is twice as long."""
 
-_LISTINGS = 100
-"""How often to list again when files disappear meanwhile."""
-
 
 @dataclass(frozen=True)
 class _Claim:
-    """The highest claim, and the time of its owner's last heartbeat."""
+    """The highest claim: its files, the beat of each, and the time of its owner's last heartbeat."""
 
     number: int
     done: bool
-    heard: datetime | None
-    files: tuple[str, ...]
+    heard: datetime
+    beats: dict[str, int]
     older: tuple[str, ...]
 
 
@@ -86,15 +83,15 @@ class Lease:
         self._thread.join()
         if not self._lost:
             with suppress(TrainwrightError):
-                create(join(self._folder, _name(self.number, "done.")), b"{}")
+                create(_uri(self._folder, self.number, "done."), b"{}")
 
     def _send_heartbeats(self) -> None:
         beat = 0
         while not self._ended.wait(self._lease_s / _BEATS):
-            asked, beat = time.monotonic(), beat + 1
-            try:
-                create(join(self._folder, _name(self.number, f"beat.{beat:08d}.")), b"{}")
-                claim = _look(self._folder)
+            now, beat = time.monotonic(), beat + 1
+            with suppress(TrainwrightError):  # the next one may arrive; `require` counts the time
+                create(_uri(self._folder, self.number, f"beat.{beat:08d}."), b"{}")
+                claim = _find_claim(self._folder)
                 if claim is None or claim.number != self.number:
                     self._lost = "another run took over"
                     return
@@ -103,10 +100,8 @@ class Lease:
                     # moment.
                     self._lost = "the last heartbeat came too late"
                     return
-                remove(uri for uri in claim.files if _beat(uri) not in {0, beat})
-                self._heard = asked
-            except TrainwrightError:
-                continue  # the next one may arrive; `require` counts the time
+                remove(uri for uri, number in claim.beats.items() if number not in {0, beat})
+                self._heard = now
 
 
 @contextmanager
@@ -131,7 +126,7 @@ def hold_lease(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]
 def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
     until, pause = time.monotonic() + wait_s, _SHORTEST_S
     while True:
-        claim = _look(folder)
+        claim = _find_claim(folder)
         if claim is None or claim.done or _age_s(folder, claim) > lease_s:
             lease = _claim(folder, claim, lease_s)
             if lease is not None:
@@ -152,42 +147,33 @@ def _claim(folder: str, before: _Claim | None, lease_s: float) -> Lease | None:
     number = before.number + 1 if before else 1
     owner = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
     try:
-        made = _with_time(create(join(folder, _name(number)), canonical(owner).encode()))
+        began = _written(create(_uri(folder, number), canonical(owner).encode()))
     except AlreadyExists:
         return None
-    now = _look(folder)
+    now = _find_claim(folder)
     if now is None or now.number != number:
         return None  # the list was outdated: a later claim holds
     remove(now.older)
-    return Lease(folder, number, _written(made), lease_s)
+    return Lease(folder, number, began, lease_s)
 
 
-def _look(folder: str) -> _Claim | None:
-    files = _listed(folder)
-    found = [(match, file) for file in files if (match := _NAME.fullmatch(_last(file.uri)))]
+def _find_claim(folder: str) -> _Claim | None:
+    try:
+        files = list_files(join(folder, "lease.*.json"))
+    except InputError:
+        return None  # nothing is there yet; or a file disappeared meanwhile, and the next listing tells
+    found = [(match, file) for file in files if (match := _NAME.fullmatch(file.uri))]
     if not found:
         return None
-    number = max(int(match.group(1)) for match, _ in found)
-    own = [(match, file) for match, file in found if int(match.group(1)) == number]
+    number = max(int(match[1]) for match, _ in found)
+    own = [(match, file) for match, file in found if int(match[1]) == number]
     return _Claim(
         number=number,
-        done=any(match.group(4) for match, _ in own),
-        heard=max(_written(file) for _, file in own),
-        files=tuple(file.uri for _, file in own),
-        older=tuple(file.uri for match, file in found if int(match.group(1)) < number),
+        done=any(match[3] for match, _ in own),
+        heard=max(datetime.fromisoformat(file.written) for _, file in own),
+        beats={file.uri: int(match[2] or 0) for match, file in own},
+        older=tuple(file.uri for match, file in found if int(match[1]) < number),
     )
-
-
-def _listed(folder: str) -> list[SourceFile]:
-    """List the files of all claims; on a disk, a file that disappears meanwhile fails the listing."""
-    for _ in range(_LISTINGS):
-        try:
-            return list_files(join(folder, "lease.*.json"))
-        except InputError:
-            return []  # nothing is there yet
-        except FileNotFoundError:
-            continue
-    raise TransientError("the leases change too fast to be listed", where=folder, hint="Run again.")
 
 
 def _age_s(folder: str, claim: _Claim) -> float:
@@ -196,32 +182,16 @@ def _age_s(folder: str, claim: _Claim) -> float:
     The heartbeats are listed after that, not before: one that arrives in between counts.
     """
     uri = join(folder, f"time.{secrets.token_hex(8)}.json")
-    asked = _with_time(create(uri, b"{}"))
+    now = _written(create(uri, b"{}"))
     remove([uri])
-    now = _look(folder)
-    if now is None or now.number != claim.number or now.heard is None:
-        return 0.0
-    return (_written(asked) - now.heard).total_seconds()
-
-
-def _with_time(file: SourceFile) -> SourceFile:
-    """Look up a file's time of writing where the create call did not return it, as on S3."""
-    return file if file.written else head(file.uri)
+    last = _find_claim(folder)
+    return (now - last.heard).total_seconds() if last and last.number == claim.number else 0.0
 
 
 def _written(file: SourceFile) -> datetime:
-    return datetime.fromisoformat(file.written)
+    """Return a file's time of writing; look it up where the create call did not return it, as on S3."""
+    return datetime.fromisoformat(file.written or head(file.uri).written)
 
 
-def _name(number: int, rest: str = "") -> str:
-    return f"lease.{number:08d}.{rest}json"
-
-
-def _beat(uri: str) -> int:
-    """Return the number of a heartbeat; 0 for other files."""
-    match = _NAME.fullmatch(_last(uri))
-    return int(match.group(3)) if match and match.group(3) else 0
-
-
-def _last(uri: str) -> str:
-    return uri.rsplit("/", 1)[-1]
+def _uri(folder: str, number: int, kind: str = "") -> str:
+    return join(folder, f"lease.{number:08d}.{kind}json")

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import os
-from collections.abc import Callable
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,11 @@ from trainwright.storage.uris import Remote, local_path, redacted, remote
 
 LEAST, MOST = 1 << 18, 1 << 23
 """Bytes of a request: the least after a seek, doubled with each sequential read up to the most."""
+
+BUFFER = 1 << 17
+"""Bytes of the read buffer; larger reads bypass it."""
+
+_PARALLEL_RANGES = 4
 
 
 class RangeFile(io.RawIOBase):
@@ -52,10 +57,6 @@ class RangeFile(io.RawIOBase):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the offset of the next byte."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to an offset from the start, the current position or the end, without reading."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.entry.size}[whence]
@@ -72,8 +73,9 @@ class RangeFile(io.RawIOBase):
         while done < wanted:
             sequential = self._at == self._start + len(self._window)
             self._ahead = min(2 * self._ahead, MOST) if sequential else LEAST
-            if wanted - done < self._ahead or self._is_prefetched():
-                self._move_window(sequential=sequential)
+            prefetched = self._prefetched is not None and self._prefetched[0] == self._at
+            if wanted - done < self._ahead or prefetched:
+                self._move_window(sequential=sequential, prefetched=prefetched)
                 done += self._from_window(view[done:wanted])
             else:  # large enough to go straight to where it is wanted
                 read_range(self._store, self.entry, self._at, view[done:wanted], self._retry_s)
@@ -94,11 +96,8 @@ class RangeFile(io.RawIOBase):
         self._at += len(piece)
         return len(piece)
 
-    def _is_prefetched(self) -> bool:
-        return self._prefetched is not None and self._prefetched[0] == self._at
-
-    def _move_window(self, *, sequential: bool) -> None:
-        due = self._prefetched[1] if self._prefetched and self._is_prefetched() else None
+    def _move_window(self, *, sequential: bool, prefetched: bool) -> None:
+        due = self._prefetched[1] if self._prefetched and prefetched else None
         self._prefetched = None
         self._window, self._start = due.result() if due else self._load(self._at, self._ahead), self._at
         after = self._at + len(self._window)
@@ -112,40 +111,21 @@ class RangeFile(io.RawIOBase):
         return window
 
 
-def open_remote(uri: str, version: str, access: Access) -> RangeFile:
-    """Open one version of a remote object; without one, the current.
-
-    Raises:
-        InputError: There is no such object.
-        ObjectChanged: There is none of that version.
-    """
-    place = _remote(uri)
+def open_remote(place: Remote, version: str, access: Access) -> RangeFile:
+    """Open one version of a remote object; without one, the current."""
     store = store_of(place, access)
-    return RangeFile(store, stat_remote(store, place, version, access.retry_s), access.retry_s)
-
-
-def stat_remote(store: RemoteStore, place: Remote, version: str, retry_s: float) -> SourceFile:
-    """Return an object's size, checksum and version.
-
-    Raises:
-        InputError: There is no such object.
-        ObjectChanged: There is none of that version.
-    """
     try:
-        return with_retries(lambda: store.head(place.name, version), "looking at", place.uri, retry_s)
+        entry = with_retries(lambda: store.head(place.name, version), "looking at", place.uri, access.retry_s)
     except (NotFound, PreconditionFailed):
         if version:
-            raise object_changed(place.uri, version) from None
+            raise _object_changed(place.uri, version) from None
         raise InputError("no such object", where=redacted(place.uri)) from None
+    return RangeFile(store, entry, access.retry_s)
 
 
 def read_range(store: RemoteStore, entry: SourceFile, start: int, target: memoryview, retry_s: float) -> None:
-    """Read bytes into all of a buffer; a retry resumes where the last attempt broke off.
-
-    Raises:
-        ObjectChanged: The version is gone.
-    """
-    name, got = _remote(entry.uri).name, 0
+    """Read bytes into all of a buffer; a retry resumes where the last attempt broke off."""
+    name, got = _require_remote(entry.uri).name, 0
 
     def once() -> None:
         nonlocal got
@@ -168,19 +148,19 @@ def read_range(store: RemoteStore, entry: SourceFile, start: int, target: memory
     try:
         with_retries(once, "reading", entry.uri, retry_s)
     except (NotFound, PreconditionFailed):
-        raise object_changed(entry.uri, entry.version) from None
+        raise _object_changed(entry.uri, entry.version) from None
 
 
 def md5_by_reading(entry: SourceFile, access: Access) -> SourceFile:
     """Read an object whose store has no checksum, in pieces, and return it with its MD5."""
-    total, stream = hashlib.md5(usedforsecurity=False), open_remote(entry.uri, entry.version, access)
+    stream = cast(BinaryIO, open_remote(_require_remote(entry.uri), entry.version, access))
+    total = hashlib.md5(usedforsecurity=False)
     while piece := stream.read(MOST):
         total.update(piece)
     return replace(entry, checksum=f"md5:{total.hexdigest()}")
 
 
-def object_changed(uri: str, version: str) -> ObjectChanged:
-    """Return the error for pinned bytes that are gone."""
+def _object_changed(uri: str, version: str) -> ObjectChanged:
     return ObjectChanged(
         f"version {version} of this object is gone or was replaced",
         where=redacted(uri),
@@ -189,27 +169,10 @@ def object_changed(uri: str, version: str) -> ObjectChanged:
     )
 
 
-def _remote(uri: str) -> Remote:
+def _require_remote(uri: str) -> Remote:
     place = remote(uri)
     assert place is not None  # noqa: S101 - callers have handled local ones
     return place
-
-
-_AT_A_TIME = 4
-
-
-def read_whole(uri: str, version: str, access: Access) -> bytes:
-    """Read a whole remote object into memory, and check it against its store's checksum.
-
-    Raises:
-        TransientError: It arrived damaged.
-    """
-    stream = open_remote(uri, version, access)
-    content = stream.read(stream.entry.size)
-    total = checksum_like(stream.entry.checksum)
-    total.update(content)
-    _require_same(stream.entry, len(content), total.checksum)
-    return content
 
 
 def fetch(entry: SourceFile, path: Path, access: Access = Access()) -> None:  # noqa: B008 - it is frozen
@@ -217,53 +180,38 @@ def fetch(entry: SourceFile, path: Path, access: Access = Access()) -> None:  # 
 
     Large objects are read by several ranges at a time.
 
-    Args:
-        entry: The file, as listed.
-        path: The local path.
-        access: What may be reached.
-
     Raises:
         AlreadyExists: The path exists.
         ObjectChanged: The source's bytes are not the listed ones.
         InputError: There is no such file.
-        PermissionRefused: It may not be read, or the path not be written.
         TransientError: They arrived damaged, or the store kept failing.
-        DependencyError: Nothing answers there, or the disk is full.
     """
     with create_file(path) as target:
         if remote(entry.uri) is None:
             with open_local(Path(entry.uri)) as source:
-                _copy(source.read, target)
+                shutil.copyfileobj(source, target, PIECE)
         else:
-            _pull(entry, target, access)
-        total = checksum_like(entry.checksum)
+            store = store_of(_require_remote(entry.uri), access)
+
+            def copy_range(start: int) -> None:
+                piece = bytearray(min(MOST, entry.size - start))
+                read_range(store, entry, start, memoryview(piece), access.retry_s)
+                os.pwrite(target.fileno(), piece, start)
+
+            with ThreadPoolExecutor(_PARALLEL_RANGES) as pool:
+                list(pool.map(copy_range, range(0, entry.size, MOST)))
         target.seek(0)
-        while piece := target.read(PIECE):
+        _require_same(entry, target)
+
+
+def _require_same(entry: SourceFile, content: BinaryIO) -> None:
+    """Compare a content with the size and checksum of a listed file."""
+    kind, total, size = entry.checksum.partition(":")[0], checksum_like(entry.checksum), 0
+    while piece := content.read(PIECE):
+        size += len(piece)
+        if total is not None:
             total.update(piece)
-        _require_same(entry, target.tell(), total.checksum)
-
-
-def _copy(read: Callable[[int], bytes], target: BinaryIO) -> None:
-    while piece := read(PIECE):
-        target.write(piece)
-
-
-def _pull(entry: SourceFile, target: BinaryIO, access: Access) -> None:
-    """Read the ranges of an object in parallel into a file."""
-    place = remote(entry.uri)
-    assert place is not None  # noqa: S101 - the caller has handled local ones
-    store = store_of(place, access)
-
-    def one(start: int) -> None:
-        piece = bytearray(min(MOST, entry.size - start))
-        read_range(store, entry, start, memoryview(piece), access.retry_s)
-        os.pwrite(target.fileno(), piece, start)
-
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        list(pool.map(one, range(0, entry.size, MOST)))
-
-
-def _require_same(entry: SourceFile, size: int, checksum: str) -> None:
+    checksum = f"{kind}:{total.digest().hex()}" if total is not None else ""
     if size == entry.size and checksum in {entry.checksum, ""}:
         return
     what = f"{size} bytes with {checksum or 'no checksum'} came, not the {entry.size} with {entry.checksum}"
@@ -274,17 +222,10 @@ def _require_same(entry: SourceFile, size: int, checksum: str) -> None:
     )
 
 
-BUFFER = 1 << 17
-"""Bytes of the read buffer; larger reads bypass it."""
-
-
 def open_file(uri: str, version: str = "", access: Access = Access()) -> BinaryIO:  # noqa: B008 - it is frozen
     """Open a file for reading bytes: seekable, buffered, and pinned to one version.
 
-    Args:
-        uri: A path or a URI.
-        version: Generation, version id or ETag of the bytes; empty pins the current one. A disk has none.
-        access: What may be reached.
+    The version is a generation, a version id or an ETag; empty pins the current one. A disk has none.
 
     Raises:
         InputError: There is no such file.
@@ -293,27 +234,27 @@ def open_file(uri: str, version: str = "", access: Access = Access()) -> BinaryI
         TransientError: The store kept failing.
         DependencyError: Nothing answers there, or the scheme's driver is not installed.
     """
-    path = local_path(uri)
-    if path is not None:
-        return open_local(path)
-    return cast(BinaryIO, io.BufferedReader(open_remote(uri, version, access), BUFFER))
+    place = remote(uri)
+    if place is None:
+        return open_local(cast(Path, local_path(uri)))
+    return cast(BinaryIO, io.BufferedReader(open_remote(place, version, access), BUFFER))
 
 
 def read_bytes(uri: str, version: str = "", access: Access = Access()) -> bytes:  # noqa: B008 - it is frozen
-    """Read a whole small file, and check a remote one against its store's checksum.
-
-    Arguments and errors are those of :func:`open_file`.
-    """
-    if local_path(uri) is None:
-        return read_whole(uri, version, access)
-    with open_file(uri) as stream:
-        return stream.read()
+    """Read a whole small file, and check a remote one against its store's checksum; see :func:`open_file`."""
+    place = remote(uri)
+    if place is None:
+        with open_file(uri) as local:
+            return local.read()
+    stream = open_remote(place, version, access)
+    content = cast(bytes, stream.read(stream.entry.size))
+    _require_same(stream.entry, io.BytesIO(content))
+    return content
 
 
 def head(uri: str, version: str = "", access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen
-    """Return the size, checksum and version of one file, without reading it.
-
-    Arguments and errors are those of :func:`open_file`.
-    """
-    path = local_path(uri)
-    return open_remote(uri, version, access).entry if path is None else entry_of(path)
+    """Return the size, checksum and version of one file, without reading it; see :func:`open_file`."""
+    place = remote(uri)
+    return (
+        entry_of(cast(Path, local_path(uri))) if place is None else open_remote(place, version, access).entry
+    )

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import BinaryIO, Protocol, TypeVar
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import BinaryIO, TypeVar
 
 from trainwright.artifacts import SourceFile
-from trainwright.errors import DependencyError, InputError, TrainwrightError, TransientError
+from trainwright.errors import DependencyError, InputError, TransientError
 from trainwright.retries import GaveUp, retry
 from trainwright.storage.access import Access
 from trainwright.storage.uris import Remote, redacted
@@ -17,13 +19,12 @@ Sink = Callable[[bytes], object]
 class RetryableError(Exception):
     """One call failed, and the next attempt may succeed.
 
-    Args:
-        what: The store's message.
-        wait_s: Seconds that the store asked to wait; None if it did not say.
+    Attributes:
+        wait_s: Seconds that the store asked to wait; 0 if it did not say.
         answered: Whether anything answered.
     """
 
-    def __init__(self, what: str, wait_s: float | None = None, *, answered: bool = True) -> None:
+    def __init__(self, what: str, wait_s: float = 0.0, *, answered: bool = True) -> None:
         super().__init__(redacted(what))  # its text goes into logs
         self.wait_s, self.answered = wait_s, answered
 
@@ -44,49 +45,40 @@ class AlreadyExists(InputError):
     """The name of a create-only write exists: another writer was first."""
 
 
-class RemoteStore(Protocol):
+class RemoteStore:
     """One bucket, or one web server. Each call is one attempt; a version is a generation, an id or an ETag.
 
     A call raises :class:`RetryableError`, :class:`NotFound`, :class:`PreconditionFailed`, or an error of
-    :mod:`trainwright.errors`.
+    :mod:`trainwright.errors`. Of a web server only ``head``, ``pull`` and ``protection`` are called.
     """
 
     def head(self, name: str, version: str = "") -> SourceFile:
         """Return an object as it is now, or one version of it."""
-        ...
+        raise NotImplementedError
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
         """Return a page of the objects whose names start with a prefix, and the token of the next page."""
-        ...
-
-    def children(self, prefix: str) -> list[str]:
-        """Return the names directly below a prefix, the first thousand: for hints in errors."""
-        ...
+        raise NotImplementedError
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` into the sink, as far as they come."""
-        ...
+        raise NotImplementedError
 
     def push(self, name: str, content: BinaryIO, size: int, md5: bytes) -> SourceFile:
         """Write an object that must not exist yet; the store checks size and MD5."""
-        ...
+        raise NotImplementedError
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        ...
+        raise NotImplementedError
 
     def protection(self) -> str:
         """Return whether a pinned version can still be read later; see ``Listing.protection``."""
-        ...
+        raise NotImplementedError
 
 
 def store_of(place: Remote, access: Access) -> RemoteStore:
-    """Open the store of a URI, without a request.
-
-    Raises:
-        DependencyError: The scheme's driver is not installed in this environment.
-        PermissionRefused: The host may not be read.
-    """
+    """Open the store of a URI, without a request."""
     try:
         if place.scheme == "gs":
             from trainwright.storage.gs import GoogleBucket
@@ -110,61 +102,56 @@ def store_of(place: Remote, access: Access) -> RemoteStore:
 RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
 
+
+def failure_of(status: int, said: str, retry_after: str | None = None) -> Exception | None:
+    """Return the failure that an HTTP status means for every store; None for a success or any other."""
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+        return NotFound(said)
+    if status == HTTPStatus.PRECONDITION_FAILED:
+        return PreconditionFailed(said)
+    return RetryableError(said, retry_after_s(retry_after)) if status in RETRYABLE_STATUS else None
+
+
 _T = TypeVar("_T")
 
 
 def with_retries(call: Callable[[], _T], what: str, where: str, retry_s: float) -> _T:
     """Retry a call of a store by the policy of :mod:`trainwright.retries`.
 
-    Args:
-        call: One attempt; raises :class:`RetryableError` if the next may succeed.
-        what: The action, such as ``reading``; for messages.
-        where: The URI.
-        retry_s: No attempt starts later than so many seconds after the first failure.
-
     Raises:
         TransientError: The store answered, but kept failing.
         DependencyError: Nothing ever answered.
     """
-    failures = list[RetryableError]()
+    answers = list[bool]()
 
     def is_transient(error: Exception) -> bool:
         if isinstance(error, RetryableError):
-            failures.append(error)
+            answers.append(error.answered)
         return isinstance(error, RetryableError)
 
+    def requested_wait_s(error: Exception) -> float:
+        return error.wait_s if isinstance(error, RetryableError) else 0.0
+
     try:
-        return retry(call, is_transient, f"{what} {redacted(where)}", retry_s, _requested_wait_s)
+        return retry(call, is_transient, f"{what} {redacted(where)}", retry_s, requested_wait_s)
     except GaveUp as end:
-        raise _given_up(failures, what, where, end.seconds) from None
+        failed = f"{what} failed {len(answers)} times in {end.seconds:.0f} s and was given up"
+        said, where = redacted(str(end.error)), redacted(where)
+    if any(answers):
+        hint = "Run the step again later; if it stays, look at the store's status and quota."
+        raise TransientError(f"{failed}: {said}", where=where, hint=hint)
+    raise DependencyError(
+        f"{failed}; nothing answers there: {said}",
+        where=where,
+        hint="Look at the endpoint, the network and the proxy.",
+    )
 
 
-def _requested_wait_s(error: Exception) -> float:
-    return (error.wait_s or 0.0) if isinstance(error, RetryableError) else 0.0
-
-
-def retry_after_s(value: str | None) -> float | None:
-    """Parse a ``Retry-After`` header: seconds, or a date; None without a valid one."""
-    from email.utils import parsedate_to_datetime
-
-    if not value:
-        return None
+def retry_after_s(value: str | None) -> float:
+    """Parse a ``Retry-After`` header: seconds, or a date; 0 without a valid one."""
     try:
-        if value.strip().isdigit():
-            return float(value)
+        if not value or value.strip().isdigit():
+            return float(value or 0)
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):
-        return None
-
-
-def _given_up(failures: list[RetryableError], what: str, where: str, seconds: float) -> TrainwrightError:
-    answered = any(failure.answered for failure in failures)
-    said = redacted(str(failures[-1]))
-    return (TransientError if answered else DependencyError)(
-        f"{what} failed {len(failures)} times in {seconds:.0f} s and was given up"
-        f"{'' if answered else '; nothing answers there'}: {said}",
-        where=redacted(where),
-        hint="Run the step again later; if it stays, look at the store's status and quota."
-        if answered
-        else "Look at the endpoint, the network and the proxy.",
-    )
+        return 0.0

@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,18 +17,8 @@ from urllib.parse import unquote, urlsplit
 from trainwright.errors import InputError, PermissionRefused
 
 HIDDEN = (".", "_")
-_WILD = re.compile(r"[*?\[]")
+WILDCARD = re.compile(r"[*?\[]")
 _NOT_HIDDEN = r"(?![._])"
-
-
-def has_wildcard(text: str) -> bool:
-    """Tell whether a text has a wildcard."""
-    return _WILD.search(text) is not None
-
-
-def fixed_prefix(pattern: str) -> str:
-    """Return the common prefix of all matches: the pattern up to its first wildcard."""
-    return _WILD.split(pattern, maxsplit=1)[0]
 
 
 def is_visible(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -39,13 +30,8 @@ def is_visible(name: str, suffixes: tuple[str, ...]) -> bool:
 def matcher(pattern: str, suffixes: tuple[str, ...] = ()) -> Callable[[str], bool]:
     """Return a function that tells whether a path matches a pattern.
 
-    Args:
-        pattern: A path with wildcards.
-        suffixes: Required endings where the pattern ends with ``*``: ``day=*/*`` matches the tables there,
-            and not other files beside them.
-
-    Raises:
-        InputError: It is no valid pattern, such as ``[z-a]``.
+    Where the pattern ends with ``*``, a path must have one of the suffixes: ``day=*/*`` matches the tables
+    there, and not other files beside them.
     """
     if pattern == "**" or pattern.endswith("/**"):
         pattern += "/*"
@@ -60,11 +46,9 @@ def matcher(pattern: str, suffixes: tuple[str, ...] = ()) -> Callable[[str], boo
 
 
 def _segment(pattern: str) -> str:
-    """Return one folder's or file's pattern as a regular expression that never crosses a slash.
-
-    The text between two stars matches where it comes first, without backtracking: so a match takes no longer
-    than the text times the pattern, however many stars there are.
-    """
+    """Return one folder's or file's pattern as a regular expression that never crosses a slash."""
+    # The text between two stars matches where it comes first, without backtracking: so a match takes no
+    # longer than the text times the pattern, however many stars there are.
     parts, rest = [""], pattern
     while rest:
         group = re.match(r"\[(!?)(\]?[^\]/]*)\]", rest)
@@ -87,10 +71,7 @@ SCHEMES = ("file", "gs", "s3", "minio", "https")
 """Known schemes; a path without a scheme is local."""
 
 FORBIDDEN = ("/etc", "/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
-"""Folders of the system, or with the identity of the pod: never a source."""
-
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # nosec B108
-"""The one folder below ``/dev`` that has data."""
+"""Folders of the system, or with the identity of the pod: never a source. ``/dev/shm`` alone has data."""
 
 _SIGNING = (
     r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature|"
@@ -103,7 +84,6 @@ _USER = re.compile(r"(://)(?:[^/?#\s'\"]*|[^/?#\s@'\":]+:(?!\d+(?:[/?#]|$))[^\s'
 
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SLIP = re.compile(r"(gs|s3|minio|https?|file):/*", re.IGNORECASE)
-_IDENTITY = "Take it out: credentials come from the identity that the step runs under."
 
 
 @dataclass(frozen=True)
@@ -133,12 +113,15 @@ def remote(uri: str) -> Remote | None:
         InputError: It is empty, malformed, of an unknown scheme, or has credentials.
         PermissionRefused: It has ``..``, or names a folder of the system.
     """
-    _require_name(uri)
-    _reject_credentials(uri)
+    _require_text(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
         _reject_slip(uri)
         return None
+    if (shown := redacted(uri)) != uri:
+        what = "a user or a password" if _USER.search(uri) else "a signature, a token or a key"
+        hint = "Take it out: credentials come from the identity that the step runs under."
+        raise InputError(f"a {scheme}:// URI carries {what}", where=shown, hint=hint)
     if scheme not in SCHEMES:
         raise _unknown(scheme, rest)
     if scheme == "file":
@@ -163,9 +146,7 @@ def remote(uri: str) -> Remote | None:
 def local_path(uri: str) -> Path | None:
     """Return the absolute local path of a path or a ``file://`` URI; None for a remote one.
 
-    Raises:
-        InputError: It is empty, malformed, of an unknown scheme, or has credentials.
-        PermissionRefused: It has ``..``, or names a folder of the system.
+    Errors are those of :func:`remote`.
     """
     if remote(uri) is not None:
         return None
@@ -173,11 +154,10 @@ def local_path(uri: str) -> Path | None:
     if uri.startswith("file://"):
         host, slash, rest = uri.removeprefix("file://").partition("/")
         if host not in {"", "localhost"}:
-            raise InputError(
-                f"{uri!r} names a host", where="source", hint=f"Write file:///{host}{slash}{rest}"
-            )
+            hint = f"Write file:///{host}{slash}{rest}"
+            raise InputError(f"{uri!r} names a host", where="source", hint=hint)
         text = unquote(f"/{rest}", errors="surrogateescape")
-        _require_name(text)
+        _require_text(text)
     _reject_upwards(text, uri)
     path = Path(os.path.abspath(text))
     reject_system_path(path)
@@ -185,12 +165,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def join(root: str, *names: str) -> str:
-    """Join names to a folder's path or URI.
-
-    Raises:
-        InputError: A name is empty.
-        PermissionRefused: A name has ``..``, or is absolute.
-    """
+    """Join names to a folder's path or URI; reject a name that is empty or leads out of the folder."""
     for name in names:
         if not name:
             raise InputError("an empty name cannot be joined to a folder", where=redacted(root))
@@ -207,46 +182,28 @@ def redacted(text: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
-def reject_system_path(path: Path) -> None:
-    """Reject a folder of the system, also behind a link.
+def absolute(uri: str) -> str:
+    """Return the one form of a path or URI of a file or folder, to compare it with others."""
+    path = local_path(uri)
+    return (str(path) if path else uri).rstrip("/")
 
-    Raises:
-        PermissionRefused: It is one.
-    """
-    real = os.path.realpath(path)
-    for text in {str(path), real}:
-        if any(_within(text, place) for place in FORBIDDEN) and not _within(text, _SHARED_MEMORY):
+
+def reject_system_path(path: Path) -> None:
+    """Reject a folder of the system, also behind a link."""
+    real = Path(os.path.realpath(path))
+    for place in (path, real):
+        if any(place.is_relative_to(folder) for folder in FORBIDDEN) and not place.is_relative_to("/dev/shm"):  # noqa: S108  # nosec B108
             raise PermissionRefused(
                 "this place belongs to the machine, not to data"
-                + (f": it leads to {real}" if real != str(path) else ""),
+                + (f": it leads to {real}" if real != path else ""),
                 where=str(path),
                 hint=f"Nothing is read below {', '.join(FORBIDDEN)}.",
             )
 
 
-def _within(text: str, folder: str) -> bool:
-    return text == folder or text.startswith(f"{folder}/")
-
-
-def _require_name(text: str) -> None:
-    if not text.strip() or "\0" in text or not _is_utf8(text):
+def _require_text(text: str) -> None:
+    if not text.strip() or re.search("[\0\ud800-\udfff]", text):
         raise InputError(f"{text!r} names no file", where="source", hint="Write a path or a URI.")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _reject_credentials(uri: str) -> None:
-    scheme, separator, _ = uri.partition("://")
-    shown = redacted(uri)
-    if separator and shown != uri:
-        what = "a user or a password" if _USER.search(uri) else "a signature, a token or a key"
-        raise InputError(f"a {scheme}:// URI carries {what}", where=shown, hint=_IDENTITY)
 
 
 def _reject_upwards(name: str, uri: str) -> None:
@@ -270,18 +227,12 @@ def _reject_slip(text: str) -> None:
         )
 
 
-def _host(rest: str) -> str:
-    try:
-        return urlsplit(f"//{rest}").hostname or ""
-    except ValueError:
-        return ""
-
-
 def _unknown(scheme: str, rest: str) -> InputError | PermissionRefused:
     from trainwright.storage.access import reject_host
 
     if scheme.lower().startswith("http"):
-        reject_host(_host(rest))
+        with suppress(ValueError):
+            reject_host(urlsplit(f"//{rest}").hostname or "")
     near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.6)
     return InputError(
         f"scheme {scheme!r} is not read here; known are {', '.join(SCHEMES)}",

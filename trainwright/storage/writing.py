@@ -5,15 +5,15 @@ import io
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError
 from trainwright.storage.access import Access
-from trainwright.storage.local import create_file, entry_of, open_local, remove_local
+from trainwright.storage.local import PIECE, create_file, entry_of, naming_path, open_local
 from trainwright.storage.reading import RangeFile
 from trainwright.storage.store import (
     AlreadyExists,
@@ -26,38 +26,9 @@ from trainwright.storage.store import (
 )
 from trainwright.storage.uris import Remote, local_path, redacted, remote
 
-_PIECE = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Digests:
-    """Size and digests of a content, read once."""
-
-    size: int
-    md5: bytes
-    sha256: str
-
-    @classmethod
-    def of(cls, stream: BinaryIO) -> "_Digests":
-        md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-        while piece := stream.read(_PIECE):
-            md5.update(piece)
-            sha256.update(piece)
-            size += len(piece)
-        stream.seek(0)
-        return cls(size, md5.digest(), sha256.hexdigest())
-
 
 def publish(path: Path, uri: str, access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen
-    """Write a local file to a name that must not exist, and check that it arrived whole.
-
-    Args:
-        path: The file.
-        uri: A path, ``gs://`` or ``s3://``; folders are created.
-        access: How long to retry.
-
-    Returns:
-        The new object: its SHA-256, size and version.
+    """Write a local file to a name that must not exist; return the new object with its SHA-256 and version.
 
     Raises:
         AlreadyExists: The name exists, and an earlier attempt of this call did not write it.
@@ -70,54 +41,51 @@ def publish(path: Path, uri: str, access: Access = Access()) -> SourceFile:  # n
 
 
 def create(uri: str, content: bytes, access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen
-    """Create a small object: the commit. Of many writers, exactly one succeeds.
-
-    Args:
-        uri: A path, ``gs://`` or ``s3://``.
-        content: All bytes.
-        access: How long to retry.
-
-    Returns:
-        The new object.
-
-    Raises:
-        AlreadyExists: Another writer was first.
-        PermissionRefused: It may not be written.
-        TransientError: The store kept failing.
-        DependencyError: Nothing answers there, or the disk is full.
-    """
+    """Create a small object: the commit. Of many writers, exactly one succeeds; see :func:`publish`."""
     return _write(io.BytesIO(content), uri, access)
 
 
 def remove(uris: Iterable[str], access: Access = Access()) -> None:  # noqa: B008 - it is frozen
-    """Remove files; a missing one is no error.
-
-    Raises:
-        PermissionRefused: One may not be removed.
-        TransientError: The store kept failing.
-        DependencyError: Nothing answers there.
-    """
+    """Remove files; a missing one is no error."""
     for uri in uris:
         path = local_path(uri)
         if path is not None:
-            remove_local(path)
+            with naming_path(path):
+                path.unlink(missing_ok=True)
             continue
         place = _writable(uri)
         with suppress(NotFound):
-            store = store_of(place, access)
-            with_retries(partial(store.delete, place.name), "removing", uri, access.retry_s)
+            delete = partial(store_of(place, access).delete, place.name)
+            with_retries(delete, "removing", uri, access.retry_s)
+
+
+class _Digests(NamedTuple):
+    size: int
+    md5: bytes
+    sha256: str
+
+
+def _digest(stream: BinaryIO) -> _Digests:
+    md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+    while piece := stream.read(PIECE):
+        md5.update(piece)
+        sha256.update(piece)
+        size += len(piece)
+    stream.seek(0)
+    return _Digests(size, md5.digest(), sha256.hexdigest())
 
 
 def _write(stream: BinaryIO, uri: str, access: Access) -> SourceFile:
-    digests = _Digests.of(stream)
+    digests = _digest(stream)
     path = local_path(uri)
     if path is not None:
         with create_file(path) as target:
-            shutil.copyfileobj(stream, target, _PIECE)
-        return replace(entry_of(path), checksum=f"sha256:{digests.sha256}")
-    place = _writable(uri)
-    pushed = _push(store_of(place, access), place, stream, digests, access.retry_s)
-    return replace(pushed, checksum=f"sha256:{digests.sha256}")
+            shutil.copyfileobj(stream, target, PIECE)
+        written = entry_of(path)
+    else:
+        place = _writable(uri)
+        written = _push(store_of(place, access), place, stream, digests, access.retry_s)
+    return replace(written, checksum=f"sha256:{digests.sha256}")
 
 
 def _push(
@@ -138,11 +106,8 @@ def _push(
     try:
         return with_retries(once, "writing", place.uri, retry_s)
     except NotFound:
-        raise InputError(
-            f"there is no bucket {place.bucket!r}",
-            where=place.uri,
-            hint="Create it first, or check the name.",
-        ) from None
+        hint = "Create it first, or check the name."
+        raise InputError(f"there is no bucket {place.bucket!r}", where=place.uri, hint=hint) from None
     except PreconditionFailed:
         found = with_retries(lambda: store.head(place.name), "looking at", place.uri, retry_s)
         if unsure and _same(found, digests, store, retry_s):
@@ -156,7 +121,7 @@ def _same(found: SourceFile, digests: _Digests, store: RemoteStore, retry_s: flo
         return False
     if found.checksum.startswith("md5:"):
         return found.checksum == f"md5:{digests.md5.hex()}"
-    return _Digests.of(cast(BinaryIO, RangeFile(store, found, retry_s))).sha256 == digests.sha256
+    return _digest(cast(BinaryIO, RangeFile(store, found, retry_s))).sha256 == digests.sha256
 
 
 def _writable(uri: str) -> Remote:

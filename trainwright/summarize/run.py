@@ -41,14 +41,9 @@ STATES = {"COMPLETE": "SUCCEEDED", "CACHED": "SUCCEEDED", "CANCELED": "CANCELLED
 
 @dataclass(frozen=True)
 class FinalStatus:
-    """Kubeflow's status of a run.
+    """Kubeflow's status of a run or of one of its tasks.
 
-    Attributes:
-        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``; empty if Kubeflow cannot tell.
-        job: Name of the pipeline's job.
-        task: The task, or group of tasks, that this is the state of.
-        error_code: Code of the error; 0 if there is none.
-        error: Its message; empty if there is none.
+    ``state`` is ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``; empty if Kubeflow cannot tell.
     """
 
     state: str
@@ -58,7 +53,7 @@ class FinalStatus:
     error: str = ""
 
     def __post_init__(self) -> None:
-        """Call the state what kfp documents."""
+        """Translate the state to the one that kfp documents."""
         object.__setattr__(self, "state", STATES.get(self.state, self.state))
 
 
@@ -67,11 +62,9 @@ class RunStep:
     """One step of the run.
 
     Attributes:
-        name: Its name in the pipeline, or its verb.
         state: ``done``, ``cached``, ``failed`` or ``skipped``.
-        record: What it wrote about itself; None if it left nothing.
-        error: What it ended with: ``what``, ``where``, ``hint``; ``log``, where its log is kept.
-        origin: The run that made what the cache served; empty if that is this run, or not known.
+        error: Of a failed step: ``what``, ``where``, ``hint``, and ``log``, the address of its log.
+        origin: The run that produced a cached result; empty if unknown.
     """
 
     name: str
@@ -83,16 +76,7 @@ class RunStep:
 
 @dataclass(frozen=True)
 class Run:
-    """All that was found.
-
-    Attributes:
-        name: What the local runner calls it, or the name of Kubeflow's job.
-        root: Where it was looked for.
-        ending: What Kubeflow says.
-        steps: The steps in the order in which they began; those that never did come last.
-        lineage: The chain from the result that came furthest back to the source.
-        problems: What could not be found or read.
-    """
+    """A run: its steps in the order of their start, its lineage, and what could not be read."""
 
     name: str
     root: str
@@ -103,12 +87,12 @@ class Run:
 
     @property
     def records(self) -> list[Record]:
-        """The records of the steps that left one."""
+        """Records of the steps."""
         return [step.record for step in self.steps if step.record]
 
     @property
     def seconds(self) -> float:
-        """From the start of the first step to the end of the last, without those reused from earlier runs."""
+        """Seconds from the first start to the last end, without cached steps."""
         spans = [span(step.record) for step in self.steps if step.record and step.state != "cached"]
         return (
             (max(end for _, end in spans) - min(start for start, _ in spans)).total_seconds()
@@ -122,30 +106,18 @@ class _Away(Exception):
 
 
 class _Store:
-    """Reads the files of a run; a store that once did not answer is not asked again.
-
-    Every call waits for an answer before it fails: with dozens of tasks, the page of a run whose store is
-    away would come hours later. Artifacts that a run reads may lie in another store, which may answer.
-    """
+    """Read the files of a run. A store that did not answer once is not called again: each call waits."""
 
     def __init__(self, problems: list[str]) -> None:
         self._problems, self._access = problems, Access(retry_s=_PATIENCE_S)
         self._away = set[tuple[str, str]]()
 
     def find(self, root: str, name: str) -> list[str]:
-        """List the files of one name below a folder.
-
-        Raises:
-            _Away: The store does not answer, or did not answer before.
-        """
+        """List the files of one name below a folder."""
         return self._ask(root, lambda: list(find(root, name, self._access)))
 
     def read(self, uri: str, last: int = 0) -> bytes:
-        """Read a file, or only its last bytes.
-
-        Raises:
-            _Away: The store does not answer, or did not answer before.
-        """
+        """Read a file, or only its last bytes."""
 
         def whole() -> bytes:
             with open_file(uri, access=self._access) as stream:
@@ -155,12 +127,8 @@ class _Store:
         return self._ask(uri, whole)
 
     def record(self, uri: str) -> Record:
-        """Read a record.
-
-        Raises:
-            _Away: The store does not answer, or did not answer before.
-        """
-        record = Record.from_json(json.loads(self.read(uri)), uri)
+        """Read a record and check its times."""
+        record = Record.parse(self.read(uri), uri)
         span(record)
         return record
 
@@ -179,11 +147,7 @@ class _Store:
 
 
 def span(record: Record) -> tuple[datetime, datetime]:
-    """Return when a step began and when it ended.
-
-    Raises:
-        InputError: Its record does not say so.
-    """
+    """Return the start and the end of a step; InputError if its record has none."""
     try:
         start = datetime.fromisoformat(record.started)
         end = start + timedelta(seconds=record.seconds)
@@ -195,35 +159,29 @@ def span(record: Record) -> tuple[datetime, datetime]:
 
 
 def root_of(uri: str) -> str:
-    """Return the root of a run from the address of one of this step's own artifacts.
+    """Return the root of a run from the URI of one of this step's artifacts, ``<root>/<task>/…``.
 
-    Both runners put an artifact at ``<root>/<task>/…``. KFP's placeholder for the root is resolved by
-    ``kfp.local`` alone; the 2.17 backend passes it on unchanged.
+    The 2.17 backend does not resolve KFP's placeholder for the root.
     """
     return uri.rpartition(f"/{OWN}")[0]
 
 
 def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = None) -> Run:
-    """Look for what a run left; what cannot be read becomes a problem of the page.
+    """Read a run; what cannot be read becomes a problem of the page.
 
-    On a cluster the run's own tasks say which artifacts they read and wrote, in this run's folder or in
-    that of the run that the cache answered from. Where they cannot be read, only this run's folder is listed.
-
-    Args:
-        root: The pipeline's root: a folder or a URI.
-        ending: What Kubeflow says.
-        cluster: The API that lists the run's tasks; None for a local run.
+    On a cluster the workflow's tasks name their artifacts, also those of earlier runs that the cache served.
+    If it cannot be read, and in a local run (``cluster`` None), the records below ``root`` are read.
     """
     problems: list[str] = []
     unread: list[str] = []
     store = _Store(unread)
-    told = _told(root, store, unread)
-    steps = _cluster_steps(root, ending, cluster, store, problems) if cluster and not told else None
+    local = _local_tasks(root, store, unread)
+    steps = _cluster_steps(root, ending, cluster, store, problems) if cluster and not local else None
     if steps is None:
-        steps = _steps(told.get("tasks", []), _records(root, store, problems), problems)
+        steps = _steps(local.get("tasks", []), _records(root, store, problems), problems)
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
-    name = str(told.get("run", "")) or ending.job.rsplit("/", 1)[-1]
+    name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
     return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems + unread)
 
 
@@ -234,21 +192,26 @@ def _cluster_steps(
     try:
         tasks = [task for task in read_tasks(cluster, ending.job) if task.name != OWN]
     except TrainwrightError as error:
-        told = f"{_line(error)}. {error.hint}".rstrip(". ")
+        reason = f"{_line(error)}. {error.hint}".rstrip(". ")
         missing = "Steps that the cache served, or that failed, may be missing"
-        problems.append(f"the run's tasks: {told}. {missing}")
+        problems.append(f"the run's tasks: {reason}. {missing}")
         return None
-    made = {task.name: _record_of(task, store, problems) for task in tasks if task.state == "done"}
+    written = {task.name: _record_of(task, store, problems) for task in tasks if task.state == "done"}
     reused = dict(_reused(root, tasks, store))
-    embedded = _embedded(tasks, [*filter(None, made.values()), *(record for record, _ in reused.values())])
-    return [_cluster_step(task, made.get(task.name), reused, embedded, store) for task in tasks]
+    known = [*filter(None, written.values()), *(record for record, _ in reused.values())]
+    embedded = _embedded(tasks, known)
+    steps = []
+    for task in tasks:
+        record, origin = written.get(task.name), ""
+        if task.state == "cached":
+            record, origin = reused.get(task.name, (embedded.get(task.name), ""))
+        failure = _failure(task, store) if task.state == "failed" else {}
+        steps.append(RunStep(task.shown, task.state, record, failure, origin))
+    return steps
 
 
 def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[str, Record]:
-    """Return, by task, the records that others carry as their parents.
-
-    A record names its verb, not its task: where several tasks have one verb, it may be of any of them.
-    """
+    """Return, by task, the records contained in others, where only one task has the record's verb."""
     verbs = {task.name: _COUNTED.sub("", task.name).replace("-", "_") for task in tasks}
     count, carried = Counter(verbs.values()), ancestors(records)
     found = {
@@ -259,23 +222,8 @@ def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[
     return {name: record for name, record in found.items() if record}
 
 
-def _cluster_step(
-    task: WorkflowTask,
-    record: Record | None,
-    reused: dict[str, tuple[Record, str]],
-    embedded: dict[str, Record],
-    store: _Store,
-) -> RunStep:
-    origin, error = "", {}
-    if task.state == "cached":
-        record, origin = reused.get(task.name, (embedded.get(task.name), ""))
-    elif task.state == "failed":
-        error = _failure(task, store)
-    return RunStep(task.shown, task.state, record, error, origin)
-
-
 def _record_of(task: WorkflowTask, store: _Store, problems: list[str]) -> Record | None:
-    """Read the record that a task left beside one of its artifacts."""
+    """Read the record beside one of a task's artifacts."""
     folders = {uri.rpartition("/")[0] for uri in task.outputs}
     try:
         uris = [uri for folder in folders for uri in store.find(folder, Record.FILE)]
@@ -292,7 +240,7 @@ def _record_of(task: WorkflowTask, store: _Store, problems: list[str]) -> Record
 def _reused(
     root: str, tasks: Sequence[WorkflowTask], store: _Store
 ) -> Iterator[tuple[str, tuple[Record, str]]]:
-    """Yield what earlier runs made and this run's steps read: the task's name, its record, and the run."""
+    """Yield the inputs from earlier runs: name of the task, its record, and the run."""
     uris = {uri for task in tasks for uri in task.inputs if not uri.startswith(f"{root}/")}
     for uri in sorted(uris):
         *_, run, name, _attempt, _artifact = ["", "", "", "", *uri.split("/")]
@@ -305,23 +253,23 @@ def _reused(
 
 
 def _failure(task: WorkflowTask, store: _Store) -> dict[str, Any]:
-    """Return the error of a task that failed, from the log that Kubeflow Pipelines keeps of it."""
-    told = {"what": task.message or "it left no reason"}
+    """Return the error of a failed task from the log that Kubeflow Pipelines stores."""
+    unknown = {"what": task.message or "it left no reason"}
     for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
         for attempt in reversed(range(_ATTEMPTS)):
             log = f"{folder}/{_LOG}-{attempt}"
             try:
                 lines = store.read(log, _LOG_BYTES).decode(errors="replace").splitlines()
             except _Away:
-                return told
+                return unknown
             except Exception:  # noqa: S112  # nosec B112 - there was no such attempt, or no log of it
                 continue
-            return told | _marked(lines) | {"log": log}
-    return told
+            return unknown | _marked(lines) | {"log": log}
+    return unknown
 
 
 def _marked(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the last error that a step wrote into its log, else the reason that KFP's launcher gives."""
+    """Return the last error line of a step's log, else the reason of KFP's launcher."""
     for line in reversed(lines):
         _, mark, said = line.partition(MARK)
         try:
@@ -334,7 +282,7 @@ def _marked(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def _records(root: str, store: _Store, problems: list[str]) -> list[Record]:
-    """Read every record once, in the order in which the steps began."""
+    """Read the records below a root, in the order of their steps' start."""
     found: dict[str, Record] = {}
     try:
         uris = store.find(root, Record.FILE)
@@ -356,37 +304,33 @@ def _records(root: str, store: _Store, problems: list[str]) -> list[Record]:
     return sorted(found.values(), key=lambda record: record.started)
 
 
-def _told(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
-    """Read the local runner's own list: the run's name, and its tasks but for this one."""
+def _local_tasks(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
+    """Read the local runner's list: the run's name, and its tasks except this one."""
     try:
-        told = dict(json.loads(store.read(f"{root.rstrip('/')}/{TASKS}")))
-        told["tasks"] = [task for task in told["tasks"] if task["step"] != OWN and task["state"]]
+        local = dict(json.loads(store.read(f"{root.rstrip('/')}/{TASKS}")))
+        local["tasks"] = [task for task in local["tasks"] if task["step"] != OWN and task["state"]]
     except (InputError, _Away):
         return {}
     except Exception as error:
         problems.append(f"{TASKS} cannot be read: {_line(error)}")
         return {}
-    return told
+    return local
 
 
 def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems: list[str]) -> list[RunStep]:
-    """Match the runner's tasks, if there is such a list, with the records."""
+    """Match the runner's tasks with the records, by the verb and the headline."""
     waiting, steps = list(records), []
     for task in tasks:
-        record = next((entry for entry in waiting if _is_of(entry, task)), None)
+        key = (task.get("verb"), task.get("headline", ""))
+        record = next((entry for entry in waiting if (entry.step, entry.headline) == key), None)
         if record:
             waiting.remove(record)
-        error = task.get("error") or {}
-        told = error if isinstance(error, dict) else {"what": str(error)}
-        steps.append(RunStep(str(task["step"]), str(task["state"]), record, told))
+        found = task.get("error") or {}
+        error = found if isinstance(found, dict) else {"what": str(found)}
+        steps.append(RunStep(str(task["step"]), str(task["state"]), record, error))
         if record is None and task["state"] in {"done", "cached"}:
             problems.append(f"{task['step']} is {task['state']}, but left no record")
     return steps + [RunStep(record.step, "done", record) for record in waiting]
-
-
-def _is_of(record: Record, task: dict[str, Any]) -> bool:
-    """Tell whether a record is a task's: by its headline, which the runner took from it."""
-    return record.step == task.get("verb") and record.headline == task.get("headline", "")
 
 
 def _line(error: Exception) -> str:

@@ -37,15 +37,15 @@ def summarize(
     record: Path,
     cluster: WorkflowReader | None = None,
 ) -> None:
-    """Write what became of a run. Never raises: the last step must not hide what stopped the others.
+    """Write the page, the summary and the record of a run. Never raises: that would hide the run's error.
 
     Args:
-        run_root: The pipeline's root, below which the steps left their records.
-        ending: What Kubeflow says about the run.
+        run_root: Folder or URI of the run's artifacts.
+        ending: Kubeflow's status of the run.
         page: HTML file.
         summary: Markdown file.
-        record: Folder that gets the record of the run, with those of all its steps.
-        cluster: The API that lists the run's tasks; None for a local run.
+        record: Folder of the record.
+        cluster: API that lists the run's tasks; None for a local run.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
@@ -70,13 +70,20 @@ def _write(path: Path, text: str) -> None:
 
 
 def draw_page(run: Run) -> ReportPage:
-    """Lay out the page: how it ended, what ran, where the result came from, what is missing."""
+    """Return the page of a run."""
+    flagged = [
+        index
+        for index, step in enumerate(run.steps)
+        if step.state == "failed" or (step.record and step.record.decision not in {"", "PASS"})
+    ]
+    steps = Table(_STEP_HEADER, list(_step_rows(run)), numeric=(3,), flagged=flagged)
+    lineage: Block = Paragraph("No step left a record, so nothing leads back.")
+    if run.lineage:
+        lineage = Table(HEADER, list(rows(run.lineage)))
     sections = [
         ReportSection("Where it stopped", _stop(run)) if _stop(run) else None,
-        ReportSection(
-            "What ran", [Table(_STEP_HEADER, list(_step_rows(run)), numeric=(3,), flagged=_flagged(run))]
-        ),
-        ReportSection("From the result back to the source", _lineage(run), intro=line_back(run.lineage)),
+        ReportSection("What ran", [steps]),
+        ReportSection("From the result back to the source", [lineage], intro=lineage_line(run.lineage)),
         ReportSection("Not found", [Paragraph(problem) for problem in run.problems])
         if run.problems
         else None,
@@ -91,17 +98,17 @@ def draw_page(run: Run) -> ReportPage:
 
 
 def draw_summary(run: Run) -> str:
-    """Say the same in Markdown."""
+    """Return the same in Markdown."""
     parts = [f"**{markdown.escape(outcome(run))}**\n"]
     parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Paragraph)]
     parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (3,)))
-    parts += [f"{markdown.escape(line_back(run.lineage))}\n"] if run.lineage else []
+    parts += [f"{markdown.escape(lineage_line(run.lineage))}\n"] if run.lineage else []
     parts += [f"- not found: {markdown.escape(problem)}\n" for problem in run.problems]
     return "\n".join(parts)
 
 
 def outcome(run: Run) -> str:
-    """Say in one sentence how the run ended: what it made, what held it, or what failed."""
+    """Return in one sentence what the run registered, what held it, or what failed."""
     failed = next((step for step in run.steps if step.state == "failed"), None)
     if failed:
         return f"Failed in {failed.name}: {failed.error.get('what') or run.ending.error or 'see its log'}"
@@ -118,7 +125,7 @@ def outcome(run: Run) -> str:
 
 
 def headline(run: Run) -> str:
-    """Say in one line where the registered model came from, or how else the run ended."""
+    """Return in one line where the registered model came from, or how the run ended."""
     entry = next((record for record in reversed(run.records) if record.step == "register"), None)
     if entry is None:
         return "; ".join(line.strip() for line in outcome(run).splitlines())
@@ -129,19 +136,19 @@ def headline(run: Run) -> str:
 
 
 def _commit(entry: Record) -> str:
-    """Shorten a commit to what git shows, and keep the mark of uncommitted changes."""
+    """Shorten a commit as git does; keep the mark of uncommitted changes."""
     sha, dash, dirty = str(entry.config.get("commit") or "none").partition("-")
     return sha[:7] + dash + dirty
 
 
-def line_back(lineage: Sequence[Record]) -> str:
-    """Write the line from the result to the source: each thing that was made, and its digest."""
+def lineage_line(lineage: Sequence[Record]) -> str:
+    """Return the digests from the result back to the source in one line."""
     made = _made(lineage)
     return " from ".join(f"{name} {made[name][:SHOWN]}" for name in _LINE if name in made)
 
 
 def _made(lineage: Sequence[Record]) -> dict[str, str]:
-    """Return the digest of everything that was read or made, by name; of two, the later one."""
+    """Return the digests of all inputs and outputs by name; the latest of each."""
     return dict(chain.from_iterable((record.inputs | record.outputs).items() for record in reversed(lineage)))
 
 
@@ -150,7 +157,7 @@ def _gates(run: Run) -> list[Record]:
 
 
 def _decision(run: Run) -> str:
-    """Return the worst decision of all gates; none if a step failed, which is no decision."""
+    """Return the worst decision of all gates; empty if a step failed."""
     if any(step.state == "failed" for step in run.steps) or run.ending.state not in {"SUCCEEDED", ""}:
         return ""
     order = ("FAIL", "INCONCLUSIVE", "HOLD", "PASS")
@@ -189,25 +196,15 @@ def _state(step: RunStep) -> str:
     return f"{state} from run {step.origin[:_RUN]}" if step.origin else state
 
 
-def _flagged(run: Run) -> list[int]:
-    return [
-        index
-        for index, step in enumerate(run.steps)
-        if step.state == "failed" or (step.record and step.record.decision not in {"", "PASS"})
-    ]
-
-
 def _stop(run: Run) -> list[Block]:
-    """Say where the run stopped and what to do; nothing for a run that was not stopped."""
+    """Return where the run stopped, why, and what to do."""
     blocks: list[Block] = []
     for step in run.steps:
         if step.state == "failed":
-            said = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
-            told = [
-                f"{part.rstrip('.')}." for index, part in enumerate(said) if part not in "".join(said[:index])
-            ]
-            told += [f"Its log: {step.error['log']}"] if step.error.get("log") else []
-            blocks.append(Paragraph(f"{step.name}: {' '.join(told) or 'it left no reason; see its log'}"))
+            parts = [str(step.error[name]) for name in ("what", "where", "hint") if step.error.get(name)]
+            text = [f"{one.rstrip('.')}." for at, one in enumerate(parts) if one not in "".join(parts[:at])]
+            text += [f"Its log: {step.error['log']}"] if step.error.get("log") else []
+            blocks.append(Paragraph(f"{step.name}: {' '.join(text) or 'it left no reason; see its log'}"))
     if run.ending.state not in {"SUCCEEDED", ""}:
         code = f" (code {run.ending.error_code})" if run.ending.error_code else ""
         reason = run.ending.error or "no reason given"
@@ -223,14 +220,8 @@ def _stop(run: Run) -> list[Block]:
     return blocks
 
 
-def _lineage(run: Run) -> list[Block]:
-    if not run.lineage:
-        return [Paragraph("No step left a record, so nothing leads back.")]
-    return [Table(HEADER, list(rows(run.lineage)))]
-
-
 def duration(seconds: float) -> str:
-    """Write a duration as the screen of a run does: ``4.1 s``, ``1 m 12 s``, ``2 h 5 m``."""
+    """Format a duration as the console does: ``4.1 s``, ``1 m 12 s``, ``2 h 5 m``."""
     if seconds < 60:  # noqa: PLR2004
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -45,14 +45,7 @@ _FORBIDDEN = frozenset({401, 403})
 
 @dataclass(frozen=True)
 class WorkflowReader:
-    """The Kubernetes API, as a pod sees it.
-
-    Attributes:
-        address: ``https://HOST:PORT``.
-        namespace: The pod's own.
-        token: Of its service account; empty if the pod has none.
-        authority: File with the certificates of the API's authority; empty for the system's.
-    """
+    """The Kubernetes API as a pod reaches it; ``authority`` is a CA file, empty for the system's."""
 
     address: str
     namespace: str
@@ -65,12 +58,12 @@ class WorkflowTask:
     """One task of a run.
 
     Attributes:
-        name: Its name in the pipeline, unique, and the name of its folder in the store: ``resolve-2``.
-        shown: The name that the pipeline's author gave it: ``resolve-features``.
+        name: Unique name, also of its folder in the store: ``resolve-2``.
+        shown: Display name: ``resolve-features``.
         state: ``done``, ``cached``, ``failed``, ``skipped`` or ``running``.
-        inputs: URIs of the artifacts that it read, of this run or an earlier one.
-        outputs: URIs of the artifacts that it was to write.
-        message: What Argo says of a task that failed.
+        inputs: URIs of its input artifacts, of this run or an earlier one.
+        outputs: URIs of its output artifacts.
+        message: Argo's message of a failed task.
         started: Start of its driver, ISO 8601.
     """
 
@@ -84,11 +77,7 @@ class WorkflowTask:
 
 
 def in_cluster(account: Path = ACCOUNT) -> WorkflowReader | None:
-    """Return the API of the cluster that this pod runs in; None outside a cluster.
-
-    Kubernetes' own clients recognize a pod by the same variable. A pod without a token gets a cluster without
-    one, so that what needs the API says what it lacks.
-    """
+    """Return the API of this pod's cluster, recognized as Kubernetes' clients do; None outside a cluster."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host:
         return None
@@ -101,12 +90,12 @@ def in_cluster(account: Path = ACCOUNT) -> WorkflowReader | None:
 
 
 def read_tasks(cluster: WorkflowReader, workflow: str) -> list[WorkflowTask]:
-    """Return the tasks of a workflow in the order in which they began; those never reached come last.
+    """Return the tasks of a workflow in the order of their start, skipped ones last.
 
     Raises:
-        PermissionRefused: The service account may not read it, or the pod has no token of one.
+        PermissionRefused: The service account may not read it, or the pod has no token.
         DependencyError: The API does not answer, or has no such workflow.
-        InputError: The workflow lists no tasks, or is not in Argo's form.
+        InputError: The workflow lists no tasks, or is not in Argo's format.
     """
     if not cluster.token:
         raise PermissionRefused(
@@ -127,20 +116,16 @@ def read_tasks(cluster: WorkflowReader, workflow: str) -> list[WorkflowTask]:
 
 def tasks_of(workflow: Mapping[str, Any]) -> list[WorkflowTask]:
     """Return the tasks that a Workflow object lists."""
-    nodes = {str(node["name"]): node for node in _nodes(workflow.get("status") or {}).values()}
+    status = workflow.get("status") or {}
+    packed = status.get("compressedNodes")  # Argo compresses those of a large workflow
+    listed = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status.get("nodes")
+    nodes = {str(node["name"]): node for node in dict(listed or {}).values()}
     found = [
         _task(match["path"], node, nodes)
         for name, node in nodes.items()
         if (match := _DRIVER.fullmatch(name)) and str(node.get("templateName", "")).endswith(_TEMPLATE)
     ]
     return sorted(found, key=lambda task: (task.state == "skipped", task.started, task.name))
-
-
-def _nodes(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the nodes of a workflow; Argo compresses those of a large one."""
-    packed = status.get("compressedNodes")
-    nodes = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status.get("nodes")
-    return dict(nodes or {})
 
 
 def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> WorkflowTask:
@@ -167,10 +152,10 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wor
 
 
 def _reason(path: str, nodes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what Argo says of a task that failed: at its driver, its executor, or an attempt of either."""
+    """Return Argo's message at a failed task's driver, its executor, or an attempt of either."""
     own = (f"{path}-driver", f"{path}(", f"{path}.")
-    said = (node.get("message") for name, node in nodes.items() if name == path or name.startswith(own))
-    return next((str(message) for message in said if message), "")
+    messages = (node.get("message") for name, node in nodes.items() if name == path or name.startswith(own))
+    return next((str(message) for message in messages if message), "")
 
 
 def _parameters(side: Mapping[str, Any] | None) -> dict[str, str]:
@@ -186,14 +171,14 @@ def _shown(task: str) -> str:
 
 
 def _artifacts(patch: str) -> tuple[list[str], list[str]]:
-    """Return the URIs that a driver gave to its executor: of the input artifacts, and of the outputs."""
+    """Return the URIs of input and output artifacts that a driver passed to its executor."""
     try:
         [container] = json.loads(patch)["containers"]
         command = container["command"]
-        given = json.loads(command[command.index("--executor_input") + 1])
+        passed = json.loads(command[command.index("--executor_input") + 1])
     except (ValueError, KeyError, TypeError):
         return [], []
-    return list(_uris(given.get("inputs"))), list(_uris(given.get("outputs")))
+    return list(_uris(passed.get("inputs"))), list(_uris(passed.get("outputs")))
 
 
 def _uris(side: Mapping[str, Any] | None) -> Iterator[str]:

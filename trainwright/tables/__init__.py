@@ -11,14 +11,7 @@ from trainwright.tables.columns import plain, require_columns, require_distinct,
 from trainwright.tables.fingerprint import fingerprints
 from trainwright.tables.pinned import STREAM_BUFFER, open_parquet, stream_batches
 from trainwright.tables.reading import Piece, iter_batches, pieces, read_piece, read_split
-from trainwright.tables.writing import (
-    ROW_GROUP,
-    FileWriter,
-    SnapshotWriter,
-    WrittenFile,
-    write_file,
-    write_snapshot,
-)
+from trainwright.tables.writing import ROW_GROUP, FileWriter, SnapshotWriter, WrittenFile, write_snapshot
 
 __all__ = [
     "ROW_GROUP",
@@ -38,6 +31,5 @@ __all__ = [
     "require_distinct",
     "schema_difference",
     "stream_batches",
-    "write_file",
     "write_snapshot",
 ]

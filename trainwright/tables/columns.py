@@ -1,4 +1,4 @@
-"""Check the columns of a table, and bring them into the types that a snapshot stores."""
+"""Check the columns of a table, and convert them to the types that a snapshot stores."""
 
 import difflib
 import re
@@ -20,32 +20,21 @@ def require_columns(table: Any, names: Iterable[str], where: str) -> None:
     Raises:
         InputError: Any column is missing; all missing ones are named, each with its close matches.
     """
-    known = _column_names(table)
-    missing = sorted(set(names) - set(known))
+    columns = table.columns if isinstance(table, Snapshot) else table
+    if isinstance(columns, tuple | list):
+        known = [column.name for column in columns]
+    else:
+        known = list(table.names if isinstance(table, pa.Schema) else table.schema.names)
+    missing = []
+    for name in sorted(set(names) - set(known)):
+        close = difflib.get_close_matches(name, known, n=3)
+        missing.append(f"no column {name!r}" + (f" (close: {', '.join(close)})" if close else ""))
     if missing:
-        raise InputError(
-            f"no column {'; no column '.join(_with_close(name, known) for name in missing)}",
-            where=where,
-            hint=f"Its columns: {', '.join(known)}.",
-        )
-
-
-def _column_names(table: Any) -> list[str]:
-    if isinstance(table, Snapshot):
-        table = table.columns
-    if isinstance(table, tuple | list):
-        return [column.name for column in table]
-    schema = table if isinstance(table, pa.Schema) else table.schema
-    return list(schema.names)
-
-
-def _with_close(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"{name!r} (close: {', '.join(close)})" if close else repr(name)
+        raise InputError("; ".join(missing), where=where, hint=f"Its columns: {', '.join(known)}.")
 
 
 def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:
-    """Return the schema, unless a column has no name, or one that is there twice."""
+    """Return the schema, unless a column has no name, or the name of another."""
     if unnamed := [place for place, name in enumerate(schema.names, 1) if not name.strip()]:
         raise InputError(
             f"columns have no name: {', '.join(map(str, unnamed))} of {len(schema.names)}",
@@ -71,30 +60,27 @@ def schema_difference(first: pa.Schema, second: pa.Schema) -> str:
 
 
 def plain(table: pa.Table, where: str = "") -> pa.Table:
-    """Bring a table into the one form of its types that every supported pyarrow reads.
+    """Convert a table to the types that every supported pyarrow reads.
+
+    Digits of a time below the microsecond are cut off; whatever else would be lost is an error.
 
     Raises:
-        InputError: A column has values that this form cannot hold, such as a time in the year 300,000.
+        InputError: A column has values that its type cannot hold, such as a time in the year 300,000.
     """
     schema = pa.schema([pa.field(field.name, _plain_type(field.type)) for field in table.schema])
     if table.schema.equals(schema, check_metadata=True):
         return table
-    columns = [
-        column if column.type == field.type else _cast(column, field, where)
-        for column, field in zip(table.columns, schema, strict=True)
-    ]
+    columns = []
+    for column, field in zip(table.columns, schema, strict=True):
+        try:
+            safe = "timestamp[ns" not in str(column.type)
+            columns.append(column if column.type == field.type else column.cast(field.type, safe=safe))
+        except pa.ArrowException as error:
+            raise InputError(
+                f"column {field.name!r} is {column.type}, and cannot be stored as {field.type}: {error}",
+                where=where,
+            ) from None
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
-    """Cut off what is finer than a microsecond; whatever else would be lost is an error."""
-    try:
-        return column.cast(field.type, safe="timestamp[ns" not in str(column.type))
-    except pa.ArrowException as error:
-        raise InputError(
-            f"column {field.name!r} is {column.type}, and cannot be stored as {field.type}: {error}",
-            where=where,
-        ) from None
 
 
 _PLAIN = {
@@ -120,13 +106,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return _PLAIN.get(str(kind), kind)
 
 
-def is_nested(kind: pa.DataType) -> bool:
-    """Return whether values of a type hold other values; an older pyarrow forgets lists of a fixed size."""
-    return bool(pa.types.is_nested(kind)) or bool(pa.types.is_fixed_size_list(kind))
-
-
 def _plain_nested(kind: pa.DataType) -> pa.DataType:
-    """Name the entries of a list in the one way; Parquet and Arrow have names of their own for them."""
+    """Name the entries of a list in one way; Parquet and Arrow have different names for them."""
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
         return pa.struct([field.with_type(_plain_type(field.type)) for field in fields])
@@ -138,15 +119,16 @@ def _plain_nested(kind: pa.DataType) -> pa.DataType:
     return pa.large_list(entries) if pa.types.is_large_list(kind) else pa.list_(entries)
 
 
+def is_nested(kind: pa.DataType) -> bool:
+    """Return whether values of a type hold other values; an older pyarrow forgets lists of a fixed size."""
+    return bool(pa.types.is_nested(kind)) or bool(pa.types.is_fixed_size_list(kind))
+
+
 def declared(table: pa.Table, columns: Sequence[Column], where: str) -> pa.Table:
-    """Bring rows of any writer into the columns, the order and the types that a manifest declares.
+    """Convert rows of any writer to the columns, the order and the types that a manifest declares.
 
     A column without any value has no type of its own in some files; integers and floats may be narrower in
-    one file than in another. What would lose or invent a value is refused.
-
-    Args:
-        table: Rows that have at least these columns.
-        columns: What the manifest declares, in its order.
+    one file than in another. A conversion that would lose or invent a value is an error.
 
     Raises:
         InputError: A column is of another type than the manifest says.
@@ -167,27 +149,24 @@ def is_declared(schema: pa.Schema, columns: Sequence[Column]) -> bool:
 
 def _as_declared(values: pa.ChunkedArray, column: Column, where: str) -> pa.ChunkedArray:
     kind = named_type(column.type)
-    if kind is not None and _takes(kind, values.type):
+    how = f"is {values.type}, the manifest says {column.type}"
+    if kind is not None and _holds(kind, values.type):
         try:
             return values.cast(kind)
         except pa.ArrowException as error:
-            what = f"cached input changed: column {column.name!r} does not fit {column.type}: {error}"
-            raise InputError(what, where=where, hint=RUN_AGAIN) from None
-    raise InputError(
-        f"cached input changed: column {column.name!r} is {values.type}, the manifest says {column.type}",
-        where=where,
-        hint=RUN_AGAIN,
-    )
+            how = f"does not fit {column.type}: {error}"
+    raise InputError(f"cached input changed: column {column.name!r} {how}", where=where, hint=RUN_AGAIN)
 
 
-def _takes(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return whether one type takes the values of another of the same kind."""
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp)
-    if pa.types.is_timestamp(wide) and pa.types.is_timestamp(narrow):
+def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Return whether a type is of a kind that holds the values of another."""
+    of = pa.types
+    if of.is_timestamp(wide) and of.is_timestamp(narrow):
         return bool(wide.tz) == bool(narrow.tz)
-    if pa.types.is_floating(wide) and pa.types.is_integer(narrow):
+    if of.is_floating(wide) and of.is_integer(narrow):
         return True
-    return pa.types.is_null(narrow) or any(of_kind(wide) and of_kind(narrow) for of_kind in kinds)
+    kinds = (of.is_integer, of.is_floating, of.is_decimal)
+    return of.is_null(narrow) or any(of_kind(wide) and of_kind(narrow) for of_kind in kinds)
 
 
 _WITH_ZONE = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")

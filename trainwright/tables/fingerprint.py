@@ -51,14 +51,9 @@ def key_of(domain: int, seed: int) -> int:
     return _mix(seed + _mix(domain))
 
 
-def of_nothing(seed: int) -> np.uint64:
-    """Return the hash of a null: the only value without any word."""
-    return np.uint64(_mix(key_of(NULL, seed)))
-
-
-def positions(key: int, start: int, count: int) -> Words:
-    """Return what the words from place ``start`` on are combined with; shape (count,)."""
-    place = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+def positions(key: int, count: int) -> Words:
+    """Return what the words of a value are combined with, by their place; shape (count,)."""
+    place = np.arange(1, count + 1, dtype=np.uint64)
     return mixed(place * np.uint64(_GOLDEN) + np.uint64(key))
 
 
@@ -73,7 +68,7 @@ def of_words(domain: int, seed: int, *words: Words) -> Words:
     """Hash values that are made of as many words each; every argument holds one of each, shape (rows,)."""
     key = key_of(domain, seed)
     total: Words = np.zeros(len(words[0]), dtype=np.uint64)
-    for word, position in zip(words, positions(key, 0, len(words)), strict=True):
+    for word, position in zip(words, positions(key, len(words)), strict=True):
         total += mixed(word ^ position)
     return finished(total, key, WORD * len(words))
 
@@ -82,7 +77,10 @@ def _mix(number: int) -> int:
     return int(mixed(np.array([number & MASK], dtype=np.uint64))[0])
 
 
-_LIMIT = float(1 << 63)
+_LIMIT = 1 << 63
+_DECIMAL_BYTES = 32
+"""Bytes of the widest decimal."""
+
 _TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _UNIT = re.compile(r"\[(s|ms|us|ns)\b")
 _DAY_S = 86_400
@@ -92,11 +90,6 @@ def fixed_width(array: pa.Array, dtype: Any) -> NDArray[Any]:
     """View the values of a fixed-width array, with whatever lies where it is null."""
     values: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=dtype)
     return values[array.offset : array.offset + len(array)]
-
-
-def booleans(array: pa.Array, seed: int) -> Words:
-    """Hash true as 1 and false as 0."""
-    return integers(array.cast(pa.uint8()), seed)
 
 
 def integers(array: pa.Array, seed: int) -> Words:
@@ -134,48 +127,25 @@ def times(array: pa.Array, seed: int) -> Words:
     return of_words(TIME, seed, seconds.view(np.uint64), rest.view(np.uint64))
 
 
-_LIMB = (1 << 32) - 1
-_LIMBS = 8
-"""32-bit digits of the widest decimal."""
-
-
 def decimals(array: pa.Array, seed: int) -> Words:
     """Hash a decimal by its digits and its scale, without the zeros behind the point."""
-    width = array.type.bit_width // 32
-    raw = fixed_width(array, np.dtype((np.uint32, width)))
-    negative = raw[:, -1] >> np.uint32(31) != 0
-    limbs = np.zeros((len(array), _LIMBS), dtype=np.uint64)
-    limbs[:, :width] = np.where(negative[:, None], ~raw, raw)
-    carry = negative.astype(np.uint64)
-    for place in range(width):
-        limbs[:, place] += carry
-        carry = limbs[:, place] >> np.uint64(32)
-        limbs[:, place] &= np.uint64(_LIMB)
-    scale = _without_zeros(limbs, array.type.scale)
-    words = limbs[:, 0::2] | limbs[:, 1::2] << np.uint64(32)
-    total = of_words(DECIMAL, seed, *words.T, (2 * scale + negative).astype(np.uint64))
-    whole = (scale == 0) & ~words[:, 1:].any(axis=1) & (words[:, 0] <= np.uint64(MASK >> 1) + negative)
-    integers = np.where(negative, ~words[:, 0] + np.uint64(1), words[:, 0])
-    total[whole] = of_words(INTEGER, seed, integers[whole])
+    width, buffer = array.type.bit_width // 8, memoryview(array.buffers()[1])
+    numbers, scales = [], []
+    for place in range(array.offset, array.offset + len(array)):
+        number = int.from_bytes(buffer[place * width : (place + 1) * width], "little", signed=True)
+        scale = array.type.scale
+        while scale > 0 and number % 10 == 0:
+            number, scale = number // 10, scale - 1
+        numbers.append(number)
+        scales.append(scale)
+    digits = b"".join(abs(number).to_bytes(_DECIMAL_BYTES, "little") for number in numbers)
+    words = np.frombuffer(digits, "<u8").reshape(len(array), -1)
+    heads = [2 * scale + (number < 0) for number, scale in zip(numbers, scales, strict=True)]
+    total = of_words(DECIMAL, seed, *words.T, np.array(heads, np.int64).view(np.uint64))
+    whole = [not scale and -_LIMIT <= number < _LIMIT for number, scale in zip(numbers, scales, strict=True)]
+    integers = [number for number, is_whole in zip(numbers, whole, strict=True) if is_whole]
+    total[np.array(whole)] = of_words(INTEGER, seed, np.array(integers, np.int64).view(np.uint64))
     return total
-
-
-def _without_zeros(limbs: Words, scale: int) -> NDArray[np.int64]:
-    """Divide by ten, in place, what ends in a zero behind the point; return each row's scale after it."""
-    scales: NDArray[np.int64] = np.full(len(limbs), scale, dtype=np.int64)
-    rows = np.arange(len(limbs)) if scale > 0 else np.arange(0)
-    while rows.size:
-        quotient, remainder = np.empty_like(limbs[rows]), np.zeros(rows.size, dtype=np.uint64)
-        for place in reversed(range(limbs.shape[1])):
-            current = remainder << np.uint64(32) | limbs[rows, place]
-            quotient[:, place] = current // np.uint64(10)
-            remainder = current % np.uint64(10)
-        even = remainder == 0
-        rows = rows[even]
-        limbs[rows] = quotient[even]
-        scales[rows] -= 1
-        rows = rows[scales[rows] > 0]
-    return scales
 
 
 _TEXTS_AT_A_TIME = 1 << 20
@@ -186,34 +156,11 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(WORD + 1)], dty
 
 def texts(array: pa.Array, seed: int) -> Words:
     """Hash text by its UTF-8, and bytes as they are."""
-    data, offsets = _bytes_of(array)
+    buffer, offsets = array.buffers()[-1], _offsets(array)
+    data = np.frombuffer(buffer if buffer is not None else b"", dtype=np.uint8)
     key, lengths = key_of(BYTES, seed), np.diff(offsets)
-    if len(array) == 1 and lengths[0] > _TEXTS_AT_A_TIME:
-        return finished(_sum_of_long(data[offsets[0] : offsets[1]], key), key, lengths)
-    content = _Bytes(data[offsets[0] : offsets[-1]])
-    return finished(_sums(content, offsets[:-1] - offsets[0], lengths, key), key, lengths)
-
-
-class _Bytes:
-    """Bytes of which the 64-bit word at any place can be taken, many at a time."""
-
-    def __init__(self, data: NDArray[np.uint8]) -> None:
-        padded = np.zeros(len(data) + WORD, dtype=np.uint8)
-        padded[: len(data)] = data
-        self._words: Words = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))
-
-    def words(self, at: NDArray[np.int64], left: NDArray[np.int64]) -> Words:
-        """Take the little-endian word at each place, of which only the first ``left`` bytes count."""
-        words: Words = self._words[at]
-        words &= _FIRST_BYTES[np.minimum(left, WORD)]
-        return words
-
-
-def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all values, and where each value begins, and the end; shape (rows + 1,)."""
-    *_, data = array.buffers()
-    content = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
-    return content, _offsets(array)
+    content, starts = data[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0]
+    return finished(_sums(content, starts, lengths, key), key, lengths)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
@@ -227,35 +174,28 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     return within
 
 
-def _sums(data: _Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64], key: int) -> Words:
+def _sums(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], key: int) -> Words:
     """Sum the mixed words of each value; shape (rows,). A value of no bytes has one word, 0."""
+    padded = np.zeros(len(data) + WORD, dtype=np.uint8)
+    padded[: len(data)] = data
+    words_at: Words = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))
     if lengths.max(initial=0) <= WORD:
-        return mixed(data.words(starts, lengths) ^ positions(key, 0, 1))
+        return mixed((words_at[starts] & _FIRST_BYTES[lengths]) ^ positions(key, 1))
     counts = np.maximum(-(-lengths // WORD), 1)
     firsts = np.cumsum(counts) - counts
     place = np.arange(firsts[-1] + counts[-1], dtype=np.int64) - np.repeat(firsts, counts)
-    words = data.words(np.repeat(starts, counts) + WORD * place, np.repeat(lengths, counts) - WORD * place)
-    words ^= positions(key, 0, int(counts.max()))[place]
+    left = np.repeat(lengths, counts) - WORD * place
+    words = words_at[np.repeat(starts, counts) + WORD * place] & _FIRST_BYTES[np.minimum(left, WORD)]
+    words ^= positions(key, int(counts.max()))[place]
     return np.add.reduceat(mixed(words), firsts)
 
 
-def _sum_of_long(data: NDArray[np.uint8], key: int) -> Words:
-    """Sum the mixed words of one long value, a block after another; shape (1,)."""
-    total: Words = np.zeros(1, dtype=np.uint64)
-    for start in range(0, len(data), _TEXTS_AT_A_TIME):
-        block = data[start : start + _TEXTS_AT_A_TIME]
-        words: Words = np.zeros(-(-len(block) // WORD), dtype=np.uint64)
-        words.view(np.uint8)[: len(block)] = block
-        total += mixed(words ^ positions(key, start // WORD, len(words))).sum(dtype=np.uint64)
-    return total
-
-
-def text_parts(array: pa.Array, rows: int) -> Iterator[pa.Array]:
-    """Cut an array into parts of at most so many rows and not many bytes; a long value is its own part."""
+def _text_parts(array: pa.Array) -> Iterator[pa.Array]:
+    """Cut an array into parts of not many rows and bytes; a long value is a part by itself."""
     start, offsets = 0, _offsets(array)
     while start < len(array):
         fit = int(np.searchsorted(offsets, offsets[start] + _TEXTS_AT_A_TIME, "right")) - 1
-        stop = max(start + 1, min(fit, start + rows, len(array)))
+        stop = max(start + 1, min(fit, start + _AT_A_TIME, len(array)))
         yield array.slice(start, stop - start)
         start = stop
 
@@ -279,12 +219,8 @@ def fingerprints(array: pa.Array | pa.ChunkedArray, seed: int = 0) -> Words:
     and does not depend on how Arrow stores it: 7 as int8, as int64, as 7.0 or as the decimal 7.00; a string
     as itself, as a large one, as binary or out of a dictionary; a moment in seconds or in nanoseconds, with
     or without a zone; a date as its midnight. True is 1, -0.0 is 0.0, every NaN is one value and every null
-    another. Numbers beyond 64 bits and fractions equal those of their own kind only.
-
-    A value is a sequence of 64-bit words of one domain: integers, reals, bytes and so on. The words are mixed
-    with the finalizer of SplitMix64 and summed as in AdHash; the head of this module has the
-    formula and its sources. It spreads well, but it is no cryptographic hash: who knows the seed can make
-    values collide.
+    another. Numbers beyond 64 bits and fractions equal those of their own kind only. It is no cryptographic
+    hash: who knows the seed can make values collide.
 
     Args:
         array: A column of numbers, booleans, times, decimals, text or bytes; nothing nested.
@@ -312,15 +248,16 @@ def _of_chunk(array: pa.Array, seed: int) -> Words:
         array = array.cast(_VIEWS[str(array.type)])
     if pa.types.is_dictionary(array.type):
         return _of_dictionary(array, seed)
-    missing = of_nothing(seed)
+    missing = np.uint64(_mix(key_of(NULL, seed)))  # a null has no word
     total: Words = np.full(len(array), missing, dtype=np.uint64)
     if pa.types.is_null(array.type):
         return total
     hashing, start = _hashing(array.type), 0
-    for part in _parts(array):
+    parts = (array.slice(start, _AT_A_TIME) for start in range(0, len(array), _AT_A_TIME))
+    for part in _text_parts(array) if is_text(array.type) else parts:
         values = hashing(part, seed)
         if part.null_count:
-            values[_nulls(part)] = missing
+            values[part.is_null().to_numpy(zero_copy_only=False)] = missing
         total[start : start + len(part)] = values
         start += len(part)
     return total
@@ -328,15 +265,10 @@ def _of_chunk(array: pa.Array, seed: int) -> Words:
 
 def _of_dictionary(array: pa.DictionaryArray, seed: int) -> Words:
     """Hash each value of the dictionary once; a null may be a null index or an index of a null."""
-    values = np.append(_of_chunk(array.dictionary, seed), of_nothing(seed))
+    values = np.append(_of_chunk(array.dictionary, seed), np.uint64(_mix(key_of(NULL, seed))))
     place: NDArray[Any] = pc.fill_null(array.indices.cast(pa.int64()), len(values) - 1).to_numpy()
     hashes: Words = values[place]
     return hashes
-
-
-def _nulls(array: pa.Array) -> NDArray[np.bool_]:
-    nulls: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
 
 
 def _hashing(kind: pa.DataType) -> Callable[[pa.Array, int], Words]:
@@ -350,14 +282,8 @@ def _hashing(kind: pa.DataType) -> Callable[[pa.Array, int], Words]:
     )
 
 
-def _parts(array: pa.Array) -> Iterator[pa.Array]:
-    if is_text(array.type):
-        return text_parts(array, _AT_A_TIME)
-    return (array.slice(start, _AT_A_TIME) for start in range(0, len(array), _AT_A_TIME))
-
-
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, int], Words]], ...] = (
-    (pa.types.is_boolean, booleans),
+    (pa.types.is_boolean, lambda array, seed: integers(array.cast(pa.uint8()), seed)),
     (pa.types.is_integer, integers),
     (pa.types.is_floating, reals),
     (pa.types.is_temporal, times),

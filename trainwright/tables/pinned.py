@@ -4,17 +4,17 @@ import hashlib
 import inspect
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from trainwright.artifacts import RUN_AGAIN, SnapshotFile
-from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.errors import InputError, PermissionRefused
 
 STREAM_BUFFER = 1 << 18
 """Bytes of a column that are read from a disk at a time."""
@@ -39,7 +39,9 @@ def open_parquet(source: Path | BinaryIO, *, check_pages: bool = True) -> pq.Par
     Raises:
         pyarrow.ArrowException: It is not a Parquet file, or not a whole one.
     """
-    check = _page_check() if check_pages else {}
+    known = inspect.signature(pq.ParquetFile.__init__).parameters
+    option = "page_checksum_verification"
+    check = {option: True} if check_pages and option in known else {}
     if isinstance(source, Path):
         return pq.ParquetFile(source, buffer_size=STREAM_BUFFER, pre_buffer=False, **check)
     metadata = pq.read_metadata(source)
@@ -71,15 +73,6 @@ def stream_batches(
         yield from file.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=threads)
 
 
-@cache
-def _page_check() -> dict[str, bool]:
-    known = inspect.signature(pq.ParquetFile.__init__).parameters
-    return {"page_checksum_verification": True} if "page_checksum_verification" in known else {}
-
-
-_BLOCK = 1 << 20
-
-
 @contextmanager
 def open_pinned(folder: Path, entry: SnapshotFile, *, footer_only: bool = False) -> Iterator[pq.ParquetFile]:
     """Open a file of a manifest; what Arrow says about it while it is open names the file.
@@ -89,17 +82,22 @@ def open_pinned(folder: Path, entry: SnapshotFile, *, footer_only: bool = False)
     checked where it carries their checksums.
 
     Args:
-        footer_only: No rows are read of it, so its size is checked, and its checksum left to who does.
+        footer_only: Check the size alone, because no rows are read here.
 
     Raises:
         InputError: The file is gone, is not the one that the manifest names, or lies outside its folder.
         PermissionRefused: It may not be read.
     """
-    path = local_place(folder, entry)
+    path = _local_path(folder, entry)
     if path is not None:
-        state = _require_size(path, entry, folder)
-        if not footer_only:
-            _require_checksum(path, entry, folder, state)
+        try:
+            _check_local(path, entry, folder, footer_only=footer_only)
+        except PermissionError:
+            raise PermissionRefused(
+                "this file may not be read by this process",
+                where=str(path),
+                hint="Let the user of this process read it.",
+            ) from None
         with _naming(entry), open_parquet(path, check_pages=False) as file:
             _require_rows(file, entry)
             yield file
@@ -110,12 +108,8 @@ def open_pinned(folder: Path, entry: SnapshotFile, *, footer_only: bool = False)
         yield file
 
 
-def local_place(folder: Path, entry: SnapshotFile) -> Path | None:
-    """Return where on a disk a file lies, or None for an object in a store.
-
-    Raises:
-        InputError: A relative name leads out of the manifest's folder.
-    """
+def _local_path(folder: Path, entry: SnapshotFile) -> Path | None:
+    """Return the path of a file, or None for an object in a store."""
     if "://" in entry.uri:
         from trainwright.storage import local_path
 
@@ -126,83 +120,38 @@ def local_place(folder: Path, entry: SnapshotFile) -> Path | None:
     return path
 
 
-def _require_size(path: Path, entry: SnapshotFile, folder: Path) -> os.stat_result:
+def _check_local(path: Path, entry: SnapshotFile, folder: Path, *, footer_only: bool) -> None:
     try:
         state = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise gone(entry, str(folder)) from None
-    except PermissionError:
-        raise PermissionRefused(
-            "this file may not be read by this process",
-            where=str(path),
-            hint="Let the user of this process read it.",
-        ) from None
+        raise _gone(entry, str(folder)) from None
     if not stat.S_ISREG(state.st_mode):
-        raise gone(entry, str(folder))
+        raise _gone(entry, str(folder))
     if state.st_size != entry.size:
-        raise changed(entry, f"{state.st_size:,} bytes", f"{entry.size:,}", str(folder))
-    return state
-
-
-def _require_checksum(path: Path, entry: SnapshotFile, folder: Path, state: os.stat_result) -> None:
+        raise _changed(entry, f"{state.st_size:,} bytes", f"{entry.size:,}", str(folder))
+    if footer_only:
+        return
     kind, _, expected = entry.checksum.partition(":")
-    if kind not in _DIGESTS:
-        known = ", ".join(_DIGESTS)
+    if kind not in {"sha256", "md5"}:
         raise InputError(
-            f"{entry.uri} has a checksum of kind {kind!r}; a file on a disk is checked by {known}",
+            f"{entry.uri} has a checksum of kind {kind!r}; a file on a disk is checked by sha256, md5",
             where=str(folder),
         )
     found = _digest_of(path, kind, state.st_size, state.st_mtime_ns)
     if found != expected:
-        raise changed(entry, f"{kind}:{found[:12]}", f"{kind}:{expected[:12]}", str(folder))
+        raise _changed(entry, f"{kind}:{found[:12]}", f"{kind}:{expected[:12]}", str(folder))
 
 
 @cache
 def _digest_of(path: Path, kind: str, size: int, mtime_ns: int) -> str:  # noqa: ARG001 - the cache's key
     """Digest a file once a process, and the processes forked from it, as long as nobody writes to it."""
-    digest = _DIGESTS[kind]()
-    try:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    except PermissionError:
-        raise PermissionRefused(
-            "this file may not be read by this process",
-            where=str(path),
-            hint="Let the user of this process read it.",
-        ) from None
-    return str(digest.hexdigest())
-
-
-class _Crc32c:
-    def __init__(self) -> None:
-        try:
-            from google_crc32c import Checksum
-        except ImportError as error:
-            raise DependencyError(
-                f"a crc32c cannot be checked here: {error}", where="checksum", hint="Install google-crc32c."
-            ) from None
-        make: Callable[[], Any] = Checksum
-        self._checksum = make()
-
-    def update(self, data: bytes) -> None:
-        self._checksum.update(data)
-
-    def hexdigest(self) -> str:
-        digits: bytes = self._checksum.digest()
-        return digits.hex()
-
-
-_DIGESTS: dict[str, Callable[[], Any]] = {
-    "sha256": hashlib.sha256,
-    "md5": lambda: hashlib.md5(usedforsecurity=False),
-    "crc32c": _Crc32c,
-}
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 @contextmanager
 def _pinned_stream(entry: SnapshotFile) -> Iterator[BinaryIO]:
-    """Open an object in its pinned version; whenever that is found to be gone, say so."""
+    """Open an object in its pinned version."""
     from trainwright import storage
 
     if not entry.version:
@@ -213,35 +162,27 @@ def _pinned_stream(entry: SnapshotFile) -> Iterator[BinaryIO]:
         with storage.open_file(entry.uri, entry.version) as stream:
             size = stream.seek(0, os.SEEK_END)
             if size != entry.size:
-                raise changed(entry, f"{size:,} bytes", f"{entry.size:,}", entry.uri)
+                raise _changed(entry, f"{size:,} bytes", f"{entry.size:,}", entry.uri)
             stream.seek(0)
             yield stream
     except storage.ObjectChanged:
-        raise _gone_or_changed(entry) from None
-
-
-def _gone_or_changed(entry: SnapshotFile) -> InputError:
-    from trainwright import storage
-
-    try:
-        now = storage.head(entry.uri)
-    except InputError:
-        return gone(entry, entry.uri)
-    return changed(entry, f"version {now.version}", entry.version, entry.uri)
+        try:
+            now = storage.head(entry.uri)
+        except InputError:
+            raise _gone(entry, entry.uri) from None
+        raise _changed(entry, f"version {now.version}", entry.version, entry.uri) from None
 
 
 def _require_rows(file: pq.ParquetFile, entry: SnapshotFile) -> None:
     if file.metadata.num_rows != entry.rows:
-        raise changed(entry, f"{file.metadata.num_rows:,} rows", f"{entry.rows:,}", entry.uri)
+        raise _changed(entry, f"{file.metadata.num_rows:,} rows", f"{entry.rows:,}", entry.uri)
 
 
-def gone(entry: SnapshotFile, where: str) -> InputError:
-    """Return the error for a file of a manifest that is gone."""
+def _gone(entry: SnapshotFile, where: str) -> InputError:
     return InputError(f"cached input is gone: no {entry.uri}", where=where, hint=RUN_AGAIN)
 
 
-def changed(entry: SnapshotFile, found: str, expected: str, where: str) -> InputError:
-    """Return the error for a file of a manifest that changed."""
+def _changed(entry: SnapshotFile, found: str, expected: str, where: str) -> InputError:
     return InputError(
         f"cached input changed: {entry.uri} has {found}, the manifest says {expected}",
         where=where,

@@ -27,9 +27,9 @@ def read_split(
     Raises:
         InputError: No such split or column, or a file is not what the manifest says.
     """
-    chosen = select(snapshot.columns, columns)
+    chosen = _select(snapshot.columns, columns)
     tables = []
-    for entry in entries(folder, snapshot, [split]):
+    for entry in _entries(folder, snapshot, [split]):
         with open_pinned(folder, entry) as file:
             _require_there(file, chosen, entry)
             table = file.read(columns=[column.name for column in chosen])
@@ -52,12 +52,12 @@ def iter_batches(
     Raises:
         InputError: No such split or column, or a file is not what the manifest says.
     """
-    chosen = select(snapshot.columns, columns)
-    for entry in entries(folder, snapshot, splits):
-        yield from read_groups(folder, entry, chosen, batch_rows)
+    chosen = _select(snapshot.columns, columns)
+    for entry in _entries(folder, snapshot, splits):
+        yield from _read_groups(folder, entry, chosen, batch_rows)
 
 
-def read_groups(
+def _read_groups(
     folder: Path,
     entry: SnapshotFile,
     columns: Sequence[Column],
@@ -66,15 +66,7 @@ def read_groups(
     *,
     threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read some row groups of one file of a manifest, in the types that the manifest declares.
-
-    Args:
-        columns: Columns to read, in this order.
-        groups: Which row groups; all if absent.
-
-    Raises:
-        InputError: The file is not what the manifest says.
-    """
+    """Read some row groups of one file, in the types that the manifest declares."""
     names = [column.name for column in columns]
     with open_pinned(folder, entry) as file:
         _require_there(file, columns, entry)
@@ -87,7 +79,7 @@ def read_groups(
                 yield pa.RecordBatch.from_arrays([column.chunk(0) for column in table.columns], names=names)
 
 
-def select(columns: Sequence[Column], names: Sequence[str] | None) -> list[Column]:
+def _select(columns: Sequence[Column], names: Sequence[str] | None) -> list[Column]:
     """Return the columns of these names, in this order; all if absent."""
     if names is None:
         return list(columns)
@@ -96,7 +88,7 @@ def select(columns: Sequence[Column], names: Sequence[str] | None) -> list[Colum
     return [known[name] for name in names]
 
 
-def entries(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterator[SnapshotFile]:
+def _entries(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterator[SnapshotFile]:
     """Return the files of some splits, in the order of the splits and then of the manifest."""
     for split in splits:
         found = [entry for entry in snapshot.files if entry.split == split]
@@ -117,7 +109,7 @@ def _require_there(file: pq.ParquetFile, columns: Sequence[Column], entry: Snaps
 
 
 _AT_A_TIME = 8
-_TO_THE_END = 1 << 31
+TO_THE_END = 1 << 31
 """What ``last`` is of a file that is one piece: it need not be opened to be counted."""
 
 
@@ -149,36 +141,30 @@ def pieces(folder: Path, snapshot: Snapshot, splits: Sequence[str], rows: int = 
     Raises:
         InputError: No such split, or a file is gone or not what the manifest says.
     """
-    files = [entry for entry in entries(folder, snapshot, splits) if entry.rows]
+    files = [entry for entry in _entries(folder, snapshot, splits) if entry.rows]
 
     def cut(entry: SnapshotFile) -> list[Piece]:
         if entry.rows <= rows:
-            return [Piece(entry, 0, _TO_THE_END, entry.rows, snapshot.columns)]
+            return [Piece(entry, 0, TO_THE_END, entry.rows, snapshot.columns)]
         with open_pinned(folder, entry, footer_only=True) as file:
-            groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-        return list(_cut(entry, groups, rows, snapshot.columns))
+            sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+        found: list[Piece] = []
+        first = held = 0
+        for index, size in enumerate([*sizes, rows]):
+            if held and held + size > rows:
+                found.append(Piece(entry, first, index, held, snapshot.columns))
+                first, held = index, 0
+            held += size
+        return found
 
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return [piece for found in threads.map(cut, files) for piece in found]
 
 
-def _cut(entry: SnapshotFile, groups: list[int], rows: int, columns: tuple[Column, ...]) -> Iterator[Piece]:
-    first = held = 0
-    for index, size in enumerate(groups):
-        if held and held + size > rows:
-            yield Piece(entry, first, index, held, columns)
-            first, held = index, 0
-        held += size
-    if held:
-        yield Piece(entry, first, len(groups), held, columns)
-
-
 def read_piece(
     folder: Path, piece: Piece, columns: Sequence[str] | None = None, batch_rows: int = ROW_GROUP
 ) -> Iterator[pa.RecordBatch]:
-    """Read one piece, batch after batch; its file is opened here, and checked once a process.
-
-    Decodes in the calling process alone: others have the other processors.
+    """Read one piece in batches; decodes in this thread alone, as other processes have the other processors.
 
     Args:
         columns: Columns to read, in this order; all if absent.
@@ -186,5 +172,5 @@ def read_piece(
     Raises:
         InputError: No such column, or the file is not what the manifest says.
     """
-    chosen, groups = select(piece.columns, columns), slice(piece.first, piece.last)
-    return read_groups(folder, piece.entry, chosen, batch_rows, groups, threads=False)
+    chosen, groups = _select(piece.columns, columns), slice(piece.first, piece.last)
+    return _read_groups(folder, piece.entry, chosen, batch_rows, groups, threads=False)

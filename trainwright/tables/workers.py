@@ -1,8 +1,8 @@
 """A pool of worker processes that gives results in the order of the tasks, and survives no parent.
 
 ``multiprocessing.Pool`` and ``ProcessPoolExecutor`` hang or lose the cause when a worker is killed, and leave
-workers behind when the parent is. Here a worker that dies is an error that names its task, and a worker ends
-when its pipe is closed, and so also when the parent dies.
+workers behind when the parent is. Here a dead worker is an error that names its task, and a worker ends when
+its pipe is closed, so also when the parent dies.
 """
 
 import gc
@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -33,9 +34,9 @@ class Pool(Generic[Task, Result]):
     """Worker processes for one kind of task.
 
     Workers are forked from this process after everything is loaded: each is ready in milliseconds, and
-    ``work`` and the tasks need no pickle. A fork takes the calling thread alone along: numpy's and Arrow's
-    threads know of that, the threads of storage clients do not. Where those have run, name modules in
-    ``preload``: workers then come from a fork server without threads, and ``work`` and the tasks are pickled.
+    ``work`` and the tasks need no pickle. A fork copies the calling thread alone: numpy and Arrow handle
+    that, the threads of storage clients do not. Where those have run, name modules in ``preload``: workers
+    then come from a fork server without threads, and ``work`` and the tasks are pickled.
 
     Attributes:
         work: Does a task. Its results are pickled.
@@ -58,8 +59,8 @@ class Pool(Generic[Task, Result]):
     def run(self, tasks: Sequence[Task]) -> Iterator[Result]:
         """Do all tasks and yield their results in the order of the tasks.
 
-        After a failure no further task is handed out, and those in progress are completed: so the error is
-        always the one of the first task that fails, however many workers there are.
+        After a failure no further task starts, and those in progress are completed: so the error is always
+        the one of the first task that fails, however many workers there are.
 
         Raises:
             TrainwrightError: The error of the first task that failed, with its class and text.
@@ -70,9 +71,10 @@ class Pool(Generic[Task, Result]):
             return
         workers: list[_Worker] = []
         try:
-            with _frozen():
-                for _ in range(count):
-                    workers.append(self._start(tasks, [worker.pipe for worker in workers]))
+            gc.freeze()  # forked processes then share what is loaded, as the collector does not write to it
+            for _ in range(count):
+                workers.append(self._start(tasks, [worker.pipe for worker in workers]))
+            gc.unfreeze()
             yield from _Run(self, tasks, workers).results()
         finally:
             _stop(workers)
@@ -95,7 +97,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     tasks: list[int] = field(default_factory=list)
-    """Places of the tasks that it has, in order."""
+    """Places of its tasks, in order."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +122,55 @@ class _Failure:
         return cls(InternalError, what, "a worker process", "The traceback is in the log.")
 
 
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Keep the garbage collector off what is loaded, so that forked processes go on sharing its memory."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+class _Run(Generic[Task, Result]):
+    """One run over the tasks: which worker has which, and what is done."""
+
+    def __init__(self, pool: Pool[Task, Result], tasks: Sequence[Task], workers: Sequence[_Worker]) -> None:
+        self._pool, self._tasks, self._workers = pool, tasks, workers
+        self._waiting, self._done = deque(range(len(tasks))), dict[int, Any]()
+
+    def results(self) -> Iterator[Result]:
+        for _ in range(self._pool.ahead):
+            for worker in self._workers:
+                self._assign(worker)
+        for place in range(len(self._tasks)):
+            while place not in self._done:
+                self._receive()
+            result = self._done.pop(place)
+            if isinstance(result, _Failure):
+                while any(worker.tasks for worker in self._workers):
+                    self._receive()
+                raise result.kind(result.what, where=result.where, hint=result.hint)
+            yield result
+
+    def _assign(self, worker: _Worker) -> None:
+        if self._waiting:
+            worker.tasks.append(self._waiting.popleft())
+            with suppress(BrokenPipeError, ConnectionResetError):  # reported when its answer is missed
+                worker.pipe.send(worker.tasks[-1])
+
+    def _receive(self) -> None:
+        ready = wait([worker.pipe for worker in self._workers if worker.tasks])
+        for worker in (worker for worker in self._workers if worker.pipe in ready):
+            try:
+                place, answer = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                raise self._death(worker) from None
+            worker.tasks.remove(place)
+            self._done[place] = answer
+            if isinstance(answer, _Failure):
+                self._waiting.clear()
+            self._assign(worker)
+
+    def _death(self, worker: _Worker) -> TrainwrightError:
+        worker.process.join(_GRACE_S)
+        code = worker.process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return self._pool.died(
+            f"a worker process {how}",
+            where=self._pool.describe(self._tasks[worker.tasks[0]]),
+            hint="SIGKILL mostly means that memory ran out: give the step more of it, or use fewer workers.",
+        )
 
 
 def _serve(
@@ -137,7 +180,7 @@ def _serve(
     tasks: Sequence[Any],
     threads: int,
 ) -> None:
-    """Do what the parent asks for, as a worker, until the pipe is closed."""
+    """Do the parent's tasks, as a worker, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
@@ -153,58 +196,6 @@ def _serve(
             pipe.send((place, answer))
             del answer
             pa.default_memory_pool().release_unused()  # one task's peak is not added to the next one's
-
-
-class _Run(Generic[Task, Result]):
-    """One run over the tasks: which worker has which, and what is done."""
-
-    def __init__(self, pool: Pool[Task, Result], tasks: Sequence[Task], workers: Sequence[_Worker]) -> None:
-        self._pool, self._tasks, self._workers = pool, tasks, workers
-        self._next, self._done = 0, dict[int, Any]()
-
-    def results(self) -> Iterator[Result]:
-        for _ in range(self._pool.ahead):
-            for worker in self._workers:
-                self._hand_out(worker)
-        for place in range(len(self._tasks)):
-            while place not in self._done:
-                self._receive()
-            result = self._done.pop(place)
-            if isinstance(result, _Failure):
-                while any(worker.tasks for worker in self._workers):
-                    self._receive()
-                raise result.kind(result.what, where=result.where, hint=result.hint)
-            yield result
-
-    def _hand_out(self, worker: _Worker) -> None:
-        if self._next < len(self._tasks):
-            worker.tasks.append(self._next)
-            with suppress(BrokenPipeError, ConnectionResetError):  # reported when its answer is missed
-                worker.pipe.send(self._next)
-            self._next += 1
-
-    def _receive(self) -> None:
-        ready = wait([worker.pipe for worker in self._workers if worker.tasks])
-        for worker in (worker for worker in self._workers if worker.pipe in ready):
-            try:
-                place, answer = worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                raise self._death(worker) from None
-            worker.tasks.remove(place)
-            self._done[place] = answer
-            if isinstance(answer, _Failure):
-                self._next = len(self._tasks)
-            self._hand_out(worker)
-
-    def _death(self, worker: _Worker) -> TrainwrightError:
-        worker.process.join(_GRACE_S)
-        code = worker.process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return self._pool.died(
-            f"a worker process {how}",
-            where=self._pool.describe(self._tasks[worker.tasks[0]]),
-            hint="SIGKILL mostly means that memory ran out: give the step more of it, or use fewer workers.",
-        )
 
 
 def _stop(workers: Sequence[_Worker]) -> None:

@@ -4,10 +4,9 @@ import hashlib
 import inspect
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -34,15 +33,12 @@ class WrittenFile:
     Attributes:
         size: Bytes.
         checksum: ``sha256:`` and 64 hexadecimal digits, taken while it was written.
-        schema: Its columns, in the form of :func:`trainwright.tables.columns`.
     """
 
     path: Path
     rows: int
     size: int
     checksum: str
-    schema: pa.Schema
-    nulls: dict[str, int]
 
 
 class FileWriter:
@@ -63,7 +59,6 @@ class FileWriter:
         self._schema: pa.Schema | None = None
         self._sink: _Hashed | None = None
         self._writer: Any = None
-        self._nulls: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -76,19 +71,15 @@ class FileWriter:
         self.abandon()
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows.
-
-        Raises:
-            InputError: They have other columns or types than those before them.
-        """
+        """Add rows."""
         table = plain(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]), str(self.path))
         if self._schema is None:
-            self._begin(require_distinct(table.schema, str(self.path)))
+            self._schema = require_distinct(table.schema, str(self.path))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._sink = _Hashed(self.path.open("xb"))
         elif table.schema != self._schema:
             difference = schema_difference(self._schema, table.schema)
             raise InputError(f"rows differ from those before: {difference}", where=str(self.path))
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            self._nulls[name] += column.null_count
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
         self.rows += table.num_rows
@@ -96,20 +87,14 @@ class FileWriter:
             self._write(ROW_GROUP)
 
     def finish(self) -> WrittenFile:
-        """End the file.
-
-        Raises:
-            InputError: There was not even an empty batch.
-        """
+        """End the file."""
         if self._schema is None or self._sink is None:
             raise InputError("no rows and no columns were written", where=str(self.path))
         if self._waiting_rows or not self.rows:
             self._write(self._waiting_rows)
         self._writer.close()
         self._sink.close()
-        written = WrittenFile(
-            self.path, self.rows, self._sink.size, f"sha256:{self._sink.digest}", self._schema, self._nulls
-        )
+        written = WrittenFile(self.path, self.rows, self._sink.size, self._sink.checksum)
         self._writer = self._sink = None
         return written
 
@@ -123,41 +108,27 @@ class FileWriter:
                 self._writer.close()
         self._writer = self._sink = None
 
-    def _begin(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._nulls = dict.fromkeys(schema.names, 0)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._sink = _Hashed(self.path.open("xb"))
-
     def _write(self, size: int) -> None:
         waiting = pa.concat_tables(self._waiting)
         self._waiting = [waiting.slice(size)]
         self._waiting_rows -= size
-        columns = waiting.slice(0, size).columns
+        columns, whole = waiting.slice(0, size).columns, []
         del waiting
-        group = _combined(columns, self._schema)
-        with _storing(self.path):
+        while columns:  # column by column, so that few are in memory twice
+            whole.append(pa.table([columns.pop(0)], names=[""]).combine_chunks().column(0))
+        group = pa.Table.from_arrays(whole, schema=self._schema)
+        # Page checksums are for readers of others; pyarrow 10, which TFDV needs, cannot write them.
+        known = inspect.signature(pq.write_table).parameters
+        option = {"write_page_checksum": True} if "write_page_checksum" in known else {}
+        try:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
-                    self._sink,
-                    self._schema,
-                    compression="zstd",
-                    use_dictionary=_repetitive(group),
-                    **_checksum_option(),
+                    self._sink, self._schema, compression="zstd", use_dictionary=_repetitive(group), **option
                 )
             self._writer.write_table(group, row_group_size=max(size, 1))
-
-
-def _combined(columns: list[pa.ChunkedArray], schema: pa.Schema) -> pa.Table:
-    """Put the chunks of each column together, column by column, so that few are in memory twice.
-
-    Args:
-        columns: The columns; emptied.
-    """
-    whole = []
-    while columns:
-        whole.append(pa.table([columns.pop(0)], names=[""]).combine_chunks().column(0))
-    return pa.Table.from_arrays(whole, schema=schema)
+        except pa.ArrowException as error:
+            what = f"the rows cannot be stored as Parquet: {error!s:.300}"
+            raise InputError(what, where=str(self.path)) from None
 
 
 def _repetitive(group: pa.Table) -> list[str]:
@@ -176,29 +147,6 @@ def _repetitive(group: pa.Table) -> list[str]:
     ]
 
 
-@contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowException as error:
-        raise InputError(f"the rows cannot be stored as Parquet: {error!s:.300}", where=str(path)) from None
-
-
-def write_file(path: Path, rows: Iterable[pa.Table | pa.RecordBatch]) -> WrittenFile:
-    """Write one file.
-
-    Args:
-        path: The file, which is not there yet; its folder is made if it is not there.
-
-    Raises:
-        InputError: Rows differ in columns or types, or there is not even an empty batch.
-    """
-    with FileWriter(path) as writer:
-        for batch in rows:
-            writer.append(batch)
-        return writer.finish()
-
-
 class _Hashed:
     """A file that is digested while it is written, so that nobody has to read it again."""
 
@@ -209,8 +157,8 @@ class _Hashed:
         self.closed = False
 
     @property
-    def digest(self) -> str:
-        return self._digest.hexdigest()
+    def checksum(self) -> str:
+        return f"sha256:{self._digest.hexdigest()}"
 
     def write(self, data: bytes) -> int:
         self._digest.update(data)
@@ -225,22 +173,12 @@ class _Hashed:
             self._stream.flush()
 
     def discard(self) -> None:
-        """Keep nothing of what is still to come: Arrow writes a footer even to a file that is given up."""
+        """Ignore what is still to come: Arrow writes a footer even to a file that is given up."""
         self._stream.close()
 
     def close(self) -> None:
         self._stream.close()
         self.closed = True
-
-
-@cache
-def _checksum_option() -> dict[str, bool]:
-    """Ask for page checksums where this pyarrow writes them (not yet in 10, which TFDV needs).
-
-    Our own readers check the whole file against the manifest; page checksums are for others' readers.
-    """
-    known = inspect.signature(pq.write_table).parameters
-    return {"write_page_checksum": True} if "write_page_checksum" in known else {}
 
 
 class SnapshotWriter:
@@ -279,11 +217,7 @@ class SnapshotWriter:
         shutil.rmtree(self._attempt, ignore_errors=True)
 
     def append(self, split: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows to the end of a split.
-
-        Raises:
-            InputError: The rows have other columns or types than those before them.
-        """
+        """Add rows to the end of a split."""
         table = plain(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]), str(self.folder))
         if self._schema is None:
             self._schema = require_distinct(table.schema, str(self.folder))
@@ -299,7 +233,12 @@ class SnapshotWriter:
         self._splits[split].append(table)
 
     def _begin(self, split: str) -> None:
-        _require_folder_name(split, self.folder)
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", split):
+            raise InputError(
+                f"split {split!r} cannot be a folder's name",
+                where=str(self.folder),
+                hint="Use letters, digits, _ . and -.",
+            )
         self._splits[split] = _SplitWriter(self._attempt, split, self._rows_per_file)
 
     def commit(
@@ -309,14 +248,7 @@ class SnapshotWriter:
         roles: Mapping[str, str],
         quality: Mapping[str, float] | None = None,
     ) -> Snapshot:
-        """Publish the data, and then the manifest, and return it.
-
-        Args:
-            parents: Digests of what the rows were made from, by name.
-
-        Raises:
-            InputError: There is not even an empty batch, or a role names no column.
-        """
+        """Publish the data, and then the manifest, and return it."""
         if self._schema is None:
             raise InputError("no rows and no columns were written", where=str(self.folder))
         require_columns(self._schema, roles.values(), where=str(self.folder))
@@ -335,15 +267,6 @@ class SnapshotWriter:
         return snapshot
 
 
-def _require_folder_name(split: str, folder: Path) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", split):
-        raise InputError(
-            f"split {split!r} cannot be a folder's name",
-            where=str(folder),
-            hint="Use letters, digits, _ . and -.",
-        )
-
-
 class _SplitWriter:
     """Writes the files of one split, each of the same number of rows however they arrive."""
 
@@ -354,21 +277,29 @@ class _SplitWriter:
 
     def append(self, table: pa.Table) -> None:
         """Add rows, and begin another file where one is full. A split without rows has one empty file."""
-        if self._done and not table.num_rows:
-            return
-        while True:
-            self._writer = self._writer or self._begin_file()
+        while table.num_rows or not (self._done or self._writer):
+            if self._writer is None:
+                name = f"part-{len(self._done):05d}.parquet"
+                self._writer = FileWriter(self._root / "data" / self._split / name)
             room = self._rows_per_file - self._writer.rows
             self._writer.append(table.slice(0, room))
-            if self._writer.rows == self._rows_per_file:
-                self._end_file()
             table = table.slice(room)
-            if not table.num_rows:
-                return
+            if self._writer.rows == self._rows_per_file:
+                self.finish()
 
     def finish(self) -> list[SnapshotFile]:
         """End the last file, and return all."""
-        self._end_file()
+        if self._writer is not None:
+            written, self._writer = self._writer.finish(), None
+            self._done.append(
+                SnapshotFile(
+                    uri=written.path.relative_to(self._root).as_posix(),
+                    size=written.size,
+                    checksum=written.checksum,
+                    rows=written.rows,
+                    split=self._split,
+                )
+            )
         return self._done
 
     def close(self) -> None:
@@ -376,23 +307,6 @@ class _SplitWriter:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-
-    def _begin_file(self) -> FileWriter:
-        return FileWriter(self._root / "data" / self._split / f"part-{len(self._done):05d}.parquet")
-
-    def _end_file(self) -> None:
-        if self._writer is None:
-            return
-        written, self._writer = self._writer.finish(), None
-        self._done.append(
-            SnapshotFile(
-                uri=written.path.relative_to(self._root).as_posix(),
-                size=written.size,
-                checksum=written.checksum,
-                rows=written.rows,
-                split=self._split,
-            )
-        )
 
 
 def write_snapshot(

@@ -1,7 +1,6 @@
 """The run record: where a step ran, what it read and made, and what it found."""
 
 import hashlib
-import json
 import platform
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import trainwright
 from trainwright.artifacts import Environment, Record
+from trainwright.documents import read_json
 
 
 def library_digest(package: Path | None = None) -> str:
@@ -36,7 +36,7 @@ def library_digest(package: Path | None = None) -> str:
 def environment() -> Environment:
     """Describe the environment this process runs in."""
     made = Path(sys.prefix) / trainwright.ENVIRONMENT_FILE
-    known: dict[str, str] = json.loads(made.read_text()) if made.exists() else {}
+    known: dict[str, str] = read_json(made) if made.exists() else {}
     return Environment(
         name=known.get("name", Path(sys.prefix).name),
         lock_sha256=known.get("lock_sha256", ""),

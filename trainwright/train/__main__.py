@@ -5,20 +5,20 @@ import shutil
 import sys
 from pathlib import Path
 
-from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.artifacts import Record, Snapshot
 from trainwright.experiment import LanguageModel
 from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.history import HISTORY_FILE as HISTORY
-from trainwright.tracking.history import TrackingDestination
+from trainwright.tracking.history import HISTORY_FILE
 from trainwright.train.config import TrainConfig
 from trainwright.train.fit import TrainingRun
+from trainwright.train.loop import FitResult
 from trainwright.train.parallel import make_deterministic
-from trainwright.train.process_group import Ranks, process_group
+from trainwright.train.process_group import process_group
 from trainwright.train.recorder import TrainingRecorder
 from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
-from trainwright.train.trainers import TrainedModel, train
+from trainwright.train.trainers import WriteModel, train
 
 
 def main(path: Path, stop: StopSignal) -> None:
@@ -29,26 +29,35 @@ def main(path: Path, stop: StopSignal) -> None:
     make_deterministic()
     with (
         process_group(config.gpus, config.settings.guards.collective_s) as ranks,
-        _recorder(config, ranks, folder) as recorder,
+        TrainingRecorder(config, ranks, folder) as recorder,
     ):
         run = TrainingRun(config, snapshot, folder, ranks, recorder, stop)
-        trained = train(run)
+        result, write = train(run)
         stop.finish()
     if ranks.leads:
-        _write_outputs(run, trained, watch)
+        _write_outputs(run, result, write, watch)
 
 
-def _write_outputs(run: TrainingRun, trained: TrainedModel, watch: Stopwatch) -> None:
+def _write_outputs(run: TrainingRun, result: FitResult, write: WriteModel, watch: Stopwatch) -> None:
     """Write all outputs, the completion marker last."""
     folder, config = run.folder, run.config
     _remove_partial_outputs(folder)
-    model, scored = trained.write(folder / "model", folder / "predictions")
+    model, scored = write(folder / "model", folder / "predictions")
     digests = {"model": model.digest, "predictions": scored.digest}
-    result, unit = trained.result, "sequences" if isinstance(config.model, LanguageModel) else "rows"
+    unit = "sequences" if isinstance(config.model, LanguageModel) else "rows"
     headline = (
         f"loss {result.losses[-1]:.4f} after {result.steps:,} steps, {result.samples_per_s:,.0f} {unit}/s"
     )
-    run.recorder.draw(headline, _page_facts(model, run))
+    facts = [
+        ("model", model.digest[:12]),
+        ("data", config.data_version[:12]),
+        ("kind", model.kind),
+        ("processes", run.ranks.size),
+        ("rows", f"{model.metrics['rows']:,.0f}"),
+        ("loss of the last epoch", f"{model.metrics['train_loss']:.4f}"),
+        ("loss of a constant prediction", f"{model.metrics['base_rate_loss']:.4f}"),
+    ]
+    run.recorder.draw(headline, facts)
     watch.record(
         folder / "model",
         "train",
@@ -58,43 +67,17 @@ def _write_outputs(run: TrainingRun, trained: TrainedModel, watch: Stopwatch) ->
         outputs=digests,
         parents=[run.training_set],
     )
-    shutil.copyfile(config.job_directory / HISTORY, folder / "model" / HISTORY)
+    shutil.copyfile(config.job_directory / HISTORY_FILE, folder / "model" / HISTORY_FILE)
     # The predictions are an input of another step: its lineage follows this record back to the data.
     shutil.copyfile(folder / "model" / Record.FILE, folder / "predictions" / Record.FILE)
     Completion(attempt=config.attempt, outputs=digests).write(folder)
 
 
 def _remove_partial_outputs(folder: Path) -> None:
-    """Remove what an earlier start left that was lost while it wrote, the marker first."""
+    """Remove the outputs of an earlier start that was lost while it wrote, the marker first."""
     (folder / Completion.FILE).unlink(missing_ok=True)
     for name in ("model", "predictions"):
         shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _page_facts(model: Model, run: TrainingRun) -> list[tuple[str, object]]:
-    metrics = model.metrics
-    return [
-        ("model", model.digest[:12]),
-        ("data", run.config.data_version[:12]),
-        ("kind", model.kind),
-        ("processes", run.ranks.size),
-        ("rows", f"{metrics['rows']:,.0f}"),
-        ("loss of the last epoch", f"{metrics['train_loss']:.4f}"),
-        ("loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),
-    ]
-
-
-def _recorder(config: TrainConfig, ranks: Ranks, folder: Path) -> TrainingRecorder:
-    return TrainingRecorder(
-        folder,
-        config.job_directory,
-        config.settings.tracking,
-        TrackingDestination(**config.destination) if config.destination else None,
-        leads=ranks.leads,
-        gpus=config.gpus,
-        world=ranks.size if config.gpus else 0,
-        failed_report=config.failed_report,
-    )
 
 
 if __name__ == "__main__":

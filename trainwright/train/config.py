@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from trainwright.artifacts import Snapshot
 from trainwright.documents import Document, canonical
@@ -13,23 +13,13 @@ from trainwright.errors import InputError
 from trainwright.experiment import Network, Training, read_network
 from trainwright.experiment.training import Parallel
 
-_NOT_DECISIVE = frozenset(
-    {
-        "predict",
-        "micro_batch",
-        "compile",
-        "recompute",
-        "parallel",
-        "feeding",
-        "checkpoints",
-        "guards",
-        "tracking",
-    }
-)
+_PLACES_AND_SPEED = ("micro_batch", "compile", "recompute", "parallel", "feeding", "checkpoints", "tracking")
+_NOT_DECISIVE = frozenset({*_PLACES_AND_SPEED, "predict", "guards"})
 """Settings of a training that may change on resume: they do not decide its result, except for rounding."""
 
-_COLUMN_KINDS: tuple[tuple[str, Literal["number", "category", "time"]], ...] = (
-    (r"u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
+_Kind: TypeAlias = Literal["number", "category", "time"]
+_COLUMN_KINDS: tuple[tuple[str, _Kind], ...] = (
+    (r"null|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
     (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
     (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
 )
@@ -42,6 +32,9 @@ _NOT_IN_MODEL: dict[str, bool | set[str]] = {
 """Settings about places and speed, which a model's manifest leaves out."""
 
 
+_GUARDS_BEFORE_SLOW = ("not_finite", "forgiven", "spike", "window", "norm_spike")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Document):
     """The configuration of a training job. The sections are kept as JSON, and parsed on first use.
@@ -49,10 +42,7 @@ class TrainConfig(Document):
     Attributes:
         attempt: Name of the attempt, a number that rises; the completion marker repeats it.
         home: The job directory, shared by all attempts.
-        training_set: Folder of the training-set snapshot.
-        data_version: Digest of its manifest.
-        network: Section ``network`` of the experiment.
-        training: Section ``training`` of the experiment.
+        training_set: Folder of the training-set snapshot, whose manifest has the digest ``data_version``.
         processes: Number of processes in the whole job.
         gpus: GPUs per node; 0 trains on the CPU.
         launched_by: The launcher and its environment, for the record.
@@ -90,38 +80,24 @@ class TrainConfig(Document):
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """Settings that decide the training's result: a training resumes the state of another with the same.
-
-        The number of processes is not among them: any number may read a checkpoint.
-        """
-        return decisive_settings(self.data_version, self.network, self.training)
+        """Settings that decide the result: a training resumes the state of another with the same ones."""
+        decisive = {key: value for key, value in self.training.items() if key not in _NOT_DECISIVE}
+        return {"data_version": self.data_version, "network": self.network, "training": decisive}
 
     @property
     def job_settings(self) -> dict[str, Any]:
         """Everything the processes depend on: an adopted job must have the same."""
-        return {
-            "data_version": self.data_version,
-            "network": self.network,
-            "training": self.training,
-            "processes": self.processes,
-            "gpus": self.gpus,
-        }
+        names = ("data_version", "network", "training", "processes", "gpus")
+        return {name: getattr(self, name) for name in names}
 
     def for_model(self, processes: int) -> dict[str, Any]:
         """Return the configuration as the model's manifest has it."""
-        return {
-            "network": self.model.model_dump(mode="json"),
-            "training": self.settings.model_dump(mode="json", exclude=_NOT_IN_MODEL),
-            "processes": processes,
-        }
-
-
-def decisive_settings(
-    data_version: str, network: Mapping[str, Any], training: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings that decide a training's result."""
-    decisive = {key: value for key, value in training.items() if key not in _NOT_DECISIVE}
-    return {"data_version": data_version, "network": dict(network), "training": decisive}
+        training = self.settings.model_dump(mode="json", exclude=_NOT_IN_MODEL)
+        # `slow` had no effect and is no longer a key. Without it, in its place (the model card has the same
+        # order), the same training would give a model of another digest.
+        first = {name: training["guards"].pop(name) for name in _GUARDS_BEFORE_SLOW}
+        training["guards"] = {**first, "slow": 2.0, **training["guards"]}
+        return {"network": self.model.model_dump(mode="json"), "training": training, "processes": processes}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
@@ -159,11 +135,7 @@ class Degrees:
 
 
 def degrees_of(parallel: Parallel, processes: int) -> Degrees:
-    """Return the degrees of a training in a number of processes.
-
-    Raises:
-        InputError: Their product cannot be that number.
-    """
+    """Return the degrees of a training in so many processes; raise InputError if there are none."""
     rest = parallel.pipeline * parallel.shard * parallel.tensor
     factors = f"pipeline {parallel.pipeline} x shard {parallel.shard} x tensor {parallel.tensor}"
     if parallel.replicate is None and processes % rest:
@@ -189,7 +161,7 @@ def multiples_near(size: int, divisor: int) -> str:
     return " or ".join(str(near) for near in (below, -(-size // divisor) * divisor) if near)
 
 
-def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "time"]]:
+def input_kinds(snapshot: Snapshot) -> dict[str, _Kind]:
     """Return the kind of each input column: every column but key, time and label.
 
     Strings and booleans are categories; timestamps and dates are times. A column of type ``null`` counts as a
@@ -198,17 +170,14 @@ def input_kinds(snapshot: Snapshot) -> dict[str, Literal["number", "category", "
     Raises:
         InputError: A column has an unsupported type, or there is no input column.
     """
-    kinds: dict[str, Literal["number", "category", "time"]] = {}
-    unsupported = []
-    for column in snapshot.columns:
-        if column.name in snapshot.roles.values():
-            continue
-        matches = [kind for pattern, kind in _COLUMN_KINDS if re.fullmatch(pattern, column.type)]
-        if matches or column.type == "null":
-            kinds[column.name] = matches[0] if matches else "number"
-        else:
-            unsupported.append(f"{column.name} ({column.type})")
-    if unsupported:
+    columns = [column for column in snapshot.columns if column.name not in snapshot.roles.values()]
+    kinds = {
+        column.name: kind
+        for column in columns
+        for pattern, kind in _COLUMN_KINDS
+        if re.fullmatch(pattern, column.type)
+    }
+    if unsupported := [f"{column.name} ({column.type})" for column in columns if column.name not in kinds]:
         raise InputError(
             f"the network cannot read these columns: {', '.join(unsupported)}",
             where="training set",

@@ -24,7 +24,7 @@ from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.config import TrainConfig, degrees_of
 from trainwright.train.feeding.loader import Loader, SampleSource
 from trainwright.train.feeding.order import SampleOrder, order_of
-from trainwright.train.guards import SplitEvaluator, bad_batch_writer
+from trainwright.train.guards import SplitEvaluator
 from trainwright.train.loop import FitResult, TrainingLoop
 from trainwright.train.parallel import full_weights
 from trainwright.train.process_group import Ranks, barrier
@@ -38,16 +38,7 @@ _OOM = "CUDA_OOM"
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training in one process.
-
-    Attributes:
-        config: Its configuration.
-        snapshot: Manifest of the training set.
-        folder: The attempt's folder.
-        ranks: The processes.
-        recorder: Records the steps.
-        stop: Records stop signals.
-    """
+    """A training in one process: its manifest of the training set, and the attempt's folder."""
 
     config: TrainConfig
     snapshot: Snapshot
@@ -66,11 +57,6 @@ class TrainingRun:
         """Folder of the training set."""
         return Path(self.config.training_set)
 
-    @property
-    def shard_folder(self) -> Path:
-        """Folder of encoded shards, unless the experiment configures another."""
-        return self.config.job_directory / "encoded"
-
 
 def fit_network(
     run: TrainingRun,
@@ -82,13 +68,7 @@ def fit_network(
 ) -> tuple[nn.Module, FitResult]:
     """Fit a network; all processes call this together.
 
-    Args:
-        run: The training.
-        architecture: The kind of network.
-        inputs: Description of its samples.
-        samples: The training split.
-        watched: The split for early stopping; None without.
-        labels: Returns the class of each sample, for balanced sampling.
+    ``labels`` returns the class of each sample, for balanced sampling.
 
     Returns:
         The module with its whole weights, on rank 0; and the result of the loop.
@@ -97,41 +77,31 @@ def fit_network(
         Diverged: The loss diverged, or too many values were not finite.
         Preempted: A process received a stop signal; the state is saved.
     """
-    ranks, recorder, requested = run.ranks, run.recorder, run.stop.requested
+    ranks, recorder, folder, requested = run.ranks, run.recorder, run.folder, run.stop.requested
     barrier(ranks)
-    training = _with_fitting_micro_batch(run.training, run.folder, ranks)
+    training = _with_fitting_micro_batch(run.training, folder, ranks)
     torch.manual_seed(training.seed)
     stepper = Stepper(build(architecture, inputs, ranks.device), architecture, training, ranks)
     layout = stepper.layout
     order = order_of(len(samples), training, layout.parts, labels)
-    evaluate = (
-        SplitEvaluator(stepper, architecture, watched, run.training, ranks, requested) if watched else None
-    )
+    evaluate = None
+    if watched:
+        evaluate = SplitEvaluator(stepper, architecture, watched, run.training, ranks, requested)
     pin, prefetch = ranks.device.type == "cuda", training.feeding.prefetch
     with (
         out_of_memory_advice(training, run.training, ranks),
         Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
-        Heartbeat(run.folder, ranks.rank, training.guards.stall_s) as pulse,
+        Heartbeat(folder, ranks.rank, training.guards.stall_s) as heartbeat,
     ):
         checkpointer = _make_checkpointer(run, order)
-        recorder.committed_step = lambda: checkpointer.costs.committed
+        recorder.committed_step = lambda: checkpointer.committed
         loop = TrainingLoop(
-            stepper,
-            feeder,
-            training,
-            ranks,
-            checkpointer,
-            [recorder],
-            requested,
-            evaluate,
-            bad_batch_writer(run.folder, ranks.rank),
-            pulse,
+            stepper, feeder, training, ranks, checkpointer, [recorder], requested, evaluate, folder, heartbeat
         )
         if ranks.leads:
             sys.stderr.write(no_checkpoint_warning(training.checkpoints, loop.total))
         result = loop.run()
-    costs = checkpointer.costs
-    recorder.note(result.steps, checkpoint_stall_s=costs.stall_s, resume_s=costs.resume_s)
+    recorder.note(result.steps, checkpoint_stall_s=checkpointer.stall_s, resume_s=checkpointer.resume_s)
     weights = full_weights(stepper.module, layout)
     module = architecture.build(inputs)
     if ranks.leads:
@@ -140,12 +110,12 @@ def fit_network(
 
 
 def _make_checkpointer(run: TrainingRun, order: SampleOrder) -> Checkpointer:
+    config = run.config
     decisive = {
-        **run.config.decisive,
-        **code_digest(run.config.model),
+        **config.decisive,
+        **code_digest(config.model),
         "order": {name: getattr(order, name) for name in _DECISIVE_ORDER},
     }
-    config = run.config
     return Checkpointer(run.training.checkpoints, config.job_directory, config.attempt, decisive, run.ranks)
 
 
@@ -160,13 +130,7 @@ def no_checkpoint_warning(settings: Checkpointing, total: int) -> str:
 
 
 class OutOfGpuMemory(InputError):
-    """A micro-batch does not fit into GPU memory.
-
-    Args:
-        what: The problem.
-        hint: What to do next.
-        again: Whether a restart of the processes retries with half the micro-batch.
-    """
+    """A micro-batch does not fit into GPU memory; ``again``: a restart retries with half of it."""
 
     kind = _OOM
 
@@ -177,16 +141,7 @@ class OutOfGpuMemory(InputError):
 
 @contextmanager
 def out_of_memory_advice(training: Training, configured: Training, ranks: Ranks) -> Iterator[None]:
-    """Turn torch's out-of-memory error into one with advice.
-
-    Args:
-        training: The settings in use.
-        configured: The settings of the experiment.
-        ranks: The processes.
-
-    Raises:
-        OutOfGpuMemory: A GPU ran out of memory.
-    """
+    """Turn torch's out-of-memory error into OutOfGpuMemory, with advice for the settings in use."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -204,9 +159,7 @@ def _with_fitting_micro_batch(training: Training, folder: Path, ranks: Ranks) ->
     """Return the settings with half the micro-batch, if that is configured and a start ran out of memory."""
     if not training.guards.halve_micro_batch:
         return training
-    ran_out = (
-        any(entry.kind == _OOM for entries in rounds(folder) for entry in entries) if ranks.leads else False
-    )
+    ran_out = ranks.leads and any(entry.kind == _OOM for entries in rounds(folder) for entry in entries)
     # The other processes may not see yet, on a network file system, what rank 0 sees.
     shared = [ran_out]
     distributed.broadcast_object_list(shared)

@@ -5,16 +5,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from trainwright.errors import Diverged, Preempted
+from trainwright.errors import Preempted
 from trainwright.experiment import Training
 from trainwright.launch.agent.heartbeat import Heartbeat
+from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.checkpoint.state import TrainState
-from trainwright.train.feeding.loader import Batch
-from trainwright.train.feeding.order import SampleOrder
-from trainwright.train.guards import DivergenceGuard, EarlyStop, StepStats, add_skipped, skipped_batches
+from trainwright.train.feeding.loader import Batch, Loader
+from trainwright.train.guards import DivergenceGuard, EarlyStop, add_skipped, skipped_batches, write_bad_batch
 from trainwright.train.parallel import seed_step
 from trainwright.train.process_group import Ranks, set_step_timeout
 from trainwright.train.step import Gradients, Stepper
@@ -28,17 +29,7 @@ _UNEVALUATED = "unwatched"
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step that was taken.
-
-    Attributes:
-        number: Steps taken so far, this one included.
-        total: Steps of the whole training.
-        epoch: Number of the pass over the data, from 1.
-        loss: Mean loss over the global batch.
-        norm: Norm of the gradient.
-        rate: Learning rate.
-        samples: Samples seen so far, over all processes.
-    """
+    """One step of ``total``, and the samples that all processes have seen so far; counts are from 1."""
 
     number: int
     total: int
@@ -54,59 +45,6 @@ class StepObserver(Protocol):
 
     def on_step(self, step: StepReport) -> None:
         """Handle the report of a step."""
-        ...
-
-
-class BatchSource(Protocol):
-    """Gives this process's share of each batch in order."""
-
-    order: SampleOrder
-
-    def begin(self, step: int, skip: frozenset[int] | None = None) -> None:
-        """Start at a step; ``skip`` numbers the batches to skip from now on."""
-        ...
-
-    def next(self) -> Batch:
-        """Return this process's share of the next batch."""
-        ...
-
-
-class StateStore(Protocol):
-    """Saves and restores the state of a training; see :class:`.Checkpointer`."""
-
-    def resume(self, state: TrainState) -> None:
-        """Load the newest verified state, if there is one."""
-        ...
-
-    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
-        """Save the state if a save is due; with ``last``, save it and wait."""
-        ...
-
-    def roll_back(self, state: TrainState) -> None:
-        """Load the newest verified state, or raise Diverged."""
-        ...
-
-    def load_best(self, state: TrainState) -> bool:
-        """Load the state that was best on the watched split; return False if there is none."""
-        ...
-
-
-class NoCheckpoints:
-    """A state store that saves nothing."""
-
-    def resume(self, state: TrainState) -> None:
-        """Leave the state as it is."""
-
-    def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
-        """Save nothing."""
-
-    def roll_back(self, state: TrainState) -> None:
-        """Raise Diverged: there is nothing to roll back to."""
-        raise Diverged(f"nothing was saved before step {state.step:,}", where="training.checkpoints")
-
-    def load_best(self, state: TrainState) -> bool:  # noqa: ARG002
-        """Leave the state as it is."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -115,9 +53,7 @@ class FitResult:
 
     Attributes:
         losses: Mean training loss per sample of each epoch.
-        steps: Steps taken.
-        seconds: Duration of the loop.
-        samples_per_s: Samples trained on per second, over all processes.
+        samples_per_s: Over all processes.
         skipped: Numbers of the skipped batches since the beginning of the training.
         best_step: Step of the weights that are used.
         watched_loss: Loss of the watched split at that step; None if none is watched.
@@ -137,28 +73,22 @@ class TrainingLoop:
     """A training loop, ready to run; all processes run it together.
 
     Attributes:
-        stepper: Takes the steps.
-        feeder: Gives the batches.
-        training: Number of steps, and rates.
-        ranks: The processes.
-        checkpoints: Saves the state.
-        observers: Receive a report of every step.
+        checkpoints: Saves the state; None saves nothing.
         stop_requested: Returns whether this process received a stop signal.
         evaluate: Returns the loss of the watched split, or None after a stop signal.
-        on_bad_batch: Records a batch with a loss or gradient that is not finite.
-        pulse: The heartbeat that shows progress to this machine's agent.
+        folder: The attempt's folder, for the samples of batches that are not finite.
     """
 
     stepper: Stepper
-    feeder: BatchSource
+    feeder: Loader
     training: Training
     ranks: Ranks
-    checkpoints: StateStore = field(default_factory=NoCheckpoints)
+    checkpoints: Checkpointer | None = None
     observers: Sequence[StepObserver] = ()
     stop_requested: Callable[[], bool] = lambda: False
     evaluate: Callable[[], float | None] | None = None
-    on_bad_batch: Callable[[int, Batch], None] = lambda _step, _batch: None
-    pulse: Heartbeat | None = None
+    folder: Path | None = None
+    heartbeat: Heartbeat | None = None
 
     def __post_init__(self) -> None:
         guards = self.training.guards
@@ -180,7 +110,8 @@ class TrainingLoop:
         """
         state = TrainState(self.stepper.module, self.stepper.optimizer, facts={"sums": []})
         with self._during("resuming"):
-            self.checkpoints.resume(state)
+            if self.checkpoints:
+                self.checkpoints.resume(state)
         self.feeder.begin(state.step, skipped_batches(state.facts))
         first, started = state.step, time.monotonic()
         if (loss := state.facts.get(_UNEVALUATED)) is not None:
@@ -207,7 +138,10 @@ class TrainingLoop:
             return None
         self.stepper.apply(gradients, rate)
         state.step += 1
-        self._add_loss(state, epoch, gradients.loss * size, size)
+        sums = state.facts["sums"]
+        sums += [[0.0, 0] for _ in range(epoch + 1 - len(sums))]
+        sums[epoch][0] += gradients.loss * size
+        sums[epoch][1] += size
         report = StepReport(
             number=state.step,
             total=self.total,
@@ -219,31 +153,29 @@ class TrainingLoop:
         )
         for observer in self.observers:
             observer.on_step(report)
-        if self.pulse:
-            self.pulse.beat(state.step)
+        if self.heartbeat:
+            self.heartbeat.beat(state.step)
         return gradients
 
     def _check_health(self, state: TrainState, batch: Batch, gradients: Gradients, rate: float) -> bool:
         """Judge a step before it is applied; skip its batch, after a rollback if configured, or accept it."""
-        if not gradients.finite:
-            self.on_bad_batch(state.step + 1, batch)
         order, number = self.feeder.order, state.step
-        stats = StepStats(
+        if self.folder and not gradients.finite:
+            write_bad_batch(self.folder, self.ranks.rank, number + 1, batch)
+        decision = self._guard.judge(
+            state.facts,
+            gradients,
             step=number + 1,
             batch=order.position(number),
             epoch=number // order.batches + 1,
-            loss=gradients.loss,
-            norm=gradients.norm,
             rate=rate,
-            overflowed=gradients.overflowed,
         )
-        decision = self._guard.judge(state.facts, stats)
         if decision.warning and self.ranks.leads:
             sys.stderr.write(f"{decision.warning}\n")
         if decision.action == "apply":
             return True
         skipped = skipped_batches(state.facts)
-        if decision.action == "roll_back":
+        if decision.action == "roll_back" and self.checkpoints:
             with self._during("rolling back"):
                 self.checkpoints.roll_back(state)
             add_skipped(state.facts, skipped)
@@ -263,7 +195,8 @@ class TrainingLoop:
             state.facts[_UNEVALUATED] = loss
         ends = reached or state.step == self.total
         with self._during("saving"):
-            self.checkpoints.after_step(state, loss, last=bool(ends or stop or cut_short))
+            if self.checkpoints:
+                self.checkpoints.after_step(state, loss, last=bool(ends or stop or cut_short))
         if cut_short or (stop and not ends):
             raise Preempted(f"stopped after step {state.step:,} of {self.total:,}, which is saved")
 
@@ -282,39 +215,31 @@ class TrainingLoop:
 
     def _result(self, state: TrainState, first: int, seconds: float) -> FitResult:
         """Describe the training, and load the best state if one was saved."""
-        seen = self._samples(state.step) - self._samples(first)
-        losses = tuple(total / size for total, size in state.facts["sums"] if size)
         watched, steps = state.facts.get("watched") or {}, state.step
+        losses = tuple(total / size for total, size in state.facts["sums"] if size)
         skipped = tuple(sorted(skipped_batches(state.facts)))
         best = int(watched.get("best_step", steps))
         if best < steps:
             with self._during("resuming"):
-                loaded = self.training.checkpoints.keep_best and self.checkpoints.load_best(state)
-            best = best if loaded else steps
+                keeps = self.training.checkpoints.keep_best and self.checkpoints
+                best = best if keeps and keeps.load_best(state) else steps
         return FitResult(
-            losses,
-            steps,
-            seconds,
-            seen / max(seconds, 1e-9),
-            skipped,
-            best,
-            (watched["best_loss"] if best < steps else watched["loss"]) if watched else None,
+            losses=losses,
+            steps=steps,
+            seconds=seconds,
+            samples_per_s=(self._samples(steps) - self._samples(first)) / max(seconds, 1e-9),
+            skipped=skipped,
+            best_step=best,
+            watched_loss=watched["best_loss" if best < steps else "loss"] if watched else None,
         )
 
     def _during(self, phase: str) -> AbstractContextManager[None]:
-        return self.pulse.during(phase) if self.pulse else nullcontext()
+        return self.heartbeat.during(phase) if self.heartbeat else nullcontext()
 
     def _samples(self, step: int) -> int:
         """Return the samples seen before a step."""
         epochs, batches = divmod(step, self.feeder.order.batches)
         return epochs * self.feeder.order.samples + batches * self.feeder.order.batch_size
-
-    @staticmethod
-    def _add_loss(state: TrainState, epoch: int, loss: float, size: int) -> None:
-        sums = state.facts["sums"]
-        sums += [[0.0, 0] for _ in range(epoch + 1 - len(sums))]
-        sums[epoch][0] += loss
-        sums[epoch][1] += size
 
 
 def learning_rate(step: int, total: int, training: Training) -> float:

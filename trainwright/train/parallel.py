@@ -29,12 +29,9 @@ _PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_deterministic() -> None:
-    """Make every operation of this process reproducible, and float32 full precision.
-
-    TF32 is never used: ``bf16`` is the explicit way to less than float32. Uninitialized memory is not filled,
-    which PyTorch does in deterministic mode to expose reads of it, at the cost of a pass over every tensor.
-    """
+    """Make every operation of this process reproducible, and float32 full precision, without TF32."""
     torch.use_deterministic_algorithms(mode=True)
+    # Filling memory to expose reads of it would cost a pass over every tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -42,12 +39,10 @@ def make_deterministic() -> None:
 
 
 def seed_step(seed: int, step: int, stream: int, device: torch.device) -> None:
-    """Seed the random numbers of one step and one random stream, whatever was drawn before.
-
-    Without a GPU, ``torch.manual_seed`` would record at every call, for good, what to seed once there is one.
-    """
+    """Seed the random numbers of one step and one random stream, whatever was drawn before."""
     digest = hashlib.blake2b(f"{seed} {step} {stream}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big") >> 1
+    # Without a GPU, torch.manual_seed would record at every call, for good, what to seed once there is one.
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)
@@ -60,15 +55,10 @@ def low_precision(training: Training) -> torch.dtype | None:
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """The mesh of processes, and the position of this one.
+    """The mesh of processes (None with one), the lengths of its axes, and the position of this process.
 
     The axes are pipeline, replicate, shard, tensor; the last varies fastest over the ranks, so that processes
     that exchange most are closest together.
-
-    Attributes:
-        degrees: Lengths of the axes.
-        ranks: The processes.
-        mesh: The device mesh; None with one process.
     """
 
     degrees: Degrees
@@ -77,11 +67,7 @@ class MeshLayout:
 
     @classmethod
     def of(cls, ranks: Ranks, parallel: Parallel) -> "MeshLayout":
-        """Arrange the processes on a mesh; all of them call this together.
-
-        Raises:
-            InputError: The degrees do not match the number of processes.
-        """
+        """Arrange the processes on a mesh; all of them call this together."""
         found = degrees_of(parallel, ranks.size)
         if ranks.size == 1:
             return cls(found, ranks, None)
@@ -129,16 +115,10 @@ class MeshLayout:
 def parallelize(
     module: nn.Module, architecture: Architecture, training: Training, layout: MeshLayout
 ) -> tuple[nn.Module, nn.Module]:
-    """Reduce a module to this process's part of it, in place except for pipeline stages.
+    """Reduce a module, equal on every process, to this process's part, in place except for pipeline stages.
 
     The order matters: matrices are split first; then each block is recomputed, compiled and sharded, from the
     inside out.
-
-    Args:
-        module: The whole untrained module, equal on every process; its part moves to the device.
-        architecture: Knows its blocks, columns and stages.
-        training: Precision, recomputation, compilation.
-        layout: The processes.
 
     Returns:
         The part that holds the parameters, under their names in the whole module; and the module to call: the
@@ -191,36 +171,28 @@ def gradient_sync(runner: nn.Module, *, last: bool) -> Iterator[None]:
 
 
 def full_weights(module: nn.Module, layout: MeshLayout) -> dict[str, Tensor]:
-    """Gather the state of a module; all processes call this together.
+    """Return the state of the whole module on the CPU of rank 0; empty elsewhere.
 
-    One tensor is whole at a time, so only rank 0 needs memory for the whole module.
-
-    Returns:
-        On rank 0 the state of the whole module on the CPU, under its names in one process; else empty.
+    All processes call this together. One tensor is whole at a time, so only rank 0 needs memory for all.
     """
     found: dict[str, Tensor] = {}
     for name, value in module.state_dict().items():
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if layout.leads_stage:
             found[name] = whole.detach().cpu()
-    for stage in range(1, layout.degrees.pipeline):
-        _receive_stage(found, stage, layout)
+    device, stages = layout.ranks.device, layout.degrees.pipeline
+    for rank in range(layout.ranks.size // stages, layout.ranks.size, layout.ranks.size // stages):
+        sends = layout.ranks.rank == rank
+        shared = [[(name, value.shape, value.dtype) for name, value in found.items()] if sends else None]
+        distributed.broadcast_object_list(shared, src=rank)
+        for name, shape, kind in shared[0] or ():
+            if sends:
+                distributed.send(found[name].contiguous().to(device), 0)
+            elif layout.ranks.leads:
+                received = torch.empty(shape, dtype=kind, device=device)
+                distributed.recv(received, rank)
+                found[name] = received.cpu()
     return found if layout.ranks.leads else {}
-
-
-def _receive_stage(found: dict[str, Tensor], stage: int, layout: MeshLayout) -> None:
-    """Send the tensors of a later stage to rank 0."""
-    rank = layout.ranks.size // layout.degrees.pipeline * stage
-    sends, device = layout.ranks.rank == rank, layout.ranks.device
-    shared = [[(name, value.shape, value.dtype) for name, value in found.items()] if sends else None]
-    distributed.broadcast_object_list(shared, src=rank)
-    for name, shape, kind in shared[0] or ():
-        if sends:
-            distributed.send(found[name].contiguous().to(device), 0)
-        elif layout.ranks.leads:
-            value = torch.empty(shape, dtype=kind, device=device)
-            distributed.recv(value, rank)
-            found[name] = value.cpu()
 
 
 def _shard(module: nn.Module, blocks: Sequence[nn.Module], training: Training, layout: MeshLayout) -> None:
@@ -265,7 +237,7 @@ def _recompute(block: nn.Module) -> None:
     """Store only a block's input, and recompute the rest in the backward pass (Chen et al., 2016)."""
     forward = block.forward
 
-    def recomputed(*inputs: Tensor) -> Tensor:
+    def recomputed(*inputs: Tensor) -> Tensor:  # a functools.partial here would not be compiled
         output: Tensor = checkpoint(forward, *inputs, use_reentrant=False)
         return output
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
+
+# torch has no public way to change the timeout of an existing group.
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from trainwright.errors import DependencyError, InternalError, TrainwrightError
@@ -61,17 +63,17 @@ class Ranks:
 
 @contextmanager
 def process_group(gpus: int, step_timeout_s: float = 600) -> Iterator[Ranks]:
-    """Join the process group: gloo on the CPU, NCCL on GPUs.
+    """Join the process group: NCCL on the ``gpus`` of this machine; gloo on the CPU if that is 0.
 
-    Args:
-        gpus: GPUs of this machine; 0 trains on the CPU.
-        step_timeout_s: Limit for a collective once :func:`set_step_timeout` was called. Before that the limit
-            is at least ten minutes: the first steps may compile.
-
-    Raises:
-        DependencyError: This machine has fewer GPUs than processes.
+    ``step_timeout_s`` limits a collective once :func:`set_step_timeout` was called. Before that the limit is
+    at least ten minutes: the first steps may compile.
     """
-    local_rank, local_size = _variable("LOCAL_RANK"), _variable("LOCAL_WORLD_SIZE")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if missing := [name for name in names if name not in os.environ]:
+        raise InternalError(
+            f"{missing[0]} is not set", hint="Start this under torchrun, or through the train component."
+        )
+    rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
     if gpus and torch.cuda.device_count() < local_size:
         raise DependencyError(
             f"{local_size} processes need as many GPUs; this machine has {torch.cuda.device_count()}",
@@ -80,22 +82,12 @@ def process_group(gpus: int, step_timeout_s: float = 600) -> Iterator[Ranks]:
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    rank, size = _variable("RANK"), _variable("WORLD_SIZE")
     timeout = max(CONNECT_TIMEOUT, timedelta(seconds=step_timeout_s))
     distributed.init_process_group("nccl" if gpus else "gloo", timeout=timeout)
     patient = new_gloo_group() if size > 1 else None
     yield Ranks(rank, size, local_rank, local_size, device, step_timeout_s, patient)
     # Not after an error: the others may be waiting in a collective that this process will never join.
     distributed.destroy_process_group()
-
-
-def _variable(name: str) -> int:
-    try:
-        return int(os.environ[name])
-    except KeyError:
-        raise InternalError(
-            f"{name} is not set", hint="Start this under torchrun, or through the train component."
-        ) from None
 
 
 def barrier(ranks: Ranks) -> None:
@@ -125,13 +117,13 @@ def gather_to_leader(mine: _T, ranks: Ranks) -> Iterator[_T]:
 def set_step_timeout(ranks: Ranks, axes: Iterable[ProcessGroup] = ()) -> None:
     """Limit every later collective to the time of a step, in all groups along the axes of a mesh too."""
     for group in (distributed.group.WORLD, *axes):
-        _set_timeout(timedelta(seconds=ranks.step_timeout_s), group)
+        _set_pg_timeout(timedelta(seconds=ranks.step_timeout_s), group)
 
 
 def new_gloo_group(timeout: timedelta = DATA_TIMEOUT) -> ProcessGroup:
     """Connect all processes once more, for exchanges that may take hours; all of them call this together."""
     made: ProcessGroup = distributed.new_group(backend="gloo", timeout=CONNECT_TIMEOUT)
-    _set_timeout(timeout, made)
+    _set_pg_timeout(timeout, made)
     enable_keepalive()
     return made
 
@@ -154,28 +146,19 @@ def enable_keepalive() -> None:
             os.close(copy)
             continue
         with socket.socket(fileno=copy) as connection:
-            if (
-                connection.family in {socket.AF_INET, socket.AF_INET6}
-                and connection.type == socket.SOCK_STREAM
-            ):
+            internet = connection.family in {socket.AF_INET, socket.AF_INET6}
+            if internet and connection.type == socket.SOCK_STREAM:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _set_timeout(timeout: timedelta, group: ProcessGroup | None) -> None:
-    _set_pg_timeout(timeout, group)  # torch has no public way to change the timeout of an existing group
-
-
 class Coordinator:
     """Lets all processes make one decision, over a gloo group that nothing else uses meanwhile.
 
-    Calls may take hours: a checkpoint may have to be fetched from a store first.
-
-    Args:
-        ranks: The processes; all of them call this together.
-        group: A gloo group of all processes that is free meanwhile; a new one if absent.
+    Calls may take hours: a checkpoint may have to be fetched from a store first. All processes make them
+    together. Without a group of its own it connects a new one.
     """
 
     def __init__(self, ranks: Ranks, group: ProcessGroup | None = None) -> None:
@@ -197,9 +180,9 @@ class Coordinator:
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the element-wise maximum over all processes, within the limit of a step."""
         shared = torch.tensor([int(number) for number in numbers])
-        _set_timeout(self._timeout, self.group)
+        _set_pg_timeout(self._timeout, self.group)
         distributed.all_reduce(shared, distributed.ReduceOp.MAX, group=self.group)
-        _set_timeout(DATA_TIMEOUT, self.group)
+        _set_pg_timeout(DATA_TIMEOUT, self.group)
         return [int(number) for number in shared]
 
 

@@ -1,7 +1,6 @@
 """Records a training while it runs: history for its page and MLflow, progress file, one line of log."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
@@ -18,18 +17,12 @@ import torch
 
 from trainwright.artifacts import Progress
 from trainwright.errors import Preempted, PreemptedUnsaved
-from trainwright.experiment import Tracking
-from trainwright.launch.progress import progress_line
-from trainwright.tracking.history import (
-    HISTORY_FILE,
-    HistoryWriter,
-    TrackingDestination,
-    TrainingHistory,
-    is_uploaded,
-)
+from trainwright.tracking.history import HISTORY_FILE, HistoryWriter, TrainingHistory, is_uploaded
+from trainwright.train.config import TrainConfig
 from trainwright.train.loop import StepReport
 from trainwright.train.page import write_training_page
 from trainwright.train.page_delivery import PAGE, publish_page
+from trainwright.train.process_group import Ranks
 
 _PROGRESS_S = 10.0
 _SAMPLE_S = 5.0
@@ -37,54 +30,45 @@ _DRAIN_S = 15.0
 """Limit for sending the rest of the history after the training."""
 
 _REST = "trainwright curves sends the rest"
-_HOUR_S = 3600
 _SHIPPER_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""MLflow reads its timeout from this variable alone: a silent server is given up on after ten seconds."""
+"""MLflow reads its timeout from this variable alone: it gives up on a silent server after ten seconds."""
 
 
 class TrainingRecorder:
     """Records the steps on rank 0; does nothing on the other processes.
 
     Args:
+        config: The configuration of the training.
+        ranks: The processes.
         folder: The attempt's folder, for the progress file and the page.
-        job_directory: Folder of all attempts, for the history.
-        tracking: Interval, and price of a GPU.
-        destination: Tracking server for the history while it grows; None if there is none.
-        leads: Whether this process is rank 0.
-        gpus: GPUs of this machine that the training uses.
-        world: GPUs of the whole training.
-        failed_report: Prefix in a store for the page of a failed training; empty if there is none.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        job_directory: Path,
-        tracking: Tracking,
-        destination: TrackingDestination | None,
-        *,
-        leads: bool,
-        gpus: int = 0,
-        world: int = 0,
-        failed_report: str = "",
-    ) -> None:
-        self._folder, self._tracking, self._world, self._leads = folder, tracking, world, leads
+    def __init__(self, config: TrainConfig, ranks: Ranks, folder: Path) -> None:
+        self._config, self._ranks, self._folder = config, ranks, folder
         self._started = self._progress_at = time.monotonic()
-        self._history_file, self._last, self._failed_report = job_directory / HISTORY_FILE, 0, failed_report
+        self._history_file, self._last = config.job_directory / HISTORY_FILE, 0
         self._first: StepReport | None = None
         self._incomplete = False
         self.committed_step: Callable[[], int] = lambda: 0
         """Returns the step of the newest checkpoint."""
-        if not leads:
+        if not ranks.leads:
             return
-        self._spent_s = _spent_s(self._history_file) if world else 0.0
+        # GPU seconds of all starts before this one, repeated steps included.
+        earlier = TrainingHistory.read(self._history_file).points if config.gpus else []
+        self._spent_s = max((point.values.get("gpu_s", 0.0) for point in earlier), default=0.0)
         self._history = HistoryWriter(self._history_file)
-        self._usage = MachineUsage(gpus)
-        self._shipper = _start_shipper(self._history_file, destination) if destination else None
+        self._usage = MachineUsage(config.gpus)
+        self._shipper: subprocess.Popen[bytes] | None = None
+        if config.destination:
+            address = json.dumps(config.destination)
+            command = [sys.executable, "-m", "trainwright.tracking", "ship", str(self._history_file), address]
+            self._shipper = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command, env=os.environ | _SHIPPER_ENVIRONMENT, stdin=subprocess.PIPE
+            )
 
     def on_step(self, step: StepReport) -> None:
         """Record a step."""
-        if not self._leads:
+        if not self._ranks.leads:
             return
         self._last = step.number
         if self._first is None:
@@ -92,28 +76,66 @@ class TrainingRecorder:
             self._first = step
             self._history.mark("began", step.number - 1, total=step.total)
             self._started = time.monotonic()
-        last = step.number == step.total
-        if last or step.number % self._tracking.every_steps == 0:
-            self._history.add(step.number, self._values(step))
-        now = time.monotonic()
+        last, now = step.number == step.total, time.monotonic()
+        speed = (step.samples - self._first.samples) / max(now - self._started, 1e-9)
+        tracking = self._config.settings.tracking
+        if last or step.number % tracking.every_steps == 0:
+            values = {
+                "loss": step.loss,
+                "gradient_norm": step.norm,
+                "learning_rate": step.rate,
+                "samples_per_s": speed,
+                "epoch": float(step.epoch),
+                **self._usage.values,
+            }
+            if self._config.gpus:
+                values["gpu_s"] = self._spent_s + (now - self._started) * self._ranks.size
+                if tracking.gpu_hour is not None:
+                    values["cost"] = values["gpu_s"] / 3600 * tracking.gpu_hour
+            self._history.add(step.number, values)
         if last or now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
-            self._write_progress(step)
+            self._write_progress(
+                step, speed, (now - self._started) / max(step.number - self._first.number, 1)
+            )
+
+    def _write_progress(self, step: StepReport, speed: float, step_s: float) -> None:
+        progress = Progress(
+            step=step.number,
+            total=step.total,
+            epoch=step.epoch,
+            loss=step.loss,
+            samples_per_s=round(speed, 1),
+            eta_s=round(step_s * (step.total - step.number), 1),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            checkpoint_step=self.committed_step(),
+            metrics=dict(self._usage.values),
+        )
+        try:
+            progress.write(self._folder)
+        except OSError as error:  # checkpoints decide whether a training continues on a full disk
+            sys.stderr.write(f"the progress file could not be written: {error}\n")
+        sys.stderr.write(f"{progress!s}\n")
 
     def note(self, step: int, **values: float) -> None:
         """Record further figures, such as the loss of another split."""
-        if self._leads:
+        if self._ranks.leads:
             self._history.add(step, values)
 
     def close(self, *, ended: str) -> None:
         """End the history, and give the server a moment for the rest."""
-        if not self._leads:
+        if not self._ranks.leads:
             return
         self._history.mark("ended", self._last, how=ended)
         self._history.close()
         self._usage.close()
-        if self._shipper:
-            _finish_shipper(self._shipper)
+        if self._shipper and self._shipper.stdin:
+            self._shipper.stdin.close()
+            try:
+                self._shipper.wait(_DRAIN_S)
+            except subprocess.TimeoutExpired:
+                self._shipper.kill()
+                self._shipper.wait()
             self._incomplete = not is_uploaded(self._history_file)
         if self._incomplete:
             sys.stderr.write(f"the curves at MLflow are incomplete: {_REST}\n")
@@ -123,12 +145,12 @@ class TrainingRecorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         self.close(ended=kind.__name__ if kind else "done")
-        if self._leads and error:
+        if self._ranks.leads and error:
             with contextlib.suppress(Exception):  # the error that is being raised matters more
                 self.draw("Ended early", [], trouble=str(error))
                 # A preempted training has little time left, and the next attempt resumes it: no page is due.
-                if self._failed_report and not isinstance(error, Preempted | PreemptedUnsaved):
-                    publish_page(self._folder / PAGE, self._failed_report)
+                if self._config.failed_report and not isinstance(error, Preempted | PreemptedUnsaved):
+                    publish_page(self._folder / PAGE, self._config.failed_report)
 
     def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:
         """Draw the page of the training into the attempt's folder."""
@@ -137,90 +159,17 @@ class TrainingRecorder:
             facts = [*facts, ("curves at MLflow", f"incomplete: {_REST}")]
         write_training_page(self._folder / PAGE, history, headline, facts, trouble)
 
-    def _speed(self, step: StepReport) -> float:
-        samples = self._first.samples if self._first else 0
-        return (step.samples - samples) / max(time.monotonic() - self._started, 1e-9)
-
-    def _values(self, step: StepReport) -> dict[str, float]:
-        values = {
-            "loss": step.loss,
-            "gradient_norm": step.norm,
-            "learning_rate": step.rate,
-            "samples_per_s": self._speed(step),
-            "epoch": float(step.epoch),
-            **self._usage.values,
-        }
-        if self._world:
-            gpu_s = self._spent_s + (time.monotonic() - self._started) * self._world
-            values["gpu_s"] = gpu_s
-            if self._tracking.gpu_hour is not None:
-                values["cost"] = gpu_s / _HOUR_S * self._tracking.gpu_hour
-        return values
-
-    def _write_progress(self, step: StepReport) -> None:
-        first = self._first.number if self._first else 0
-        passed = time.monotonic() - self._started
-        progress = Progress(
-            step=step.number,
-            total=step.total,
-            epoch=step.epoch,
-            loss=step.loss,
-            samples_per_s=round(self._speed(step), 1),
-            eta_s=round(passed / max(step.number - first, 1) * (step.total - step.number), 1),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            checkpoint_step=self.committed_step(),
-            metrics=dict(self._usage.values),
-        )
-        try:
-            progress.write(self._folder)
-        except OSError as error:  # checkpoints decide whether a training continues on a full disk
-            sys.stderr.write(f"the progress file could not be written: {error}\n")
-        sys.stderr.write(f"{progress_line(progress)}\n")
-
-
-def _spent_s(history: Path) -> float:
-    """Return the GPU seconds of all starts before this one, repeated steps included."""
-    points = TrainingHistory.read(history).points
-    return max((point.values["gpu_s"] for point in points if "gpu_s" in point.values), default=0.0)
-
-
-def _start_shipper(history: Path, destination: TrackingDestination) -> subprocess.Popen[bytes]:
-    address = json.dumps(dataclasses.asdict(destination))
-    command = [sys.executable, "-m", "trainwright.tracking", "ship", str(history), address]
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        command, env=os.environ | _SHIPPER_ENVIRONMENT, stdin=subprocess.PIPE
-    )
-
-
-def _finish_shipper(shipper: subprocess.Popen[bytes]) -> None:
-    """Let the shipper send the rest; what it cannot send in time stays in the history."""
-    if shipper.stdin:
-        shipper.stdin.close()
-    try:
-        shipper.wait(_DRAIN_S)
-    except subprocess.TimeoutExpired:
-        shipper.kill()
-        shipper.wait()
-
 
 class MachineUsage:
-    """Samples CPU, memory and GPUs of this machine in a thread.
-
-    Args:
-        gpus: GPUs of this machine that the training uses.
-    """
+    """Samples CPU, memory and the training's GPUs of this machine in a thread."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
-        self._values: Mapping[str, float] = {}
+        self.values: Mapping[str, float] = {}
+        """The newest sample, by name: shares in [0, 1], memory in GiB."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="usage", daemon=True)
         self._thread.start()
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """The newest sample, by name: shares in [0, 1], memory in GiB."""
-        return self._values
 
     def close(self) -> None:
         """Stop the thread."""
@@ -232,7 +181,7 @@ class MachineUsage:
         handles = _gpu_handles(self._gpus)
         while not self._stop.wait(_SAMPLE_S):
             memory = psutil.virtual_memory()
-            self._values = {
+            self.values = {
                 "host_cpu": psutil.cpu_percent() / 100,
                 "host_memory_gib": (memory.total - memory.available) / 2**30,
                 **_gpu_usage(handles),

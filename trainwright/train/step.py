@@ -1,18 +1,16 @@
 """One training step: gradients of a global batch, and their use; equal for every number of processes."""
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from trainwright.errors import InternalError
 from trainwright.experiment import Training
 from trainwright.train.architectures import Architecture, InStages
 from trainwright.train.feeding.loader import Batch
@@ -33,7 +31,7 @@ class Gradients:
         norm: Norm of the gradient of that loss, before any clipping; 0 if it overflowed.
         stop_requested: Whether any process received a stop signal.
         overflowed: Whether the gradient exceeds float16 while the loss is finite: the step is skipped and the
-            loss scale halved. This is how the right scale is found, not a failure.
+            loss scale halved, which is how the right scale is found.
     """
 
     loss: float
@@ -50,20 +48,8 @@ class Gradients:
 class Stepper:
     """Holds this process's part of a module and its optimizer, and takes steps with them.
 
-    Args:
-        module: The untrained module, equal on every process; parallelized in place.
-        architecture: Its loss, and its parts.
-        training: Batches, rates, precision and degrees of parallelism.
-        ranks: The processes.
-
-    Attributes:
-        layout: The mesh, and this process's share of a batch.
-        module: This process's part of the module: all of it, a stage, or one whose parameters are DTensors.
-        optimizer: Its optimizer.
-        scale: The loss scale, for float16.
-
-    Raises:
-        InputError: The module cannot be parallelized as configured.
+    The untrained module, equal on every process, is parallelized in place, or InputError is raised. This
+    process's part of it is the whole module, a stage, or a module whose parameters are DTensors.
     """
 
     def __init__(
@@ -74,21 +60,24 @@ class Stepper:
         self.optimizer = make_optimizer(self.module, training)
         self._parameters = list(self.module.parameters())
         self.scale = LossScale(active=training.precision == "fp16")
-        self._runner = _make_runner(runner, architecture, training, self.layout)
+        loss = loss_of(architecture, training.objective)
+        loss = torch.compile(loss) if training.compile else loss
+        if self.layout.degrees.pipeline == 1:
+            self._runner: Any = WholeRunner(runner, loss, self.layout)
+        else:
+            # Importing torch's pipelining takes a second, which every start and restart would pay.
+            from trainwright.train.pipeline import PipelineRunner
+
+            self._runner = PipelineRunner(runner, cast(InStages, architecture), loss, training, self.layout)
         self._training, self._ranks = training, ranks
         self._local: dict[int, list[Tensor]] = {}
 
     def gradients(self, batch: Batch, size: int, *, stop: bool) -> Gradients:
-        """Compute the gradients of this process's share of a global batch, summed over all processes.
+        """Compute the gradients of a share of a global batch of ``size``, summed over all processes.
 
         Shares may differ in size, and be empty at the end of an epoch, so each process weights its sum of
         losses such that the mean of all gradients is that of the global batch. One small all-reduce goes over
-        all processes; it is the only place that waits for the device.
-
-        Args:
-            batch: This process's share.
-            size: Samples of the global batch.
-            stop: Whether this process received a stop signal.
+        all processes, with their stop signals; it is the only place that waits for the device.
         """
         for entry in self._parameters:
             entry.grad = None
@@ -97,7 +86,10 @@ class Stepper:
         total = self._runner.run(parts, self.scale.value * degrees.parts / size)
         with torch.no_grad():
             self._local = _local_gradients(self._parameters, self.layout)
-            square = _local_square(self._local, self._ranks.device)
+            square = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
+            for copies, tensors in self._local.items():
+                # torch.nn.utils.get_total_norm without its sorting by device, which takes longer.
+                square += torch.stack(torch._foreach_norm(tensors)).double().square().sum() / copies
         # Processes that share matrices have all computed the same losses.
         sums = torch.stack([total / degrees.tensor, square, square.new_full((), float(stop))])
         if self._ranks.size > 1:
@@ -132,15 +124,9 @@ class WholeRunner:
         self._runner, self._loss, self._device = runner, loss, layout.ranks.device
 
     def run(self, parts: Sequence[Batch], factor: float) -> Tensor:
-        """Run all micro-batches of a step, and add their gradients to those of the parameters.
+        """Run all micro-batches, and add the gradients of their losses times ``factor`` to the parameters'.
 
-        Args:
-            parts: This process's micro-batches.
-            factor: Factor of each sample's loss before its gradient is taken.
-
-        Returns:
-            The weighted sum of the losses that this process computed, without the factor, float64, on the
-            device; 0 on a process that is not of the last stage.
+        Return this process's weighted sum of losses, float64; 0 except in the last stage.
         """
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         for index, part in enumerate(parts):
@@ -150,21 +136,6 @@ class WholeRunner:
                 loss.backward(loss.new_full((), factor))  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
-
-
-def _make_runner(
-    runner: nn.Module, architecture: Architecture, training: Training, layout: MeshLayout
-) -> Any:
-    loss = loss_of(architecture, training.objective)
-    loss = torch.compile(loss) if training.compile else loss
-    if layout.degrees.pipeline == 1:
-        return WholeRunner(runner, loss, layout)
-    if not isinstance(architecture, InStages):
-        raise InternalError("stages of an architecture that has none")
-    # Importing torch's pipelining takes a second, which every start and restart would pay.
-    from trainwright.train.pipeline import PipelineRunner
-
-    return PipelineRunner(runner, architecture, loss, training, layout)
 
 
 def make_optimizer(module: nn.Module, training: Training) -> torch.optim.AdamW:
@@ -202,11 +173,8 @@ class LossScale:
     """Scales a loss so that small float16 gradients do not become 0 (Micikevicius et al., 2018).
 
     The scale doubles every 2,000 steps, and halves when a gradient overflows. PyTorch's own scaler looks at
-    one process's plain gradients; here the decision uses numbers that all processes have summed, so that
-    processes with other shards or stages take the same one.
-
-    Args:
-        active: Whether to scale; otherwise the scale stays 1.
+    one process's plain gradients; here the decision uses numbers that all processes have summed. Unless
+    ``active``, the scale stays 1.
     """
 
     def __init__(self, *, active: bool) -> None:
@@ -224,12 +192,7 @@ class LossScale:
             self._facts = facts.setdefault("scale", self._facts)
 
     def overflowed(self, loss: float, square: float) -> bool:
-        """Return whether only the scale makes a gradient non-finite.
-
-        Args:
-            loss: Mean loss, unscaled.
-            square: Squared norm of the scaled gradient.
-        """
+        """Return whether only the scale makes a gradient, of this squared norm, non-finite."""
         return self.value > _LEAST_SCALE and math.isfinite(loss) and not math.isfinite(square)
 
     def update(self, *, overflowed: bool) -> None:
@@ -244,30 +207,24 @@ class LossScale:
 
 
 def micro_batches(batch: Batch, size: int, parts: int, training: Training) -> list[Batch]:
-    """Split a process's share of a global batch into micro-batches: equally many on every process.
+    """Split this process's share of a batch of ``size`` into micro-batches: equally many on every process.
 
     Pipeline stages exchange tensors of one shape, and compiled code is compiled for one shape; there,
     micro-batches are padded with samples of weight 0. Otherwise only an empty one gets such a sample, because
-    not every module can run on an empty batch.
-
-    Args:
-        batch: This process's share, at most one sample larger or smaller than the others'.
-        size: Samples of the global batch.
-        parts: Number of shares.
-        training: Size and number of micro-batches.
+    not every module can run on an empty batch. Shares differ by at most one sample.
     """
-    whole = training.batch_size // parts
-    if training.parallel.pipeline > 1:
+    whole, stages = training.batch_size // parts, training.parallel.pipeline > 1
+    if stages:
         count = training.parallel.in_flight
         most = math.ceil(whole / count)
     else:
         most = min(training.micro_batch or whole, whole)
         count = math.ceil(math.ceil(size / parts) / most)
-    least = most if training.compile or training.parallel.pipeline > 1 else 1
-    return [_padded(batch.part(index * most, (index + 1) * most), least) for index in range(count)]
+    least = most if training.compile or stages else 1
+    return [_pad(batch.part(index * most, (index + 1) * most), least) for index in range(count)]
 
 
-def _padded(batch: Batch, least: int) -> Batch:
+def _pad(batch: Batch, least: int) -> Batch:
     missing = least - len(batch)
     if missing <= 0:
         return batch
@@ -275,13 +232,7 @@ def _padded(batch: Batch, least: int) -> Batch:
     def pad(values: Tensor) -> Tensor:
         return torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
 
-    return dataclasses.replace(
-        batch,
-        inputs=tuple(pad(entry) for entry in batch.inputs),
-        target=pad(batch.target),
-        weight=pad(batch.weight),
-        ids=pad(batch.ids),
-    )
+    return Batch(tuple(map(pad, batch.inputs)), pad(batch.target), pad(batch.weight), pad(batch.ids))
 
 
 def _local_gradients(parameters: Iterable[nn.Parameter], layout: MeshLayout) -> dict[int, list[Tensor]]:
@@ -303,12 +254,3 @@ def _local_gradients(parameters: Iterable[nn.Parameter], layout: MeshLayout) -> 
         elif gradient is not None:
             found[copies].append(gradient)
     return found
-
-
-def _local_square(gradients: dict[int, list[Tensor]], device: torch.device) -> Tensor:
-    """Return this process's share of the squared norm, float64: the sum over all processes is the whole."""
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for copies, tensors in gradients.items():
-        # torch.nn.utils.get_total_norm, without its sorting by device, which takes longer than the sum.
-        total += torch.stack(torch._foreach_norm(tensors)).double().square().sum() / copies
-    return total

@@ -29,40 +29,30 @@ class StopSignal:
         return bool(self._received)
 
     def finish(self) -> None:
-        """Record that all steps are taken and saved.
-
-        Raises:
-            Preempted: This process received a stop signal meanwhile.
-        """
+        """Record that all steps are taken and saved; raise Preempted after a signal."""
         self._stepping, self._saved = False, True
-        if self._received:
-            raise self._error()
+        self._end_if_received()
 
     def handle(self, number: int, _frame: FrameType | None = None) -> None:
-        """Handle a signal; further ones change nothing.
+        """Handle a signal; further ones change nothing."""
+        if not self._received:
+            self._received = signal.Signals(number).name
+            if not self._stepping:
+                self._end_if_received()
 
-        Raises:
-            PreemptedUnsaved: No step has started.
-            Preempted: All steps are taken and saved.
-        """
-        if self._received:
+    def _end_if_received(self) -> None:
+        if not self._received:
             return
-        self._received = signal.Signals(number).name
-        if not self._stepping:
-            raise self._error()
-
-    def _error(self) -> Preempted | PreemptedUnsaved:
         if self._saved:
-            return Preempted(f"stopped by {self._received} after the last step, which is saved", hint=_HINT)
-        return PreemptedUnsaved(f"stopped by {self._received} before the first step", hint=_HINT)
+            raise Preempted(f"stopped by {self._received} after the last step, which is saved", hint=_HINT)
+        raise PreemptedUnsaved(f"stopped by {self._received} before the first step", hint=_HINT)
 
 
 @contextmanager
 def exit_without_threads() -> Iterator[None]:
     """Make an exit of the body end the process without waiting for its threads.
 
-    A thread that saves may wait for hours for a process that does not answer. This process has reported why
-    it ends, and its agent acts when it has ended.
+    A thread that saves may wait for hours for a process that does not answer.
     """
     try:
         yield

@@ -1,13 +1,13 @@
 """The trainers of each kind of model: from a snapshot to a model's folder and its predictions."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
@@ -43,27 +43,18 @@ from trainwright.train.model_folder import FittedLanguageModel, FittedNetwork
 from trainwright.train.process_group import Ranks, barrier
 from trainwright.transforms import Transforms
 
+if TYPE_CHECKING:
+    from trainwright.train.trees import TrainedTrees
 
-class TrainedModel(Protocol):
-    """A trained model that is not written yet."""
+WriteModel: TypeAlias = Callable[[Path, Path], tuple[Model, Snapshot]]
+"""Writes the model's folder, and the scores of the splits to predict, into two folders.
 
-    @property
-    def result(self) -> FitResult:
-        """The result of the fit."""
-        ...
-
-    def write(self, model: Path, predictions: Path) -> tuple[Model, Snapshot]:
-        """Write the model's folder, and the scores of the splits kept for evaluation.
-
-        Raises:
-            DataRefused: There is nothing to score.
-            Diverged: A score is not finite.
-        """
-        ...
+Raises DataRefused if there is nothing to score, and Diverged if a score is not finite.
+"""
 
 
-def train(run: TrainingRun) -> TrainedModel:
-    """Train the configured model; all processes call this together, and end with the same one.
+def train(run: TrainingRun) -> tuple[FitResult, WriteModel]:
+    """Train the configured model; all processes call this together, and rank 0 may write it then.
 
     Raises:
         InputError: A column, a label, a token or the user's module is not valid.
@@ -77,18 +68,9 @@ def train(run: TrainingRun) -> TrainedModel:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """A training split of rows: fitted transforms, labels, target and encoded rows.
+    """A training split of rows: fitted transforms, labels, target and encoded rows with class weights.
 
-    Attributes:
-        source: The split.
-        network: Encoding of its columns.
-        training: Settings of the training.
-        job_directory: Folder that all attempts at the training share, for encoded rows.
-        ranks: The processes.
-        transforms: The fitted transforms.
-        labels: Statistics of its labels.
-        target: The target of the training.
-        rows: Its encoded rows, with class weights.
+    All attempts at the training share the encoded rows in ``job_directory``.
     """
 
     source: RowSource
@@ -120,11 +102,6 @@ class TrainingRows:
         return cls(source, network, training, job_directory, ranks, transforms, labels, target, rows)
 
     @property
-    def inputs(self) -> Inputs:
-        """The description of the samples for an architecture."""
-        return Inputs(self.target, self.transforms)
-
-    @property
     def outputs(self) -> Outputs:
         """Outputs of a model of these rows, without a threshold."""
         classes = 0 if self.target.kind == "regression" else len(self.target.rates)
@@ -143,17 +120,13 @@ class TrainingRows:
         return found | ({"base_rate": self.target.rates[1]} if self.target.kind == "binary" else {})
 
     def watched(self) -> EncodedRows | None:
-        """Encode the split for early stopping with these transforms; None if there is none.
-
-        Raises:
-            InputError: It has a class that the training split does not have.
-        """
+        """Encode the split for early stopping with these transforms; None if there is none."""
         early = self.training.guards.early_stopping
         if early is None:
             return None
         source, kind = replace(self.source, split=early.split), self.outputs.kind
-        folder = self.job_directory / "encoded"
-        _, parts = fit(source, self.network, self.ranks, kind, folder)
+        folder, ranks = self.job_directory / "encoded", self.ranks
+        _, parts = fit(source, self.network, ranks, kind, folder)
         found, classes = merge_labels(parts), len(self.target.rates)
         if kind == "multiclass" and found.classes > classes:
             raise InputError(
@@ -161,51 +134,28 @@ class TrainingRows:
                 where=f"split {early.split!r}",
             )
         weights = class_weights(self.target, self.training.objective)
-        return encode(
-            source, self.transforms, parts, folder, self.ranks, self.training.feeding, kind, weights
-        )
+        return encode(source, self.transforms, parts, folder, ranks, self.training.feeding, kind, weights)
 
 
-class _RowModel(Protocol):
-    def predict(self, rows: pa.RecordBatch) -> NDArray[np.float64]: ...
-
-    def write(self, folder: Path, outputs: Outputs) -> Model: ...
-
-
-@dataclass(frozen=True)
-class _TrainedOnRows:
-    run: TrainingRun
-    result: FitResult
-    outputs: Outputs
-    fitted: _RowModel
-
-    def write(self, model: Path, predictions: Path) -> tuple[Model, Snapshot]:
-        """Choose the threshold, write the model, and score the splits with the written model."""
-        run, training = self.run, self.run.training
-        folder, snapshot = run.training_set, run.snapshot
-        threshold = choose_threshold(folder, snapshot, training, self.outputs, self.fitted.predict)
-        outputs = replace(self.outputs, threshold=threshold)
-        written = self.fitted.write(model, outputs)
-        predictor = serving.load(model)
-        scored = write_predictions(predictions, folder, snapshot, training.predict, predictor, outputs)
-        return written, scored
-
-
-def _train_on_rows(run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees) -> TrainedModel:
-    config = run.config.for_model(run.ranks.size)
+def _train_on_rows(
+    run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees
+) -> tuple[FitResult, WriteModel]:
+    training, ranks = run.training, run.ranks
+    encoding = network.encoding if isinstance(network, Trees) else network
+    source = RowSource(run.training_set, run.snapshot, training.split, input_kinds(run.snapshot))
+    rows = TrainingRows.of(source, encoding, training, run.config.job_directory, ranks)
+    check_labels(run.training_set, run.snapshot, training.predict, rows.outputs, ranks)
+    config = run.config.for_model(ranks.size)
     if isinstance(network, Trees):
         from trainwright.train.trees import train_trees
 
-        rows = _training_rows(run, network.encoding)
-        barrier(run.ranks)
-        with Heartbeat(run.folder, run.ranks.rank, run.training.guards.stall_s) as pulse:
+        barrier(ranks)
+        with Heartbeat(run.folder, ranks.rank, training.guards.stall_s) as heartbeat:
             observers = [run.recorder]
-            trees = train_trees(rows, network, observers, run.stop.requested, config=config, pulse=pulse)
-        return _TrainedOnRows(run, trees.result, rows.outputs, trees)
-    architecture = make(network)
-    rows = _training_rows(run, network)
-    watched = rows.watched()
-    module, result = fit_network(run, architecture, rows.inputs, rows.rows, watched, rows.rows.labels)
+            trees = train_trees(rows, network, observers, run.stop.requested, config=config, pulse=heartbeat)
+        return trees.result, partial(_write_row_model, run, trees, rows.outputs)
+    architecture, inputs = make(network), Inputs(rows.target, rows.transforms)
+    module, result = fit_network(run, architecture, inputs, rows.rows, rows.watched(), rows.rows.labels)
     fitted = FittedNetwork(
         module=module,
         architecture=architecture,
@@ -216,33 +166,23 @@ def _train_on_rows(run: TrainingRun, network: Mlp | FeatureTokenizer | Imported 
         outputs=rows.outputs,
         parents=code_digest(network),
     )
-    return _TrainedOnRows(run, result, rows.outputs, fitted)
+    return result, partial(_write_row_model, run, fitted, rows.outputs)
 
 
-def _training_rows(run: TrainingRun, network: Tabular) -> TrainingRows:
-    """Encode the training split, and check the labels of the splits to predict."""
-    training = run.training
-    source = RowSource(run.training_set, run.snapshot, training.split, input_kinds(run.snapshot))
-    rows = TrainingRows.of(source, network, training, run.config.job_directory, run.ranks)
-    check_labels(run.training_set, run.snapshot, training.predict, rows.outputs, run.ranks)
-    return rows
+def _write_row_model(
+    run: TrainingRun, fitted: "FittedNetwork | TrainedTrees", outputs: Outputs, model: Path, predictions: Path
+) -> tuple[Model, Snapshot]:
+    """Choose the threshold, write the model, and score the splits with the written model."""
+    folder, snapshot, training = run.training_set, run.snapshot, run.training
+    threshold = choose_threshold(folder, snapshot, training, outputs, fitted.predict)
+    outputs = replace(outputs, threshold=threshold)
+    written = fitted.write(model, outputs)
+    predictor = serving.load(model)
+    scored = write_predictions(predictions, folder, snapshot, training.predict, predictor, outputs)
+    return written, scored
 
 
-@dataclass(frozen=True)
-class _TrainedOnTokens:
-    run: TrainingRun
-    result: FitResult
-    fitted: FittedLanguageModel
-
-    def write(self, model: Path, predictions: Path) -> tuple[Model, Snapshot]:
-        """Write the model, and its loss on each row of the splits kept for evaluation."""
-        written, run = self.fitted.write(model), self.run
-        predictor = serving.load_language_model(model)
-        splits, network = run.training.predict, self.fitted.network
-        return written, write_losses(predictions, run.training_set, run.snapshot, splits, network, predictor)
-
-
-def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> TrainedModel:
+def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> tuple[FitResult, WriteModel]:
     source = TokenSource(run.training_set, run.snapshot, run.training.split, network)
     samples, metrics = _encode_tokens(run, source)
     early = run.training.guards.early_stopping
@@ -259,14 +199,21 @@ def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> TrainedModel:
         run, architecture, Inputs(Target("tokens")), samples, watched, lambda: no_classes
     )
     config = run.config.for_model(run.ranks.size)
-    fitted = FittedLanguageModel(module, architecture, network, source, config, fit_metrics(result) | metrics)
-    return _TrainedOnTokens(run, result, fitted)
+    fitted = FittedLanguageModel(module, architecture, source, config, fit_metrics(result) | metrics)
+
+    def write(model: Path, predictions: Path) -> tuple[Model, Snapshot]:
+        written, splits = fitted.write(model), run.training.predict
+        predictor = serving.load_language_model(model)
+        return written, write_losses(predictions, run.training_set, run.snapshot, splits, network, predictor)
+
+    return result, write
 
 
 def _encode_tokens(run: TrainingRun, source: TokenSource) -> tuple[TokenSequences, dict[str, float]]:
     counts = count_tokens(source, run.ranks)
     total = total_counts(counts)
-    return encode_tokens(source, counts, run.shard_folder, run.ranks, run.training.feeding), {
+    folder = run.config.job_directory / "encoded"
+    return encode_tokens(source, counts, folder, run.ranks, run.training.feeding), {
         "rows": float(total.rows),
         "rows_without_label": 0.0,
         "sequences": float(total.sequences),

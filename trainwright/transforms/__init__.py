@@ -1,14 +1,25 @@
-"""From raw columns to what a network reads, fitted once and applied by the same code everywhere.
+"""Transforms of raw columns into the inputs of a network, fitted on the training split alone (:class:`Fit`).
 
-Everything is fitted on the training split alone, in one pass over batches (:class:`Fit`), and is then a
-small JSON document (:class:`Transforms`) that lies in the model's folder. To encode rows it becomes a torch
-module (``trainwright.transforms.encoder``): training calls it through :meth:`Transforms.encode`, and the same
-module is exported with the network. All else needs only numpy.
+:class:`Transforms` is a small JSON document in the model's folder, which encodes rows in numpy. The exported
+program has the same steps as a torch module (``encoder``).
 """
 
-from trainwright.transforms.encoding import Category, Encoded, Kind, Number, Ranked, TimeOf, Transforms
+from trainwright.transforms.encoding import (
+    MISSING_CATEGORY,
+    MISSING_TIME,
+    Categories,
+    Category,
+    Encoded,
+    Kind,
+    Number,
+    Ranked,
+    Raw,
+    TimeOf,
+    Transforms,
+    Values,
+    fingerprint,
+)
 from trainwright.transforms.fitting import Fit, Scaling
-from trainwright.transforms.raw import MISSING_CATEGORY, MISSING_TIME, Categories, Raw, Values, fingerprint
 
 __all__ = [
     "MISSING_CATEGORY",

@@ -1,17 +1,15 @@
-"""The fitted transforms as a torch module: what encodes the training rows is exported with the model.
+"""The fitted transforms as a torch module, which is exported with the model.
 
 Only operations that IEEE 754 defines to the last bit are used, each a kernel of its own: no library's sine,
-no fused or reordered sums. So a value gets the same bits alone and in a crowd, in whatever memory layout, on
-every machine and device.
+no fused or reordered sums. So a value gets the same bits as in training, on every machine and device.
+The names of these classes and of their buffers are part of the exported program, and so of a model's digest.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainwright.transforms.encoding import (
@@ -20,21 +18,20 @@ from trainwright.transforms.encoding import (
     FIRST,
     LARGEST,
     MISSING,
+    MISSING_CATEGORY,
+    MISSING_TIME,
     SINE,
     UNKNOWN,
     Category,
     Number,
     Ranked,
     Transforms,
+    fingerprint,
 )
-from trainwright.transforms.raw import MISSING_CATEGORY, MISSING_TIME, Raw, fingerprint
-
-_ROWS = 8_192
-"""Rows that are encoded at a time: what is computed on the way stays in the processor's cache."""
 
 
 class Encoder(nn.Module):
-    """Raw columns, as tensors, to what a network reads. Inside, columns come first and rows second."""
+    """Encodes raw columns, as tensors. Inside, columns come first and rows second."""
 
     order: Tensor
 
@@ -46,25 +43,20 @@ class Encoder(nn.Module):
         self.codes = Codes(transforms.categories)
         self._standard, self._ranked = len(transforms.numbers), len(transforms.ranked)
         self._times = len(transforms.times)
-        self.register_buffer("order", torch.tensor(_order(transforms), dtype=torch.int64))
+        # `forward` computes all values first and then all indicators; each indicator follows its column.
+        waves = 2 * len(CYCLES_S)
+        widths = [1] * len(transforms.scaled) + [waves] * len(transforms.times)
+        first, indicator = 0, sum(widths)
+        order: list[int] = []
+        for column, width in zip((*transforms.scaled, *transforms.times), widths, strict=True):
+            order += range(first, first + width)
+            order += [indicator] if column.indicator else []
+            first, indicator = first + width, indicator + 1
+        self.register_buffer("order", torch.tensor(order, dtype=torch.int64))
 
     def forward(self, numbers: Tensor, times: Tensor, categories: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode rows.
-
-        Args:
-            numbers: Shape (rows, numeric columns), float64, in the order of ``Transforms.scaled``; what is
-                not finite is missing.
-            times: Shape (rows, time columns), int64 microseconds since 1970.
-            categories: Shape (rows, category columns), int64 fingerprints.
-
-        Returns:
-            ``Encoded.numeric`` and ``Encoded.categories``.
-        """
-        numeric = self.numeric(numbers.t().contiguous(), times.t().contiguous())
-        return numeric.t().contiguous(), self.codes(categories.t().contiguous()).t().contiguous()
-
-    def numeric(self, values: Tensor, moments: Tensor) -> Tensor:
-        """Return (features, rows), float32, of (columns, rows) numbers and times."""
+        """Return ``Encoded.numeric`` and ``Encoded.categories`` of the arrays of a ``Raw``."""
+        values, moments = numbers.t().contiguous(), times.t().contiguous()
         known = values.abs() <= LARGEST  # false for NaN
         dated = moments != MISSING_TIME
         features: list[Tensor] = []
@@ -75,69 +67,32 @@ class Encoder(nn.Module):
         if self._times:
             features.append(self.cycles(moments, dated))
         gaps = (known.logical_not().float(), dated.logical_not().float())
-        return torch.cat([*features, *gaps]).index_select(0, self.order)
-
-    def encode(self, raw: Raw) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Encode any number of rows: numbers and times a part at a time, categories by their distinct values.
-
-        Every step of ``forward`` is one value at a time, so this gives the same bits.
-        """
-        numeric = np.empty((len(raw), len(self.order)), dtype=np.float32)
-        numbers, times, encoded = (torch.from_numpy(entry) for entry in (raw.numbers, raw.times, numeric))
-        with torch.inference_mode():
-            for first in range(0, len(raw), _ROWS):
-                part = slice(first, first + _ROWS)
-                features = self.numeric(numbers[part].t().contiguous(), times[part].t().contiguous())
-                encoded[part].copy_(features.t())
-            return numeric, self._codes(raw)
-
-    def _codes(self, raw: Raw) -> NDArray[np.int64]:
-        most = max((len(column.distinct) for column in raw.marks), default=0)
-        distinct = np.zeros((len(raw.marks), most), dtype=np.int64)
-        for index, column in enumerate(raw.marks):
-            distinct[index, : len(column.distinct)] = column.distinct
-        found = self.codes(torch.from_numpy(distinct)).numpy()
-        codes = np.empty((len(raw), len(raw.marks)), dtype=np.int64)
-        for index, column in enumerate(raw.marks):
-            codes[:, index] = found[index, : len(column.distinct)][column.places]
-        return codes
-
-
-def _order(transforms: Transforms) -> list[int]:
-    """Return where each feature lies before they are put in order: first all values, then all indicators."""
-    waves = 2 * len(CYCLES_S)
-    widths = [1] * len(transforms.scaled) + [waves] * len(transforms.times)
-    first, indicator = 0, sum(widths)
-    order: list[int] = []
-    for column, width in zip((*transforms.scaled, *transforms.times), widths, strict=True):
-        order += range(first, first + width)
-        order += [indicator] if column.indicator else []
-        first, indicator = first + width, indicator + 1
-    return order
+        numeric = torch.cat([*features, *gaps]).index_select(0, self.order)
+        return numeric.t().contiguous(), self.codes(categories.t().contiguous()).t().contiguous()
 
 
 class Standard(nn.Module):
-    """Numbers by mean and deviation."""
+    """Scales numbers by mean and deviation."""
 
     mean: Tensor
     scale: Tensor
 
     def __init__(self, columns: Sequence[Number]) -> None:
         super().__init__()
-        self.register_buffer("mean", _column([column.mean for column in columns]))
-        self.register_buffer("scale", _column([column.scale for column in columns]))
+        for name in ("mean", "scale"):
+            values = [getattr(column, name) for column in columns]
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64).unsqueeze(1))
 
     def forward(self, values: Tensor, known: Tensor) -> Tensor:
-        """Return (columns, rows), float32, of float64 values and whether they can be used."""
+        """Return (columns, rows), float32, of float64 values and a mask of the usable ones."""
         usable = torch.where(known, values, self.mean)
         return usable.sub_(self.mean).mul_(self.scale).clamp_(-CLIP, CLIP).float()
 
 
 class Places(nn.Module):
-    """Numbers by their place in the distribution of the training rows.
+    """Maps numbers to their place in the distribution of the training rows, linear between two points.
 
-    Between two points the feature is a straight line. The points of all columns lie one after another; the
-    slope after the last one of a column is 0.
+    The points of all columns are concatenated; the slope after the last one of a column is 0.
     """
 
     points: Tensor
@@ -151,27 +106,25 @@ class Places(nn.Module):
         heights = [
             (torch.tensor(column.levels, dtype=torch.float64) - 0.5) * math.sqrt(12) for column in columns
         ]
+        # Finite also between neighbours as near as the smallest float64.
+        most, flat = torch.finfo(torch.float64).max, torch.zeros(1, dtype=torch.float64)
+        slopes = [
+            torch.cat([(height.diff() / point.diff()).clamp(max=most), flat])
+            for point, height in zip(points, heights, strict=True)
+        ]
         self.register_buffer("points", _joined(points))
         self.register_buffer("heights", _joined(heights))
-        self.register_buffer(
-            "slopes", _joined([_slopes(*pair) for pair in zip(points, heights, strict=True)])
-        )
+        self.register_buffer("slopes", _joined(slopes))
 
     def forward(self, values: Tensor, known: Tensor) -> Tensor:
-        """Return (columns, rows), float32, of float64 values and whether they can be used."""
+        """Return (columns, rows), float32, of float64 values and a mask of the usable ones."""
         usable = torch.where(known, values, 0.0)
-        # The first point bounds nothing: what lies below it has its feature.
+        # The first point bounds nothing: values below it get its feature.
         bounds = [column[1:] for column in torch.split(self.points, self._sizes)]
         place = _places(bounds, usable, self._sizes, right=True)
         beyond = usable.sub_(_at(self.points, place)).clamp_(min=0)
         feature = beyond.mul_(_at(self.slopes, place)).add_(_at(self.heights, place))
         return torch.where(known, feature, 0.0).float()
-
-
-def _slopes(points: Tensor, heights: Tensor) -> Tensor:
-    """Return the slope after each point; finite also between neighbours as near as the smallest float64."""
-    steep = heights.diff() / points.diff()
-    return torch.cat([steep.clamp(max=torch.finfo(torch.float64).max), torch.zeros(1, dtype=torch.float64)])
 
 
 def _places(bounds: Sequence[Tensor], values: Tensor, sizes: Sequence[int], *, right: bool) -> Tensor:
@@ -195,7 +148,7 @@ def _joined(columns: Sequence[Tensor]) -> Tensor:
 
 
 class Cycles(nn.Module):
-    """Times as sine and cosine within each cycle."""
+    """Maps times to sine and cosine within each cycle."""
 
     cycle_us: Tensor
     turns_per_us: Tensor
@@ -207,7 +160,7 @@ class Cycles(nn.Module):
         self.register_buffer("turns_per_us", 1 / cycles.double().unsqueeze(1))
 
     def forward(self, moments: Tensor, dated: Tensor) -> Tensor:
-        """Return (columns * cycles * 2, rows), float32, of times and whether they are there."""
+        """Return (columns * cycles * 2, rows), float32, of times and a mask of the known ones."""
         repeated = moments.repeat_interleave(len(CYCLES_S), 0)
         turn = torch.remainder(repeated, self.cycle_us).double() * self.turns_per_us
         # The angle, in turns, folded into a quarter turn round 0: sin(2 pi turn) = sin(2 pi u).
@@ -228,10 +181,9 @@ def _sine(turn: Tensor) -> Tensor:
 
 
 class Codes(nn.Module):
-    """Fingerprints to codes, by a search among those that were learned.
+    """Maps fingerprints to codes, by a search among the learned ones; those of all columns are concatenated.
 
-    Each column's are sorted, with that of no value among them and the largest number at the end, so that the
-    search for any value finds an entry. Those of all columns lie one after another.
+    Those of a column are sorted, with those of no value and the largest number, so every search finds one.
     """
 
     learned: Tensor
@@ -240,14 +192,21 @@ class Codes(nn.Module):
 
     def __init__(self, columns: Sequence[Category]) -> None:
         super().__init__()
-        tables = [_table(column) for column in columns]
+        tables = []
+        for column in columns:
+            codes = {fingerprint(value): code for code, value in enumerate(column.values, start=FIRST)}
+            end = torch.iinfo(torch.int64).max
+            tables.append(sorted({end: UNKNOWN, MISSING_CATEGORY: MISSING, **codes}.items()))
         self._sizes = [len(table) for table in tables]
         first = list(itertools.accumulate((column.size for column in columns), initial=0))[:-1]
-        codes = [
-            [code + start for code in table.values()] for table, start in zip(tables, first, strict=True)
+        self.register_buffer(
+            "learned", _joined([torch.tensor([mark for mark, _ in table]) for table in tables])
+        )
+        shifted = [
+            torch.tensor([code + start for _, code in table])
+            for table, start in zip(tables, first, strict=True)
         ]
-        self.register_buffer("learned", _joined([torch.tensor(list(table)) for table in tables]))
-        self.register_buffer("codes", _joined([torch.tensor(column) for column in codes]))
+        self.register_buffer("codes", _joined(shifted))
         self.register_buffer("unknown", torch.tensor(first, dtype=torch.int64).unsqueeze(1) + UNKNOWN)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -256,14 +215,3 @@ class Codes(nn.Module):
             return values
         place = _places(torch.split(self.learned, self._sizes), values, self._sizes, right=False)
         return torch.where(_at(self.learned, place) == values, _at(self.codes, place), self.unknown)
-
-
-def _table(column: Category) -> dict[int, int]:
-    """Return the codes by fingerprint, in ascending order of these."""
-    codes = {fingerprint(value): code for code, value in enumerate(column.values, start=FIRST)}
-    end = torch.iinfo(torch.int64).max
-    return dict(sorted({end: UNKNOWN, MISSING_CATEGORY: MISSING, **codes}.items()))
-
-
-def _column(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64).unsqueeze(1)

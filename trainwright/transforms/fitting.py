@@ -1,38 +1,41 @@
 """Fit transforms in one pass over batches, in bounded memory.
 
 The distribution of a numeric column is counted so that the result does not depend on how the rows were cut. A
-float64 becomes a whole number that orders like it. These numbers are counted, at first each on its own; once
-there are more than :data:`MOST` different ones, their lowest bits are left out, as few as it takes. How many
-that are depends on all the values together, and on nothing else, so parts that are counted apart and merged
-in any order end with the same counts.
+float64 becomes a whole number that orders like it. Once there are more than :data:`MOST` different ones,
+their lowest bits are dropped, as few as it takes. How many depends on all the values together, so parts that
+are counted apart and merged in any order end with the same counts.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InputError
-from trainwright.transforms.encoding import LARGEST, Category, Kind, Number, Ranked, TimeOf, Transforms
-from trainwright.transforms.raw import (
+from trainwright.transforms.encoding import (
+    LARGEST,
     MISSING_TIME,
+    Categories,
+    Category,
+    Kind,
+    Number,
+    Ranked,
+    TimeOf,
+    Transforms,
     Values,
-    as_categories,
-    as_numbers,
-    as_times,
     fingerprint,
     require_distinct,
 )
 
 MOST = 16_384
-"""Different numbers that are counted."""
+"""Limit of different numbers that are counted."""
 
 STEPS = 256
-"""Parts into which quantiles cut a distribution."""
+"""Parts that quantiles cut a distribution into."""
 
 _SIGN = np.int64(np.iinfo(np.int64).max)
 
@@ -41,9 +44,8 @@ _SIGN = np.int64(np.iinfo(np.int64).max)
 class Distribution:
     """Counts of the values of a numeric column.
 
-    Attributes:
-        number: What is left of the ordered numbers, ascending and distinct; shape (counted,).
-        count: Rows of each; shape (counted,).
+    ``number`` are the ordered numbers without their lowest ``shift`` bits, ascending and distinct;
+    ``count`` are the rows of each.
     """
 
     shift: int
@@ -62,17 +64,11 @@ class Distribution:
         number = np.concatenate([self.number >> (shift - self.shift), other.number >> (shift - other.shift)])
         return _counted(shift, number, np.concatenate([self.count, other.count]))._bounded()
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """The counts, as plain data and arrays by field name."""
-        return dict(vars(self))
-
     def quantiles(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return points of the cumulative distribution: values, ascending, and their levels.
 
-        The level of a value is the share of rows below it, and half of those at it. There are at most
-        ``STEPS + 1`` points, the smallest and the largest value among them, spread evenly over the rows;
-        where there are no more different values, each is a point.
+        The level of a value is the share of rows below it, and half of those at it. At most ``STEPS + 1``
+        points, the smallest and the largest value among them, are spread evenly over the rows.
         """
         total = int(self.count.sum())
         until = np.cumsum(self.count)
@@ -81,7 +77,7 @@ class Distribution:
             wanted = np.linspace(0, total, STEPS + 1)
             chosen = np.unique(np.clip(np.searchsorted(until, wanted), 0, until.size - 1))
         levels = (until - self.count / 2) / total
-        # The middle of what the left-out bits could have been.
+        # The middle of the values that the dropped bits could make.
         middle = (self.number[chosen] << self.shift) + ((1 << self.shift) >> 1)
         return tuple(_value(middle).tolist()), tuple(levels[chosen].tolist())
 
@@ -100,7 +96,7 @@ def _counted(shift: int, number: NDArray[np.int64], count: NDArray[np.int64]) ->
 
 
 def _ordered(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return whole numbers that order as the values do: the bits, turned round where they are negative."""
+    """Return whole numbers that order as the values do: the bits, flipped where they are negative."""
     bits = values.view(np.int64)
     return np.where(bits < 0, bits ^ _SIGN, bits)
 
@@ -110,11 +106,10 @@ def _value(ordered: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 Scaling: TypeAlias = Literal["standard", "quantile"]
-"""How numbers are scaled: by mean and standard deviation, or by their place in the distribution."""
-
+"""Scaling of numbers: by mean and standard deviation, or by their place in the distribution."""
 
 MOST_VALUES = 1 << 24
-"""Different values of a category; at 100 to 200 bytes each, they are held while they are counted."""
+"""Limit of different values of a category; counting them takes 100 to 200 bytes each."""
 
 
 @dataclass
@@ -129,13 +124,12 @@ class _Moments:
     high: float = -math.inf
 
     @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Self:
-        there = values[_present(values)]
-        if not len(there):
-            return cls(rows=len(values))
-        mean = float(there.mean())
-        squares = float(np.square(there - mean).sum())
-        return cls(len(values), len(there), mean, squares, float(there.min()), float(there.max()))
+    def of(cls, present: NDArray[np.float64], rows: int) -> Self:
+        if not len(present):
+            return cls(rows=rows)
+        mean = float(present.mean())
+        squares = float(np.square(present - mean).sum())
+        return cls(rows, len(present), mean, squares, float(present.min()), float(present.max()))
 
     def merge(self, other: Self) -> None:
         self.rows += other.rows
@@ -152,22 +146,12 @@ class _Moments:
     def missing(self) -> int:
         return self.rows - self.count
 
-    @property
-    def distinct(self) -> int:
-        """Number of distinct values; 2 stands for more."""
-        return 0 if not self.count else 1 if self.low == self.high else 2
-
-    def to_number(self, name: str) -> Number:
-        deviation = math.sqrt(self.squares / self.count)
-        scale = 1 / deviation if deviation and self.low < self.high else 0.0
-        return Number(name=name, mean=self.mean, scale=scale, indicator=self.missing > 0)
-
 
 class Fit:
     """Fits transforms in one pass; parts of the data are fitted apart and merged in a fixed order.
 
-    Args:
-        kinds: What each input column is, by name, in the order of the features.
+    ``kinds`` has the kind of each input column in the order of the features. A category with more than
+    ``most`` different values raises InputError.
     """
 
     def __init__(
@@ -185,23 +169,17 @@ class Fit:
         self._missing = dict.fromkeys(self._counts, 0)
 
     def add(self, columns: Mapping[str, Values]) -> None:
-        """Add a batch: every column of ``kinds``, all of one length.
-
-        Raises:
-            InputError: A category has too many different values.
-        """
+        """Add a batch: every column of ``kinds``, all of one length."""
         for name in self._moments:
-            values = columns[name]
+            values = cast("NDArray[Any]", columns[name])
             if self._kinds[name] == "time":
-                times = as_times(values)
-                values = np.where(times == MISSING_TIME, np.nan, times.astype(np.float64))
-            numbers = as_numbers(values)
-            self._moments[name].merge(_Moments.of(numbers))
+                values = np.where(values == MISSING_TIME, np.nan, values.astype(np.float64))
+            present = values[np.abs(values) <= LARGEST]  # drops NaN, too
+            self._moments[name].merge(_Moments.of(present, len(values)))
             if name in self._distributions:
-                part = Distribution.of(numbers[_present(numbers)])
-                self._distributions[name] = self._distributions[name].merged(part)
+                self._distributions[name] = self._distributions[name].merged(Distribution.of(present))
         for name, counter in self._counts.items():
-            column = as_categories(columns[name])
+            column = cast("Categories", columns[name])
             counts = np.bincount(column.codes + 1, minlength=len(column.values) + 1)
             self._missing[name] += int(counts[0])
             for value, count in zip(column.values, counts[1:], strict=True):
@@ -210,11 +188,7 @@ class Fit:
             self._require_few(name)
 
     def merge(self, part: Mapping[str, Any]) -> None:
-        """Add what another fit, of the same columns, has found: its ``state``, or some of it.
-
-        Raises:
-            InputError: A category has too many different values.
-        """
+        """Add the ``state`` of another fit of the same columns, or some of it."""
         for name, moments in part.get("moments", {}).items():
             self._moments[name].merge(_Moments(**moments))
         for name, found in part.get("distributions", {}).items():
@@ -225,7 +199,7 @@ class Fit:
             self._require_few(name)
 
     def _require_few(self, name: str) -> None:
-        """Keep memory bounded; whoever adds up the rows, and in whatever parts, comes to the same answer."""
+        """Keep memory bounded; the answer is the same however the rows were cut."""
         if len(self._counts[name]) > self._most:
             raise InputError(
                 f"column {name!r} has more than {self._most:,} different values",
@@ -235,10 +209,9 @@ class Fit:
             )
 
     def count(self, part: Mapping[str, Any]) -> dict[str, Any]:
-        """Add what of another fit's ``state`` comes to the same in any order: all that is large.
+        """Add all of another fit's ``state`` that may be added in any order, which is all that is large.
 
-        Returns:
-            The rest, which is to be merged in the order of the parts, as its sums are rounded.
+        Return the rest, which is to be merged in the order of the parts, as its sums are rounded.
         """
         self.merge({name: found for name, found in part.items() if name != "moments"})
         return {"moments": part["moments"]}
@@ -252,68 +225,54 @@ class Fit:
     def counts(self) -> dict[str, Any]:
         """The part of the state that does not depend on the order of merges."""
         return {
-            "distributions": {name: found.state for name, found in self._distributions.items()},
+            "distributions": {name: dict(vars(found)) for name, found in self._distributions.items()},
             "counts": {name: dict(counter) for name, counter in self._counts.items()},
             "missing": dict(self._missing),
         }
 
     def finish(self, *, max_categories: int, min_rows: int = 1) -> Transforms:
-        """Return the transforms.
-
-        Args:
-            max_categories: Values learned a column, the most frequent ones; the rest share one code.
+        """Return the transforms, with the most frequent values that occur in ``min_rows`` of each category.
 
         Raises:
             DataRefused: Two learned values of a column have the same fingerprint.
         """
         unused = {name: reason for name in self._kinds if (reason := self._tells_nothing(name))}
-        names = [name for name in self._kinds if name not in unused]
-        moments = self._moments
+        used = {name: kind for name, kind in self._kinds.items() if name not in unused}
+        numbers, ranked, times, categories = [], [], [], []
+        for name, kind in used.items():
+            if kind == "category":
+                ordered = sorted(self._counts[name].items(), key=lambda item: (-item[1], item[0]))
+                values = tuple(value for value, count in ordered[:max_categories] if count >= min_rows)
+                require_distinct(name, values, [fingerprint(value) for value in values])
+                categories.append(Category(name=name, values=values))
+                continue
+            moments = self._moments[name]
+            indicator = moments.missing > 0
+            if kind == "time":
+                times.append(TimeOf(name=name, indicator=indicator))
+            elif name in self._distributions:
+                points, levels = self._distributions[name].quantiles()
+                ranked.append(Ranked(name=name, points=points, levels=levels, indicator=indicator))
+            else:
+                deviation = math.sqrt(moments.squares / moments.count)
+                scale = 1 / deviation if deviation and moments.low < moments.high else 0.0
+                numbers.append(Number(name=name, mean=moments.mean, scale=scale, indicator=indicator))
         return Transforms(
-            numbers=tuple(
-                moments[name].to_number(name)
-                for name in names
-                if self._kinds[name] == "number" and name not in self._distributions
-            ),
-            ranked=tuple(self._ranked(name) for name in names if name in self._distributions),
-            times=tuple(
-                TimeOf(name=name, indicator=moments[name].missing > 0)
-                for name in names
-                if self._kinds[name] == "time"
-            ),
-            categories=tuple(
-                _category(name, _learned(self._counts[name], max_categories, min_rows))
-                for name in names
-                if self._kinds[name] == "category"
-            ),
+            numbers=tuple(numbers),
+            ranked=tuple(ranked),
+            times=tuple(times),
+            categories=tuple(categories),
             unused=unused,
         )
-
-    def _ranked(self, name: str) -> Ranked:
-        points, levels = self._distributions[name].quantiles()
-        return Ranked(name=name, points=points, levels=levels, indicator=self._moments[name].missing > 0)
 
     def _tells_nothing(self, name: str) -> str:
         """Return why a column is useless for learning; empty if it is useful."""
         if name in self._moments:
-            distinct, missing = self._moments[name].distinct, self._moments[name].missing
+            moments = self._moments[name]
+            missing, empty, constant = moments.missing, not moments.count, moments.low == moments.high
         else:
-            distinct, missing = len(self._counts[name]), self._missing[name]
-        if not distinct:
+            counter = self._counts[name]
+            missing, empty, constant = self._missing[name], not counter, len(counter) == 1
+        if empty:
             return "no value in any row"
-        return "the same value in every row" if distinct == 1 and not missing else ""
-
-
-def _category(name: str, values: tuple[str, ...]) -> Category:
-    require_distinct(name, values, [fingerprint(value) for value in values])
-    return Category(name=name, values=values)
-
-
-def _present(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return a mask of the usable values of a numeric column."""
-    return np.abs(values) <= LARGEST  # false for NaN
-
-
-def _learned(counts: Counter[str], most: int, min_rows: int) -> tuple[str, ...]:
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(value for value, count in ordered[:most] if count >= min_rows)
+        return "the same value in every row" if constant and not missing else ""

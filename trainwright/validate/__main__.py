@@ -1,7 +1,7 @@
 """``python -m trainwright.validate``: schemas and baselines, for a person to review and accept.
 
-Commands: ``infer SNAPSHOT`` writes a first schema; ``diff SNAPSHOT --schema FILE`` says what the rows would
-have it changed to; ``accept`` changes it; ``baseline RUN --to FILE`` makes a run's baseline the one in use.
+Commands: ``infer SNAPSHOT`` writes a first schema; ``diff SNAPSHOT --schema FILE`` shows what the rows would
+change in it; ``accept`` changes it; ``baseline RUN --to FILE`` makes a run's baseline the one in use.
 """
 
 import os
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwright.artifacts import Snapshot
 from trainwright.command import Parser
 from trainwright.errors import InputError, reported
 
@@ -18,19 +17,21 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        SystemExit: With a documented exit code, if anything is wrong.
+        SystemExit: With a documented exit code, if anything fails.
     """
     with reported("validate"):
-        asked = _parser().parse_args(arguments)
-        match asked.command:
+        options = _parser().parse_args(arguments)
+        match options.command:
             case "infer":
-                sys.stdout.write(infer_schema(asked.snapshot, asked.split))
+                from trainwright.validate.schema_changes import infer_schema
+
+                sys.stdout.write(infer_schema(options.snapshot, options.split))
             case "diff":
-                diff_schema(asked.snapshot, asked.schema, asked.split)
+                sys.stdout.write(_patch(options.snapshot, options.schema, options.split)[0])
             case "accept":
-                accept_schema(asked.snapshot, asked.schema, asked.split, yes=asked.yes)
+                accept_schema(options.snapshot, options.schema, options.split, yes=options.yes)
             case _:
-                accept_baseline(asked.run, asked.to, asked.model_promoted, asked.reason)
+                accept_baseline(options.run, options.to, options.model_promoted, options.reason)
 
 
 def _parser() -> Parser:
@@ -53,48 +54,8 @@ def _parser() -> Parser:
     return parser
 
 
-def infer_schema(folder: Path, split: str) -> str:
-    """Return a first schema of a snapshot in its text form, with comments on what to review.
-
-    Args:
-        split: Name of the split to learn from.
-
-    Raises:
-        InputError: There is no such snapshot or split, or the split has no rows.
-    """
-    snapshot = Snapshot.read(folder)
-    if not snapshot.splits.get(split, 1):
-        raise InputError(
-            f"split {split!r} has no rows to learn from", where=str(folder), hint="Name another one: --split."
-        )
-
-    from trainwright.tables import iter_batches
-    from trainwright.validate.schema import infer, write_text
-    from trainwright.validate.statistics import describe
-    from trainwright.validate.tfdv import schema_pb2
-
-    key, label = snapshot.roles.get("key", ""), snapshot.roles.get("label", "")
-    rows = iter_batches(folder, snapshot, [split])
-    statistics = describe(rows, schema_pb2.Schema(), uncounted=[key])
-    comments = (
-        f"Inferred from {snapshot.splits[split]:,} rows of split {split}, data {snapshot.digest[:12]}.",
-        "Review it before use: what was seen is not what is allowed. Presence, domains, ranges, types.",
-        "",
-    )
-    return write_text(infer(statistics, key=key, label=label), comments)
-
-
-def diff_schema(folder: Path, schema: Path, split: str) -> None:
-    """Write a patch to standard output: what the rows would have the schema changed to, and why."""
-    sys.stdout.write(_patch(folder, schema, split)[0])
-
-
 def accept_schema(folder: Path, schema: Path, split: str, *, yes: bool) -> None:
-    """Show the patch, ask, and write the schema whole.
-
-    Raises:
-        InputError: No terminal to ask on, and ``yes`` was not said.
-    """
+    """Show the patch, ask, and write the schema whole."""
     patch, text = _patch(folder, schema, split)
     sys.stdout.write(patch)
     if not patch:
@@ -111,6 +72,7 @@ def accept_schema(folder: Path, schema: Path, split: str, *, yes: bool) -> None:
 
 
 def _patch(folder: Path, schema: Path, split: str) -> tuple[str, str]:
+    """Return the patch that fits a schema to the rows, and the schema's new text."""
     from trainwright.validate.schema_changes import propose
 
     try:
@@ -125,7 +87,7 @@ def _patch(folder: Path, schema: Path, split: str) -> tuple[str, str]:
 
 
 def accept_baseline(run: Path, to: str, promoted: Path | None, reason: str) -> None:
-    """Publish a run's baseline, and say what it replaced."""
+    """Publish a run's baseline, and show what it replaced."""
     from trainwright.validate.baseline import accept
 
     done = accept(run, to, promoted=promoted, reason=reason)

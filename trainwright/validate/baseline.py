@@ -7,7 +7,7 @@ files that are only ever created. To go back, accept an older run again, or name
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +19,9 @@ from trainwright.artifacts import Record
 from trainwright.documents import Document, digest_file
 from trainwright.errors import DataRefused, InputError
 from trainwright.lineage import ancestors
-from trainwright.storage import AlreadyExists, create, local_path, open_file, remove, take_listing
+from trainwright.storage import AlreadyExists, create, local_path, read_bytes, remove, take_listing
 from trainwright.tracking import environment
-from trainwright.validate.columns import Counts, Cuts
+from trainwright.validate.columns import Cuts
 from trainwright.validate.profile import Profile
 from trainwright.validate.tfdv import statistics_pb2
 from trainwright.verdicts import Verdict
@@ -53,11 +53,6 @@ class Baseline(Document):
     made_by: dict[str, str]
     accepted: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def identity(self) -> str:
-        """The SHA-256 of what was calculated; acceptance changes nothing of it."""
-        return replace(self, accepted={}, statistics="").digest
-
     @classmethod
     def of(
         cls,
@@ -69,16 +64,9 @@ class Baseline(Document):
         statistics: str,
         statistics_sha256: str,
     ) -> Self:
-        """Describe a split that was looked at.
-
-        Args:
-            data_version: Digest of the snapshot.
-            schema: SHA-256 of the schema's text.
-            statistics_sha256: Digest of that file.
-        """
+        """Describe a split by its profile."""
         own = environment()
         columns = [name for name in cuts if name in profile.counts]
-        features = profile.statistics.datasets[0].features
         return cls(
             data_version=data_version,
             schema=schema,
@@ -88,15 +76,8 @@ class Baseline(Document):
             rows=profile.rows,
             cuts={name: tuple(float(cut) for cut in cuts[name]) for name in columns},
             counts={name: tuple(int(rows) for rows in profile.counts[name]) for name in columns},
-            values={
-                name: profile.rows - profile.missing(name)
-                for name in (feature.path.step[0] for feature in features)
-            },
-            made_by={
-                "library": own.library,
-                "environment": own.name,
-                "lock_sha256": own.lock_sha256,
-            },
+            values={name: profile.rows - profile.missing(name) for name in profile.features},
+            made_by={"library": own.library, "environment": own.name, "lock_sha256": own.lock_sha256},
         )
 
 
@@ -110,7 +91,7 @@ class Reference:
 
 
 def read_baseline(uri: str, version: str) -> Reference | None:
-    """Read an accepted baseline, and check that it is the one that was looked at when the run began.
+    """Read an accepted baseline, and check that it is the one that was listed when the run began.
 
     Args:
         uri: The document: a file or a URI. Empty if there is none.
@@ -129,28 +110,19 @@ def read_baseline(uri: str, version: str) -> Reference | None:
             where=uri,
             hint="Run again: `resolve` looks at it first.",
         )
-    with open_file(uri) as stream:
-        document = Baseline.parse(stream.read(), where=uri)
+    document = Baseline.parse(read_bytes(uri), where=uri)
     if not document.accepted:
         raise InputError(
             "this baseline was only calculated; nobody has accepted it",
             where=uri,
             hint="trainwright baseline accept RUN_FOLDER --to FILE makes it one to compare with.",
         )
-    return _reference(document, _sibling(uri, document.statistics))
-
-
-def _sibling(uri: str, name: str) -> str:
-    """Return the place of a file that is named relative to a document."""
+    name = document.statistics
     if name.startswith("/") or ".." in name.split("/") or "://" in name:
         raise InputError(f"the baseline names a file outside its folder: {name!r}", where=uri)
     folder, slash, _ = uri.rpartition("/")
-    return f"{folder}{slash}{name}"
-
-
-def _reference(document: Baseline, place: str) -> Reference:
-    with open_file(place) as stream:
-        content = stream.read()
+    place = f"{folder}{slash}{name}"
+    content = read_bytes(place)
     digest = hashlib.sha256(content).hexdigest()
     if digest != document.statistics_sha256:
         raise InputError(
@@ -158,14 +130,13 @@ def _reference(document: Baseline, place: str) -> Reference:
             where=place,
             hint="Accept the baseline again, from the run that made it.",
         )
-    cuts = {name: np.asarray(points, np.float64) for name, points in document.cuts.items()}
-    counts: dict[str, Counts] = {name: np.asarray(rows, np.int64) for name, rows in document.counts.items()}
     profile = Profile(
         split=f"{document.split} of the baseline",
         rows=document.rows,
         statistics=statistics_pb2.DatasetFeatureStatisticsList.FromString(content),
-        counts=counts,
+        counts={column: np.asarray(rows, np.int64) for column, rows in document.counts.items()},
     )
+    cuts = {column: np.asarray(points, np.float64) for column, points in document.cuts.items()}
     return Reference(document, profile, cuts)
 
 
@@ -178,11 +149,7 @@ _PROVES = ("promote", "register")
 
 @dataclass(frozen=True)
 class Accepted:
-    """A baseline that was published.
-
-    Attributes:
-        before: The one that it replaced; None if it is the first.
-    """
+    """A baseline that was published, and the one that it replaced, if any."""
 
     baseline: Baseline
     place: str
@@ -222,7 +189,7 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
             "be the baseline all the same (--reason).",
         )
     before = _in_use(place)
-    given = {
+    accepted = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "decision": verdict.decision,
         "verdict": verdict.digest,
@@ -231,11 +198,11 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
         "previous": before.digest if before else "",
     }
     statistics = (folder / baseline.statistics).read_bytes()
-    return _publish(replace(baseline, accepted=given), statistics, place, before)
+    return _publish(replace(baseline, accepted=accepted), statistics, place, before)
 
 
 def _verdict_folder(source: Path) -> Path:
-    """Find the folder of the data verdict: the one given, or the one in a run's folder."""
+    """Find the folder of the data verdict: ``source``, or the one in a run's folder."""
     if (source / Verdict.FILE).is_file():
         return source
     found = [path.parent for path in sorted(source.glob("*/*/" + Baseline.FILE))]
@@ -264,10 +231,10 @@ def _checked(folder: Path) -> tuple[Verdict, Baseline]:
 
 
 def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | None) -> str:
-    """Return the headline of a record which shows that a model went on from this very verdict."""
+    """Return the headline of a record which shows that a model was promoted from this very verdict."""
     if promoted is not None:
         record = Record.read(promoted)
-        if not (_proves(record) and _leads_to(record, verdict)):
+        if not _proves(record, verdict):
             raise InputError(
                 f"this record of {record.step} does not show that a model which came from verdict "
                 f"{verdict.digest[:12]} went on",
@@ -275,25 +242,20 @@ def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | Non
                 hint=f"Name the record of {' or '.join(_PROVES)} of a model that learned from this data.",
             )
         return f"{record.step} {record.digest[:12]}: {record.headline}"
-    found = _records(source.glob("*/*/" + Record.FILE)) if source != folder else []
-    fitting = [record for record in found if _proves(record) and _leads_to(record, verdict)]
+    paths = sorted(source.glob("*/*/" + Record.FILE)) if source != folder else []
+    fitting = [record for record in map(Record.read, paths) if _proves(record, verdict)]
     best = min(fitting, key=lambda record: _PROVES.index(record.step), default=None)
     return f"{best.step} {best.digest[:12]}: {best.headline}" if best else ""
 
 
-def _records(paths: Iterable[Path]) -> list[Record]:
-    return [Record.read(path) for path in sorted(paths)]
-
-
-def _proves(record: Record) -> bool:
-    """Return whether a record is of a model that was registered, or is in production."""
-    if record.step != "promote":
-        return record.step in _PROVES
-    asked = record.config.get("request", {})
-    return record.decision == "PASS" and asked.get("to") == "production"
-
-
-def _leads_to(record: Record, verdict: Verdict) -> bool:
+def _proves(record: Record, verdict: Verdict) -> bool:
+    """Return whether a model of this verdict's data was registered, or is in production."""
+    if record.step not in _PROVES:
+        return False
+    if record.step == "promote" and not (
+        record.decision == "PASS" and record.config.get("request", {}).get("to") == "production"
+    ):
+        return False
     return any(
         entry.step == "validate" and entry.outputs.get("verdict") == verdict.digest
         for entry in ancestors([record])
@@ -308,65 +270,46 @@ def _in_use(place: str) -> Baseline | None:
     if path is not None and not path.exists():
         return None
     try:
-        with open_file(place) as stream:
-            content = stream.read()
+        content = read_bytes(place)
     except InputError:  # nothing is there: at a URI only reading tells
         return None
     return Baseline.parse(content, where=place)
 
 
 def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline | None) -> Accepted:
-    """Write statistics and history first, each only created, and then the file that is used."""
+    """Write statistics and history first, each only created, and then the file that is used.
+
+    On a disk, the last step is atomic. In an object store it is two, between which there is no baseline: a
+    run that reads it just then stops, and says so.
+    """
     root = place.removesuffix(_SUFFIX) + ".history"
     name = f"{hashlib.sha256(statistics).hexdigest()}.pb"
-    _create_once(f"{root}/{name}", statistics)
-    own = replace(baseline, statistics=name)
-    number = int(before.accepted.get("number", "0")) if before else 0
-    history = ""
-    while (
-        not history
-    ):  # a number that is taken: another was accepted, and its writer died before the last step
-        number += 1
-        own = replace(own, accepted=own.accepted | {"number": str(number)})
-        history = _created(f"{root}/{number:06d}{_SUFFIX}", _bytes(own))
-        if number > _MOST:
-            raise InputError("the history has no free number", where=root)
+    try:
+        create(f"{root}/{name}", statistics)
+    except AlreadyExists:  # named by its content: another writer's is as good
+        if read_bytes(f"{root}/{name}") != statistics:
+            raise InputError("other statistics lie here under this digest", where=f"{root}/{name}") from None
+    first = int(before.accepted.get("number", "0")) + 1 if before else 1
+    for number in range(first, first + _MOST):
+        accepted = baseline.accepted | {"number": str(number)}
+        own = replace(baseline, statistics=name, accepted=accepted)
+        history = f"{root}/{number:06d}{_SUFFIX}"
+        try:
+            create(history, _bytes(own))
+            break
+        except AlreadyExists:  # of another acceptance, whose writer died before the last step
+            continue
+    else:
+        raise InputError("the history has no free number", where=root)
     used = replace(own, statistics=f"{root.rpartition('/')[2]}/{name}")
-    _point(place, used)
+    path = local_path(place)
+    if path is not None:
+        used.write(path)
+    else:
+        remove([place])
+        create(place, _bytes(used))
     return Accepted(used, place, history, before)
 
 
 def _bytes(document: Baseline) -> bytes:
     return (json.dumps(document.to_json(), indent=2, allow_nan=False) + "\n").encode()
-
-
-def _create_once(uri: str, content: bytes) -> None:
-    """Create a file that is named by its content; another writer's is as good."""
-    try:
-        create(uri, content)
-    except AlreadyExists:
-        with open_file(uri) as stream:
-            if stream.read() != content:
-                raise InputError("other statistics lie here under this digest", where=uri) from None
-
-
-def _created(uri: str, content: bytes) -> str:
-    try:
-        create(uri, content)
-    except AlreadyExists:
-        return ""
-    return uri
-
-
-def _point(place: str, document: Baseline) -> None:
-    """Put the document where it is used from.
-
-    On a disk that is one step. In an object store it is two, between which there is no baseline: a run that
-    looks just then stops, and says so.
-    """
-    path = local_path(place)
-    if path is not None:
-        document.write(path)
-        return
-    remove([place])
-    create(place, _bytes(document))

@@ -12,7 +12,6 @@ from typing import Any
 
 from trainwright.experiment import Validation
 from trainwright.validate.baseline import Baseline
-from trainwright.validate.columns import by_column
 from trainwright.validate.policy import DataFinding, learned_from, parse_time
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import TRAINING, environment, expected, optional
@@ -48,14 +47,7 @@ def missing_columns(schema: Any, types: Mapping[str, str]) -> list[DataFinding]:
 def missing_rows(
     splits: Mapping[str, int], names: Sequence[str], required: Sequence[str]
 ) -> list[DataFinding]:
-    """Find the splits without rows.
-
-    A split that was never made is no finding of its own unless it is required: what was to be compared with
-    it is not judged.
-
-    Args:
-        required: Those among them that must be there.
-    """
+    """Find the splits without rows; one that is not in the snapshot at all only if it is required."""
     empty = [(name, f"split {name} has no rows") for name in dict.fromkeys(names) if splits.get(name) == 0]
     known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in splits.items())
     empty += [
@@ -84,16 +76,7 @@ def nested_columns(schema: Any, foreign: Mapping[str, str]) -> list[DataFinding]
 def check(
     profile: Profile, schema: Any, types: Mapping[str, str], where: str = TRAINING
 ) -> tuple[list[DataFinding], Any]:
-    """Check one split against the schema.
-
-    Args:
-        types: The snapshot's columns that TFDV can read, with their Arrow types.
-        where: The environment: :data:`TRAINING` or :data:`SERVING`. Columns that are not known when a model
-            predicts may be there all the same: both kinds of rows share one snapshot.
-
-    Returns:
-        The findings, and TFDV's own ``Anomalies``.
-    """
+    """Check one split against the schema."""
     account = tfdv.validate_statistics(profile.statistics, schema, environment(schema, where))
     columns = {feature.name: feature for feature in schema.feature}
     found = list(_retyped(profile, columns, types))
@@ -110,26 +93,24 @@ def check(
 
 
 def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, str]) -> Iterator[DataFinding]:
-    for name, feature in by_column(profile.statistics).items():
+    for name, feature in profile.features.items():
         declared = columns.get(name)
         if declared is None or profile.missing(name) == profile.rows:
             continue
         wanted, got = schema_pb2.FeatureType.Name(declared.type), _FORMS[feature.type]
         if wanted != got:
+            example = f"{feature.num_stats.min:.6g}"
+            if feature.HasField("string_stats"):
+                values = feature.string_stats.top_values
+                example = next((repr(top.value) for top in values), "values too many to show")
             yield DataFinding(
                 split=profile.split,
                 column=name,
                 kind="UNEXPECTED_DATA_TYPE",
                 of_schema=True,
                 what=f"column {name} has another type: expected {wanted}, got {got} "
-                f"({types.get(name, 'unknown')}), such as {_example(feature)}",
+                f"({types.get(name, 'unknown')}), such as {example}",
             )
-
-
-def _example(feature: Any) -> str:
-    if feature.HasField("string_stats"):
-        return next((repr(top.value) for top in feature.string_stats.top_values), "values too many to show")
-    return f"{feature.num_stats.min:.6g}"
 
 
 def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> DataFinding:
@@ -164,11 +145,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """The outcome of one check.
-
-    Attributes:
-        rules: Numbers with their limits; a rule that is broken has a finding.
-    """
+    """The outcome of one check: numbers with their limits; a rule that is broken has a finding."""
 
     rules: tuple[Rule, ...] = ()
     findings: tuple[DataFinding, ...] = ()
@@ -176,32 +153,25 @@ class CheckOutcome:
 
 
 def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline | None) -> CheckOutcome:
-    """Compare the rows that a model would learn from with those that the model in production learned from.
-
-    Args:
-        baseline: The accepted baseline; nothing is compared without one.
-    """
+    """Compare the rows that a model would learn from with those of the accepted baseline, if there is one."""
     if baseline is None:
         return CheckOutcome()
-    name, asked = learned_from(validation), validation.volume
+    name, limits = learned_from(validation), validation.volume
     if not splits.get(name):
-        return CheckOutcome(
-            not_judged=(NotJudged(name="volume", reason=f"split {name} has no rows, or is not there"),)
-        )
+        missing = NotJudged(name="volume", reason=f"split {name} has no rows, or is not there")
+        return CheckOutcome(not_judged=(missing,))
     ratio = splits[name] / baseline.rows
     text = f"split {name} has {splits[name]:,} rows, {ratio:.3g} times the {baseline.rows:,} of the baseline"
     rules, found = [], []
-    for bound, limit, holds in (
-        ("min", asked.min_ratio, ratio >= asked.min_ratio),
-        ("max", asked.max_ratio, ratio <= asked.max_ratio),
+    for bound, limit, holds, words, kind in (
+        ("min", limits.min_ratio, ratio >= limits.min_ratio, "at least", "COMPARATOR_LOW_NUM_EXAMPLES"),
+        ("max", limits.max_ratio, ratio <= limits.max_ratio, "at most", "COMPARATOR_HIGH_NUM_EXAMPLES"),
     ):
-        rules.append(Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=holds, detail=text))
+        rule = Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=holds, detail=text)
+        rules.append(rule)
         if not holds:
-            kind = "COMPARATOR_LOW_NUM_EXAMPLES" if bound == "min" else "COMPARATOR_HIGH_NUM_EXAMPLES"
-            what = f"{text}; {'at least' if bound == 'min' else 'at most'} {limit:g} times are accepted"
-            found.append(
-                DataFinding(split=name, kind=kind, against="baseline", rule=rules[-1].name, what=what)
-            )
+            what = f"{text}; {words} {limit:g} times are accepted"
+            found.append(DataFinding(split=name, kind=kind, against="baseline", rule=rule.name, what=what))
     return CheckOutcome(tuple(rules), tuple(found))
 
 
@@ -211,9 +181,6 @@ def freshness(newest: float | None, newest_since: str) -> CheckOutcome:
     Args:
         newest: Its time in seconds since 1970 in UTC; None if the rows have no time.
         newest_since: Time that it must reach, ISO 8601; empty if any will do.
-
-    Raises:
-        InputError: ``newest_since`` is no time.
     """
     if not newest_since:
         return CheckOutcome()
@@ -221,25 +188,22 @@ def freshness(newest: float | None, newest_since: str) -> CheckOutcome:
     if newest is None:
         reason = "the snapshot does not say how new its newest row is (time.newest); name data.time"
         return CheckOutcome(not_judged=(NotJudged(name="freshness", reason=reason),))
+
+    def written(time: datetime) -> str:
+        return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
     late = since.timestamp() - newest
-    text = f"the newest row is of {_written(datetime.fromtimestamp(newest, UTC))}"
+    text, wanted = f"the newest row is of {written(datetime.fromtimestamp(newest, UTC))}", written(since)
     rule = Rule(
         name="freshness", value=newest, limit=since.timestamp(), passed=late <= 0,
-        detail=f"{text}; it has to reach {_written(since)}; seconds since 1970",
+        detail=f"{text}; it has to reach {wanted}; seconds since 1970",
     )  # fmt: skip
-    what = f"{text}, {_span(late)} too old: it has to reach {_written(since)}"
-    return CheckOutcome(
-        (rule,), () if late <= 0 else (DataFinding(kind="DATA_STALE", rule=rule.name, what=what),)
-    )
-
-
-def _written(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _span(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"  # noqa: PLR2004
+    if rule.passed:
+        return CheckOutcome((rule,))
+    hours = late / 3600
+    span = f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"  # noqa: PLR2004
+    what = f"{text}, {span} too old: it has to reach {wanted}"
+    return CheckOutcome((rule,), (DataFinding(kind="DATA_STALE", rule=rule.name, what=what),))
 
 
 def label_balance(profile: Profile, label: str, least: float) -> CheckOutcome:
@@ -248,56 +212,52 @@ def label_balance(profile: Profile, label: str, least: float) -> CheckOutcome:
     Args:
         least: Smallest accepted share of any of its values; only where they are counted one by one.
     """
-    feature = by_column(profile.statistics).get(label)
+    feature = profile.features.get(label)
     if feature is None or profile.missing(label) >= profile.rows:
         return CheckOutcome()  # a column that is gone or empty is found as such
     values = profile.values(label)
     if not values:
-        return _of_numbers(profile, label, feature.num_stats, least)
-    shares = {name: rows / sum(values.values()) for name, rows in values.items()}
-    rules = [_rule(f"label/{profile.split}/values", len(values), 2)]
+        return _number_balance(profile, label, feature.num_stats, least)
+    total = sum(values.values())
+    rules = [_at_least(f"label/{profile.split}/values", len(values), 2)]
     found = []
     if len(values) == 1:
         (only,) = values
-        what = (
-            f"the label {label} is {only} in all {sum(values.values()):,.0f} labelled rows of {profile.split}"
-        )
-        found.append(_finding("LABEL_CONSTANT", label, rules[0], profile, what))
+        what = f"the label {label} is {only} in all {total:,.0f} labelled rows of {profile.split}"
+        found.append(_label_finding("LABEL_CONSTANT", label, rules[0], profile, what))
     elif least:
-        rare = min(shares, key=lambda name: (shares[name], name))
-        rules.append(_rule(f"label/{profile.split}/rarest", shares[rare], least))
-        if shares[rare] < least:
+        rare = min(values, key=lambda name: (values[name], name))
+        share = values[rare] / total
+        rules.append(_at_least(f"label/{profile.split}/rarest", share, least))
+        if share < least:
+            ordered = sorted(values.items(), key=lambda item: -item[1])
+            counts = ", ".join(f"{name}: {rows:,.0f}" for name, rows in ordered[:_SHOWN])
+            rest = f", and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
             what = (
-                f"the label {label} is {rare} in {shares[rare]:.2%} of the labelled rows of {profile.split}, "
-                f"at least {least:.2%} must be ({_counts(values)})"
+                f"the label {label} is {rare} in {share:.2%} of the labelled rows of {profile.split}, "
+                f"at least {least:.2%} must be ({counts}{rest})"
             )
-            found.append(_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
+            found.append(_label_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
     return CheckOutcome(tuple(rules), tuple(found))
 
 
-def _of_numbers(profile: Profile, label: str, numbers: Any, least: float) -> CheckOutcome:
+def _number_balance(profile: Profile, label: str, numbers: Any, least: float) -> CheckOutcome:
     """Check a label whose values are not counted: a number to be predicted, or text."""
     rules, found, not_judged = [], [], []
     if numbers.common_stats.num_non_missing:
-        rules.append(_rule(f"label/{profile.split}/values", 1 + (numbers.min < numbers.max), 2))
+        rules.append(_at_least(f"label/{profile.split}/values", 1 + (numbers.min < numbers.max), 2))
         if not rules[0].passed:
             what = f"the label {label} is {numbers.min:g} in every labelled row of {profile.split}"
-            found.append(_finding("LABEL_CONSTANT", label, rules[0], profile, what))
+            found.append(_label_finding("LABEL_CONSTANT", label, rules[0], profile, what))
     if least:
         reason = f"the values of the label {label} are not counted one by one: the schema calls it a number"
         not_judged.append(NotJudged(name=f"label/{profile.split}/rarest", reason=reason))
     return CheckOutcome(tuple(rules), tuple(found), tuple(not_judged))
 
 
-def _finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> DataFinding:
+def _label_finding(kind: str, label: str, rule: Rule, profile: Profile, what: str) -> DataFinding:
     return DataFinding(split=profile.split, column=label, kind=kind, rule=rule.name, what=what)
 
 
-def _rule(name: str, value: float, limit: float) -> Rule:
+def _at_least(name: str, value: float, limit: float) -> Rule:
     return Rule(name=name, value=float(value), limit=float(limit), passed=value >= limit)
-
-
-def _counts(values: Mapping[str, float]) -> str:
-    ordered = sorted(values.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name}: {rows:,.0f}" for name, rows in ordered[:_SHOWN])
-    return shown + (f", and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else "")

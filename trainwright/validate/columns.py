@@ -1,17 +1,13 @@
 """Columns in the form that TFDV takes, sorted, and counted in bins that both samples share.
 
-TFDV's quantile sketch sorts every value, and a value's bin is found by a search. Both are three to thirty
-times cheaper on sorted values, and no statistic depends on the order of rows: so each column of a batch is
-sorted by itself first, by numpy's vectorized sort.
-
-TFDV draws each split's histogram from a quantile sketch, assumes that rows lie evenly between two of its
-points, and cuts both histograms anew where their bounds differ. For numbers with few values or a long tail
-that makes distances of 0.02 to 0.07 between two random halves of one table. Here the previous split's
-quantiles are the bounds for both splits, and every row is counted.
+Each column of a batch is sorted by itself first: TFDV's quantile sketch and the search for a value's bin are
+three to thirty times cheaper on sorted values, and no statistic depends on the order of rows. TFDV's own
+histograms are noise for numbers with few values (docs/components/validate.md): the reference's quantiles
+bound the bins of both samples here, and every row is counted.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,9 +126,6 @@ def cut_points(feature: Any) -> Cuts | None:
     The bins are: below the smallest value, between the quantiles (upper bound included), above the largest
     value. So what lies outside the previous range has bins of its own, and so has a value that fills a
     whole quantile alone.
-
-    Returns:
-        Ascending cut points, shape (bins - 1,), or None if the column has no finite number.
     """
     buckets = [
         bucket
@@ -156,21 +149,6 @@ def edges(cuts: Cuts) -> list[float]:
     return [-math.inf, first, *(float(cut) for cut in cuts[1:]), math.inf]
 
 
-def count(batches: Iterable[pa.RecordBatch], cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
-    """Count the rows of some numeric columns by bin; null and NaN are in none.
-
-    Returns:
-        Counts by column, each of shape (bins,).
-    """
-    counts = no_counts(cuts)
-    for batch in batches:
-        wanted = pa.RecordBatch.from_arrays(
-            [batch.column(batch.schema.get_field_index(x)) for x in cuts], list(cuts)
-        )
-        add_counts(counts, prepared(wanted), cuts)
-    return counts
-
-
 def no_counts(cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
     """Return the counts of no rows."""
     return {name: np.zeros(len(points) + 1, np.int64) for name, points in cuts.items()}
@@ -179,11 +157,7 @@ def no_counts(cuts: Mapping[str, Cuts]) -> dict[str, Counts]:
 def add_counts(
     counts: Mapping[str, Counts], columns: Mapping[str, pa.Array], cuts: Mapping[str, Cuts]
 ) -> None:
-    """Add the rows of prepared columns to ``counts``; their numbers are in order, so each bin is one search.
-
-    Args:
-        counts: What was counted so far, by column; changed.
-    """
+    """Add the rows of prepared columns to ``counts``; each bin is one search of the sorted numbers."""
     for name, points in cuts.items():
         if name in columns:
             values = numbers(columns[name])

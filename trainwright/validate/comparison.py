@@ -6,7 +6,7 @@ judged; TFDV would pass over it in silence.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainwright.validate.columns import Cuts, edges, with_bins
@@ -19,14 +19,7 @@ from trainwright.validate.null_distribution import (
     of_share,
     of_unseen,
 )
-from trainwright.validate.policy import (
-    JENSEN_SHANNON,
-    L_INFINITY,
-    MEASURES,
-    Against,
-    DataFinding,
-    Limit,
-)
+from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, MEASURES, Against, DataFinding, Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import environment
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
@@ -35,28 +28,17 @@ from trainwright.verdicts import NotJudged
 
 @dataclass(frozen=True)
 class SamplePair:
-    """Two samples that are compared.
-
-    Attributes:
-        current: The sample that is judged; its counts are in the bins of ``cuts``.
-        reference: The sample it is compared with; its counts are in the same bins.
-    """
+    """Two samples that are compared; their counts are in the same bins, those of ``cuts``."""
 
     against: Against
     current: Profile
     reference: Profile
     cuts: Mapping[str, Cuts] = field(default_factory=dict)
-    known: dict[str, "ColumnCounts"] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class ColumnCounts:
-    """One column in both samples.
-
-    Attributes:
-        values: The values, if they were counted one by one; else empty.
-        bounds: The bounds of the bins, one more than there are bins; empty if values were counted.
-    """
+    """Rows of one column in both samples: by value, or by bin between ``bounds``; the other is empty."""
 
     values: Sequence[str]
     bounds: Sequence[float]
@@ -65,73 +47,49 @@ class ColumnCounts:
 
     def shares(self) -> list[tuple[str, float, float]]:
         """Return the name of each value or bin, and its share of both samples."""
+        names = list(self.values)
+        if self.bounds and not names:
+            inner = [f"{a:g} to {b:g}" for a, b in zip(self.bounds[1:-2], self.bounds[2:-1], strict=True)]
+            names = [f"less than {self.bounds[1]:g}", *inner, f"more than {self.bounds[-2]:g}"]
         now, before = sum(self.current) or 1, sum(self.previous) or 1
-        pairs = zip(self.names(), self.current, self.previous, strict=True)
+        pairs = zip(names, self.current, self.previous, strict=True)
         return [(name, a / now, b / before) for name, a, b in pairs]
 
-    def names(self) -> list[str]:
-        """Return what to call each value or bin."""
-        if self.values or not self.bounds:
-            return list(self.values)
-        low, high = self.bounds[1], self.bounds[-2]
-        inner = [f"{a:g} to {b:g}" for a, b in zip(self.bounds[1:-2], self.bounds[2:-1], strict=True)]
-        return [f"less than {low:g}", *inner, f"more than {high:g}"]
+    def plotted(self, most: int) -> "ColumnCounts":
+        """Return what to plot: the commonest values with the others together, or the bins that are not empty.
 
-    def drawn(self, most: int) -> "ColumnCounts":
-        """Return what to draw: the commonest values with the others together, or the bins that are not empty.
-
-        Values that are whole numbers are put in their order, if there are few enough to show them all.
-
-        Args:
-            most: Values to show, at least 2.
+        Whole numbers are put in their order, if there are few enough to show them all.
         """
         if self.bounds:
             first = 0 if self.current[0] or self.previous[0] else 1
             last = len(self.current) - (0 if self.current[-1] or self.previous[-1] else 1)
             kept = slice(first, last)
             return ColumnCounts((), self.bounds[first : last + 1], self.current[kept], self.previous[kept])
-        if len(self.values) > most:
-            return self._with_others(most - 1)
+        if (others := len(self.values) - (most - 1)) > 1:
+            values = (*self.values[: most - 1], f"{others} others")
+            counts = ((*rows[: most - 1], sum(rows[most - 1 :])) for rows in (self.current, self.previous))
+            return ColumnCounts(values, (), *counts)
         if all(value.lstrip("-").isdecimal() for value in self.values):
-            return self._ordered(sorted(range(len(self.values)), key=lambda place: int(self.values[place])))
+            rows = sorted(zip(self.values, self.current, self.previous, strict=True), key=lambda x: int(x[0]))
+            return ColumnCounts([x[0] for x in rows], (), [x[1] for x in rows], [x[2] for x in rows])
         return self
-
-    def _with_others(self, kept: int) -> "ColumnCounts":
-        return ColumnCounts(
-            (*self.values[:kept], f"{len(self.values) - kept} others"),
-            (),
-            (*self.current[:kept], sum(self.current[kept:])),
-            (*self.previous[:kept], sum(self.previous[kept:])),
-        )
-
-    def _ordered(self, places: Sequence[int]) -> "ColumnCounts":
-        columns = (self.values, self.current, self.previous)
-        values, now, before = ([column[place] for place in places] for column in columns)
-        return ColumnCounts(values, (), now, before)  # type: ignore[arg-type]
 
 
 def column_counts(column: str, pair: SamplePair) -> ColumnCounts:
-    """Put together what both samples hold in a column; values come in the order of their larger share."""
-    if column not in pair.known:
-        pair.known[column] = _put_together(column, pair)
-    return pair.known[column]
-
-
-def _put_together(column: str, pair: SamplePair) -> ColumnCounts:
+    """Return the counts of both samples in a column; values come in the order of their larger share."""
     current, reference = pair.current, pair.reference
     if column in pair.cuts and column in current.counts and column in reference.counts:
         now, then = ([float(rows) for rows in profile.counts[column]] for profile in (current, reference))
         return ColumnCounts((), edges(pair.cuts[column]), now, then)
     after, before = current.values(column), reference.values(column)
     now_total, before_total = sum(after.values()) or 1, sum(before.values()) or 1
-    most = {
-        name: max(after.get(name, 0) / now_total, before.get(name, 0) / before_total)
-        for name in after | before
-    }
-    names = sorted(most, key=lambda name: (-most[name], name))
-    return ColumnCounts(
-        names, (), [after.get(name, 0.0) for name in names], [before.get(name, 0.0) for name in names]
-    )
+
+    def order(name: str) -> tuple[float, str]:
+        return -max(after.get(name, 0) / now_total, before.get(name, 0) / before_total), name
+
+    names = sorted(after | before, key=order)
+    counts = ([rows.get(name, 0.0) for name in names] for rows in (after, before))
+    return ColumnCounts(names, (), *counts)
 
 
 _DIGITS = 10
@@ -153,12 +111,16 @@ _PREFIXES: dict[Against, str] = {"baseline": "baseline/", "serving": "serving/"}
 
 
 @dataclass(frozen=True)
-class Distance:
+class ColumnComparison:
     """One distance between two samples of a column.
 
     Attributes:
         measure: Name of the distance.
         value: The distance, a fraction in [0, 1].
+        chance: Its distribution when nothing has moved.
+        rows: Rows of both samples.
+        floor: What chance alone stays below, at these numbers of rows and this many comparisons; set by
+            :func:`decide`.
     """
 
     column: str
@@ -168,27 +130,7 @@ class Distance:
     limit: float
     chance: NullDistribution
     rows: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class ColumnComparison:
-    """One distance that was judged.
-
-    Attributes:
-        measure: Name of the distance.
-        value: The distance, a fraction in [0, 1].
-        floor: What chance alone stays below, at these numbers of rows and this many comparisons.
-        probability: How probable a distance this large is when nothing has moved; for this column alone.
-    """
-
-    column: str
-    measure: str
-    value: float
-    limit: float
-    floor: float
-    rows: tuple[int, int]
-    against: Against = "previous"
-    probability: float = 1.0
+    floor: float = 0.0
 
     @property
     def name(self) -> str:
@@ -223,11 +165,7 @@ class ColumnComparison:
         return math.inf if self.value else 0.0
 
     def written(self, digits: int) -> tuple[str, str]:
-        """Write the value and the applied limit, with as many digits as it takes to tell them apart.
-
-        Args:
-            digits: Digits after the point, at least.
-        """
+        """Write the value and the applied limit, with as many digits as it takes to tell them apart."""
         pairs = ((f"{self.value:.{n}f}", f"{self.effective:.{n}f}") for n in range(digits, _DIGITS))
         exact = (repr(self.value), repr(self.effective))
         return next((pair for pair in pairs if pair[0] != pair[1] or self.value == self.effective), exact)
@@ -249,7 +187,7 @@ def rule_name(column: str, measure: str, against: Against) -> str:
     return f"{_PREFIXES.get(against, '')}{_GROUPS.get(measure, 'drift')}/{column}"
 
 
-def decide(measured: Sequence[Distance], rate: float) -> tuple[ColumnComparison, ...]:
+def decide(measured: Sequence[ColumnComparison], rate: float) -> tuple[ColumnComparison, ...]:
     """Judge all distances of a run together, so that chance raises any false alarm at most this often.
 
     Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979): the least probable distance is
@@ -260,40 +198,19 @@ def decide(measured: Sequence[Distance], rate: float) -> tuple[ColumnComparison,
 
     Distances that chance cannot move, such as the missing values of a column that has none on either side,
     raise no false alarm and take no part of the rate (Tarone, Biometrics 46, 1990).
-
-    Args:
-        rate: Accepted chance of one or more false alarms among them, in (0, 1).
     """
     tails = [entry.chance.tail(entry.value) for entry in measured]
     open_to_chance = [place for place, entry in enumerate(measured) if not isinstance(entry.chance, NoChance)]
     levels = [rate] * len(measured)
-    for place, level in zip(open_to_chance, _levels([tails[x] for x in open_to_chance], rate), strict=True):
-        levels[place] = level
-    return tuple(
-        ColumnComparison(
-            column=entry.column,
-            measure=entry.measure,
-            against=entry.against,
-            value=entry.value,
-            limit=entry.limit,
-            floor=entry.chance.floor(level),
-            probability=tail,
-            rows=entry.rows,
-        )
-        for entry, tail, level in zip(measured, tails, levels, strict=True)
-    )
-
-
-def _levels(tails: Sequence[float], rate: float) -> list[float]:
-    """Return the level that Holm's procedure holds each test to, in the order given."""
-    levels = [rate] * len(tails)
     stopped: float | None = None
-    for rank, place in enumerate(sorted(range(len(tails)), key=lambda index: tails[index])):
-        level = stopped or rate / (len(tails) - rank)
+    for rank, place in enumerate(sorted(open_to_chance, key=lambda index: tails[index])):
+        level = stopped or rate / (len(open_to_chance) - rank)
         levels[place] = level
         if stopped is None and tails[place] > level:
             stopped = level
-    return levels
+    return tuple(
+        replace(entry, floor=entry.chance.floor(level)) for entry, level in zip(measured, levels, strict=True)
+    )
 
 
 _TYPES = {
@@ -304,28 +221,25 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Drift:
-    """The outcome of a comparison of two samples.
+    """The outcome of a comparison of two samples; ``account`` is TFDV's own (``Anomalies``)."""
 
-    Attributes:
-        account: TFDV's own account (``Anomalies``); None if nothing was compared.
-    """
-
-    measured: tuple[Distance, ...]
+    measured: tuple[ColumnComparison, ...]
     not_judged: tuple[NotJudged, ...]
     account: Any
 
 
 def measure(pair: SamplePair, schema: Any, limits: Sequence[Limit]) -> Drift:
-    """Measure how far the distributions moved.
-
-    Args:
-        limits: What to compare; every one ends as measured or as not judged.
-    """
+    """Measure how far the distributions moved; every limit ends as measured or as not judged."""
     reasons = {limit: _obstacle(limit, pair) for limit in limits}
     possible = [limit for limit, reason in reasons.items() if not reason]
+    wanted = schema_pb2.Schema.FromString(schema.SerializeToString())
+    by_name = {limit.column: limit for limit in possible}
+    for feature in wanted.feature:
+        if limit := by_name.get(feature.name):
+            getattr(feature.drift_comparator, limit.comparator).threshold = limit.threshold
     account = tfdv.validate_statistics(
         with_bins(pair.current.statistics, pair.current.counts),
-        _with_comparators(schema, possible),
+        wanted,
         environment(schema),
         previous_statistics=with_bins(pair.reference.statistics, pair.reference.counts),
     )
@@ -338,7 +252,10 @@ def measure(pair: SamplePair, schema: Any, limits: Sequence[Limit]) -> Drift:
     for limit in possible:
         value = found.get((limit.column, _TYPES[limit.comparator]), math.nan)
         if math.isfinite(value):
-            measured.append(_measured(limit, value, pair))
+            rows = column_counts(limit.column, pair)
+            measured.append(
+                _compared(limit.column, MEASURES[limit.comparator], pair, value, limit.threshold, rows)
+            )
         else:
             reasons[limit] = "TFDV gave no number for it"
     not_judged = tuple(
@@ -362,60 +279,37 @@ def _obstacle(limit: Limit, pair: SamplePair) -> str:
     return ""
 
 
-def _with_comparators(schema: Any, limits: Sequence[Limit]) -> Any:
-    """Return a copy of the schema in which exactly these comparisons are asked for."""
-    copy = schema_pb2.Schema.FromString(schema.SerializeToString())
-    wanted = {limit.column: limit for limit in limits}
-    for feature in copy.feature:
-        if limit := wanted.get(feature.name):
-            getattr(feature.drift_comparator, limit.comparator).threshold = limit.threshold
-    return copy
+def _compared(
+    column: str, name: str, pair: SamplePair, value: float, limit: float, rows: ColumnCounts
+) -> ColumnComparison:
+    if name == UNSEEN:
+        chance = of_unseen(rows.current, rows.previous)
+    elif name == MEASURES[L_INFINITY]:
+        chance = of_largest_share(rows.current, rows.previous)
+    elif rows.bounds:
+        chance = of_bins(sum(rows.current), rows.previous)
+    else:
+        chance = of_divergence(rows.current, rows.previous)
+    counts = (int(sum(rows.current)), int(sum(rows.previous)))
+    return ColumnComparison(column, name, pair.against, value, limit, chance, counts)
 
 
-def _measured(limit: Limit, value: float, pair: SamplePair) -> Distance:
-    rows = column_counts(limit.column, pair)
-    return Distance(
-        column=limit.column,
-        measure=MEASURES[limit.comparator],
-        against=pair.against,
-        value=value,
-        limit=limit.threshold,
-        chance=_chance(limit, rows),
-        rows=(int(sum(rows.current)), int(sum(rows.previous))),
-    )
-
-
-def _chance(limit: Limit, rows: ColumnCounts) -> NullDistribution:
-    if limit.comparator == L_INFINITY:
-        return of_largest_share(rows.current, rows.previous)
-    if rows.bounds:
-        return of_bins(sum(rows.current), rows.previous)
-    return of_divergence(rows.current, rows.previous)
-
-
-def measure_missing(pair: SamplePair, columns: Sequence[str], *, threshold: float) -> tuple[Distance, ...]:
-    """Measure how far the share of rows without a value moved. TFDV leaves such rows out of every distance.
-
-    Args:
-        threshold: Largest accepted difference of the two shares, in [0, 1].
-    """
+def measure_missing(
+    pair: SamplePair, columns: Sequence[str], *, threshold: float
+) -> tuple[ColumnComparison, ...]:
+    """Measure how far the share of rows without a value moved; TFDV leaves such rows out."""
     rows = (pair.current.rows, pair.reference.rows)
     measured = []
     for column in columns:
         missing = (pair.current.missing(column), pair.reference.missing(column))
         value = abs(missing[0] / rows[0] - missing[1] / rows[1])
         chance = of_share(missing, rows)
-        measured.append(Distance(column, MISSING, pair.against, value, threshold, chance, rows))
+        measured.append(ColumnComparison(column, MISSING, pair.against, value, threshold, chance, rows))
     return tuple(measured)
 
 
 def measure_unseen(pair: SamplePair, limits: Sequence[Limit], *, threshold: float) -> Drift:
-    """Measure the share of rows whose value the reference never had.
-
-    Args:
-        limits: What is compared; numbers and text have no values to count.
-        threshold: Largest accepted share, in [0, 1].
-    """
+    """Measure the share of rows whose value the reference never had; numbers and text have none to count."""
     measured, not_judged = [], []
     for limit in (limit for limit in limits if limit.kind == "categories"):
         if reason := _obstacle(limit, pair):
@@ -423,17 +317,7 @@ def measure_unseen(pair: SamplePair, limits: Sequence[Limit], *, threshold: floa
             not_judged.append(NotJudged(name=name, reason=reason))
             continue
         rows = column_counts(limit.column, pair)
-        counts = (sum(rows.current), sum(rows.previous))
         unseen = sum(now for now, before in zip(rows.current, rows.previous, strict=True) if not before)
-        measured.append(
-            Distance(
-                column=limit.column,
-                measure=UNSEEN,
-                against=pair.against,
-                value=unseen / counts[0],
-                limit=threshold,
-                chance=of_unseen(rows.current, rows.previous),
-                rows=(int(counts[0]), int(counts[1])),
-            )
-        )
+        value = unseen / sum(rows.current)
+        measured.append(_compared(limit.column, UNSEEN, pair, value, threshold, rows))
     return Drift(tuple(measured), tuple(not_judged), None)

@@ -27,12 +27,9 @@ _COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE"})
 
 @dataclass(frozen=True)
 class SnapshotJudgement:
-    """Everything the gate knows; the verdict and the report are drawn from it alone.
+    """Everything the gate knows; the verdict and the report are written from it alone.
 
-    Attributes:
-        schema_digest: SHA-256 of the schema's text.
-        baseline: The accepted baseline that was compared with; None if there is none.
-        counted: Rules on numbers of rows: volume, freshness, label, quarantine.
+    ``counted`` has the rules on numbers of rows: volume, freshness, label, quarantine.
     """
 
     snapshot: Snapshot
@@ -53,11 +50,6 @@ class SnapshotJudgement:
     def moved(self) -> tuple[ColumnComparison, ...]:
         """The comparisons beyond their limit, the furthest first."""
         return tuple(entry for entry in self.ranked if entry.moved)
-
-    @cached_property
-    def held(self) -> tuple[ColumnComparison, ...]:
-        """Those of them that hold the data, or worse."""
-        return tuple(entry for entry in self.moved if self.weight_of(entry.rule) in _COUNTS)
 
     @property
     def moved_columns(self) -> set[str]:
@@ -109,34 +101,26 @@ class SnapshotJudgement:
         grave = [finding.what for finding in self.findings if finding.weight == "BLOCK"]
         if grave:
             return f"FAIL: {grave[0]}{_more(len(grave) - 1)}"
-        columns = {entry.column for entry in self.held}
+        held = [entry for entry in self.moved if self.weight_of(entry.rule) in _COUNTS]
+        columns = {entry.column for entry in held}
         if columns:
-            shown = ", ".join(_distance(entry) for entry in self.held[:_SHOWN])
-            rest = _more(len(self.held) - _SHOWN)
+            shown = ", ".join(_distance(entry) for entry in held[:_SHOWN])
+            rest = _more(len(held) - _SHOWN)
             return f"HOLD: {len(columns)} of {len(self.limits)} columns moved: {shown}{rest}"
-        if held := [finding.what for finding in self.anomalies if finding.weight == "HOLD"]:
-            return f"HOLD: {held[0]}{_more(len(held) - 1)}"
+        if others := [finding.what for finding in self.anomalies if finding.weight == "HOLD"]:
+            return f"HOLD: {others[0]}{_more(len(others) - 1)}"
         if self.decision == "HOLD":
-            return f"HOLD: {self._uncompared()}"
-        return f"{len(columns)} of {len(self.limits)} columns moved{self._closest()}{self._beside()}"
-
-    def _uncompared(self) -> str:
-        names = {name for columns in self.unjudged.values() for name in columns}
-        reason, columns = next(iter(self.unjudged.items()))
-        rest = _more(len(names) - len(columns))
-        shown = ", ".join(columns[:_SHOWN]) + _more(len(columns) - _SHOWN)
-        return f"{len(names)} columns could not be compared: {reason} ({shown}){rest}"
-
-    def _closest(self) -> str:
-        return f"; closest {_distance(self.ranked[0])}" if self.ranked else ""
-
-    def _beside(self) -> str:
-        """Count what a PASS leaves out: what is suppressed, and rows that were taken out."""
+            names = {name for names in self.unjudged.values() for name in names}
+            reason, first = next(iter(self.unjudged.items()))
+            shown = ", ".join(first[:_SHOWN]) + _more(len(first) - _SHOWN)
+            rest = _more(len(names) - len(first))
+            return f"HOLD: {len(names)} columns could not be compared: {reason} ({shown}){rest}"
+        closest = f"; closest {_distance(self.ranked[0])}" if self.ranked else ""
         waived = sum(1 for finding in self.findings if finding.waived.startswith("suppressed"))
-        parts = [f"; {waived} suppressed"] if waived else []
-        if self.quarantined.total:
-            parts.append(f"; {self.quarantined.total:,} rows in quarantine")
-        return "".join(parts)
+        suppressed = f"; {waived} suppressed" if waived else ""
+        total = self.quarantined.total
+        rows = f"; {total:,} rows in quarantine" if total else ""
+        return f"0 of {len(self.limits)} columns moved{closest}{suppressed}{rows}"
 
     def rules(self) -> tuple[Rule, ...]:
         """Return every rule with its number and the limit that was applied."""
@@ -157,13 +141,8 @@ class SnapshotJudgement:
             detail="anomalies",
             decision=worst(["PASS", *(_OUTCOMES[finding.weight] for finding in grave)]),
         )
-        return (
-            *rows,
-            whole,
-            *map(_anomaly_rule, schema),
-            *map(self._excused, self.counted),
-            *(self._excused(_distance_rule(entry)) for entry in self.comparisons),
-        )
+        numbers = (*self.counted, *map(_distance_rule, self.comparisons))
+        return (*rows, whole, *map(_anomaly_rule, schema), *map(self._excused, numbers))
 
     def _excused(self, rule: Rule) -> Rule:
         """Let a broken rule pass whose finding is only reported or suppressed, and note it."""
@@ -184,7 +163,7 @@ class SnapshotJudgement:
     def metrics(self) -> dict[str, float]:
         """Return the figures for the page of the run."""
         counts = {"columns_moved": len(self.moved_columns), "not_judged": len(self.not_judged)}
-        rows = {"rows_in_quarantine": self.quarantined.total} if self.quarantined.asked else {}
+        rows = {"rows_in_quarantine": self.quarantined.total} if self.quarantined.limit else {}
         return counts | rows | {entry.rule: entry.value for entry in self.comparisons}
 
 

@@ -44,8 +44,10 @@ def chance_of_all_current(size: float, n: float, m: float) -> float:
 @lru_cache(maxsize=512)
 def hypergeometric(size: float, n: float, m: float) -> tuple[Floats, Floats]:
     """Return how many rows of a value can fall to the current sample, and how probably (hypergeometric)."""
-    middle = size * n / (n + m)
-    reach = _REACH * math.sqrt(_spread(size, n, m)) + _REACH
+    total = n + m
+    middle = size * n / total
+    spread = max(0.0, size * (n / total) * (m / total) * (total - size) / max(1.0, total - 1))
+    reach = _REACH * math.sqrt(spread) + _REACH
     low, high = max(0.0, size - m, math.floor(middle - reach)), min(size, n, math.ceil(middle + reach))
     rows = np.arange(low, high + 1)
     before = rows[:-1]
@@ -55,32 +57,32 @@ def hypergeometric(size: float, n: float, m: float) -> tuple[Floats, Floats]:
     return rows, weights / weights.sum()
 
 
-def _spread(size: float, n: float, m: float) -> float:
-    total = n + m
-    return max(0.0, size * (n / total) * (m / total) * (total - size) / max(1.0, total - 1))
+def _moments(
+    n: float, m: float, share: float, distribution: Callable[[], tuple[Floats, Floats, Floats]]
+) -> tuple[float, float]:
+    """Return mean and variance of what a value or bin with this share adds to the divergence.
 
-
-def hypergeometric_moments(size: float, n: float, m: float) -> tuple[float, float]:
-    """Return mean and variance of what one value adds to the divergence, if the rows were dealt out."""
-    share = size / (n + m)
-    if min(n, m) * share > DENSE:
+    Args:
+        distribution: Gives the shares of both samples that it can have, and their probabilities.
+    """
+    if min(n, m) * share > DENSE:  # as good as normal
         unit = (1 / n + 1 / m) / (8 * math.log(2))
         return unit * (1 - share), 2 * unit**2
-    rows, chances = hypergeometric(size, n, m)
-    adds = divergence_terms(rows / n, (size - rows) / m)
+    p, q, chances = distribution()
+    adds = divergence_terms(p, q)
     mean = float(np.sum(chances * adds))
     variance = float(np.sum(chances * (adds - mean) ** 2))
     return mean, variance / max(1 - share, 1e-9) ** 2
 
 
-def divergence_terms(p: Floats, q: Floats) -> Floats:
-    """Return what values with these shares of both samples add to the divergence, in bits."""
-    middle = (p + q) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.where(p > 0, p * np.log2(p / middle), 0.0)
-        right = np.where(q > 0, q * np.log2(q / middle), 0.0)
-    divergence_terms: Floats = (left + right) / 2
-    return divergence_terms
+def hypergeometric_moments(size: float, n: float, m: float) -> tuple[float, float]:
+    """Return mean and variance of what one value adds to the divergence, if rows were drawn by chance."""
+
+    def shares() -> tuple[Floats, Floats, Floats]:
+        rows, chances = hypergeometric(size, n, m)
+        return rows / n, (size - rows) / m, chances
+
+    return _moments(n, m, size / (n + m), shares)
 
 
 def beta_binomial_moments(n: float, rows: float, m: float, gap: float, gaps: float) -> tuple[float, float]:
@@ -89,20 +91,32 @@ def beta_binomial_moments(n: float, rows: float, m: float, gap: float, gaps: flo
     Args:
         gap: Gaps between neighbouring rows of the other sample that the bin holds.
     """
-    share = gap / gaps
-    if min(n, m) * share > DENSE:
-        unit = (1 / n + 1 / m) / (8 * math.log(2))
-        return unit * (1 - share), 2 * unit**2
-    found, chances = _beta_binomial(n, gap, gaps - gap)
-    adds = divergence_terms(found / n, np.full(len(found), rows / m))
-    mean = float(np.sum(chances * adds))
-    variance = float(np.sum(chances * (adds - mean) ** 2))
-    return mean, variance / max(1 - share, 1e-9) ** 2
+
+    def shares() -> tuple[Floats, Floats, Floats]:
+        found, chances = _beta_binomial(n, gap, gaps - gap)
+        return found / n, np.full(len(found), rows / m), chances
+
+    return _moments(n, m, gap / gaps, shares)
+
+
+def divergence_terms(p: Floats, q: Floats) -> Floats:
+    """Return what values with these shares of both samples add to the divergence, in bits."""
+    middle = (p + q) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(p > 0, p * np.log2(p / middle), 0.0)
+        right = np.where(q > 0, q * np.log2(q / middle), 0.0)
+    terms: Floats = (left + right) / 2
+    return terms
 
 
 @lru_cache(maxsize=512)
 def _beta_binomial(n: float, own: float, others: float) -> tuple[Floats, Floats]:
     """Return how many of ``n`` rows can fall into a bin, and how probably (beta-binomial)."""
+
+    def log_weight(row: float) -> float:
+        ways = -math.lgamma(row + 1) - math.lgamma(n - row + 1)
+        return ways + math.lgamma(row + own) + math.lgamma(n - row + others)
+
     total = own + others
     middle = n * own / total
     spread = n * own * others * (total + n) / (total**2 * (total + 1))
@@ -116,18 +130,9 @@ def _beta_binomial(n: float, own: float, others: float) -> tuple[Floats, Floats]
         logs, width = np.concatenate([[0.0], np.cumsum(ratio)]), np.ones(len(rows))
     else:
         rows = np.unique(np.linspace(low, high, _POINTS).round())
-        logs, width = (
-            np.array([_log_beta_binomial(row, n, own, others) for row in rows.tolist()]),
-            np.gradient(rows),
-        )
+        logs, width = np.array([log_weight(row) for row in rows.tolist()]), np.gradient(rows)
     weights = np.exp(logs - logs.max()) * width
     return rows, weights / weights.sum()
-
-
-def _log_beta_binomial(row: float, n: float, own: float, others: float) -> float:
-    """Return the logarithm of a beta-binomial probability, but for a constant."""
-    ways = -math.lgamma(row + 1) - math.lgamma(n - row + 1)
-    return ways + math.lgamma(row + own) + math.lgamma(n - row + others)
 
 
 _ROUNDING = 1e-9
@@ -205,14 +210,11 @@ class DiscreteTail:
 
     def floor(self, level: float) -> float:
         """Return the smallest distance beyond which the bound is at most ``level``."""
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._beyond(middle) <= level else (middle, high)
-        return high * (1 + _ROUNDING)  # what lies on it is not beyond it
 
-    def _beyond(self, value: float) -> float:
-        return self.tail(value * (1 + 2 * _ROUNDING)) if value else 1.0
+        def rare(value: float) -> bool:
+            return (self.tail(value * (1 + 2 * _ROUNDING)) if value else 1.0) <= level
+
+        return _crossing(rare, 1.0) * (1 + _ROUNDING)  # what lies on it is not beyond it
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ class Unseen:
         if value <= 0:
             return 1.0
         aim = value * self.rows
-        slope = _crossing(lambda s: self._tilted(s)[1] >= aim)
+        slope = _crossing(lambda s: self._tilted(s)[1] >= aim, _STEEPEST)
         height, mean = self._tilted(slope)
         return min(1.0, self._some, math.exp(min(0.0, height - slope * min(aim, mean))))
 
@@ -256,7 +258,7 @@ class Unseen:
             height, mean = self._tilted(slope)
             return height - slope * mean <= math.log(level)
 
-        return min(1.0, self._tilted(_crossing(rare))[1] / self.rows)
+        return min(1.0, self._tilted(_crossing(rare, _STEEPEST))[1] / self.rows)
 
     def _tilted(self, slope: float) -> tuple[float, float]:
         """Return the logarithm of the sum's moment-generating function, and its derivative."""
@@ -267,9 +269,9 @@ class Unseen:
         return float(np.sum(self.values * both)), float(mean)
 
 
-def _crossing(reached: Callable[[float], bool]) -> float:
-    """Return where a condition that holds from some slope on begins to; the steepest if it never does."""
-    low, high = 0.0, _STEEPEST
+def _crossing(reached: Callable[[float], bool], high: float) -> float:
+    """Return where a condition that holds from some number on begins to; ``high`` if it never does."""
+    low = 0.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if reached(middle) else (middle, high)
@@ -281,9 +283,6 @@ def of_divergence(current: Sequence[float], previous: Sequence[float]) -> NullDi
 
     The mean is exact, value by value. The variance takes values as independent but for their common sum,
     which costs one degree of freedom. With two values of few rows, every outcome is written out.
-
-    Args:
-        current: Rows by value or bin, shape (values,).
     """
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
@@ -301,9 +300,6 @@ def of_bins(rows: float, reference: Sequence[float]) -> NullDistribution:
     quantiles: of ``m`` rows, each gap between two that follow each other holds the same share on average, and
     the shares of bins follow a Dirichlet distribution. Below the smallest row and above the largest there is
     one gap each: a share of 1/m in the mean and not at all rarely more, where the reference has none.
-
-    Args:
-        reference: Rows of the reference by bin, the first and the last outside its range; shape (bins,).
     """
     before = np.asarray(reference, np.float64)
     n, m = float(rows), float(before.sum())
@@ -326,11 +322,7 @@ def _divergence(moments: Sequence[tuple[float, float]], values: NDArray[np.int64
 
 
 def of_largest_share(current: Sequence[float], previous: Sequence[float]) -> NullDistribution:
-    """Return the null distribution of the L-infinity distance of two samples.
-
-    Args:
-        current: Rows by value, shape (values,).
-    """
+    """Return the null distribution of the L-infinity distance of two samples."""
     pooled, n, m = _pooled(current, previous)
     if len(pooled) < 2 or not n or not m:  # noqa: PLR2004
         return NoChance()
@@ -342,9 +334,6 @@ def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> NullDistri
     """Return the null distribution of the difference of one share between two samples.
 
     The two-proportion z-test where hits are many, Fisher's exact test where they are few.
-
-    Args:
-        rows: All rows of the one and the other; both above 0.
     """
     pooled = sum(hits)
     if pooled in (0, sum(rows)):
@@ -353,11 +342,7 @@ def of_share(hits: tuple[float, float], rows: tuple[float, float]) -> NullDistri
 
 
 def of_unseen(current: Sequence[float], previous: Sequence[float]) -> NullDistribution:
-    """Return the null distribution of the share of rows whose value the other sample never had.
-
-    Args:
-        current: Rows by value, shape (values,).
-    """
+    """Return the null distribution of the share of rows whose value the other sample never had."""
     pooled, n, m = _pooled(current, previous)
     if not n or not m:
         return NoChance()
@@ -380,8 +365,7 @@ def _of_two(pooled: Floats, n: float, m: float) -> DiscreteTail:
     rows, chances = hypergeometric(float(pooled[0]), n, m)
     one = divergence_terms(rows / n, (pooled[0] - rows) / m)
     steps = one + divergence_terms((n - rows) / n, (m - pooled[0] + rows) / m)
-    order = np.argsort(-steps, kind="stable")
-    return DiscreteTail(steps[order], np.cumsum(chances[order]), np.empty(0))
+    return _discrete(steps, chances, [])
 
 
 def _largest(pooled: Floats, n: float, m: float) -> DiscreteTail:
@@ -395,6 +379,9 @@ def _largest(pooled: Floats, n: float, m: float) -> DiscreteTail:
             rows, chance = hypergeometric(float(size), n, m)
             steps.append(np.abs(rows / n - (size - rows) / m))
             chances.append(chance * count)
-    far, weight = np.concatenate(steps), np.concatenate(chances)
-    order = np.argsort(-far, kind="stable")
-    return DiscreteTail(far[order], np.cumsum(weight[order]), np.asarray(widths, np.float64))
+    return _discrete(np.concatenate(steps), np.concatenate(chances), widths)
+
+
+def _discrete(steps: Floats, chances: Floats, widths: Sequence[float]) -> DiscreteTail:
+    order = np.argsort(-steps, kind="stable")
+    return DiscreteTail(steps[order], np.cumsum(chances[order]), np.asarray(widths, np.float64))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainwright.errors import InputError
 from trainwright.experiment import Severity, SeverityRule, Suppression, Validation
-from trainwright.validate.schema import SERVING, Kind, expected, kind
+from trainwright.validate.schema import Kind, expected, kind, reject_faults
 from trainwright.validate.tfdv import anomalies_pb2
 
 Against = Literal["", "previous", "baseline", "serving"]
@@ -25,14 +25,12 @@ class DataFinding:
 
     Attributes:
         kind: TFDV's name of the anomaly, or one like it.
-        split: The split; empty if it concerns the snapshot as a whole.
-        column: The column; empty if it concerns the split as a whole.
-        against: What was compared with, if it is a comparison.
-        severity: BLOCK refuses the snapshot, HOLD asks a person, WARN is only reported; empty until the
+        split: The split; empty for the whole snapshot, as ``column`` is for the whole split.
+        severity: BLOCK rejects the snapshot, HOLD asks a person, WARN is only reported; empty until the
             policy sets it.
         waived: Why it does not count; empty if it does.
         rule: Name of the verdict's rule that it breaks; empty if it is a rule of its own.
-        of_schema: Whether the schema was not kept: such a finding in the label refuses the snapshot.
+        of_schema: Whether it violates the schema: such a finding in the label rejects the snapshot.
     """
 
     kind: str
@@ -78,34 +76,39 @@ _OURS = frozenset({
 _MISSING_BASELINE: dict[str, Severity] = {"hold": "HOLD", "fail": "BLOCK", "bootstrap": "WARN"}
 
 
-def known_kinds() -> frozenset[str]:
-    """Return the name of every kind of finding: TFDV's, and those of this step."""
-    return _OURS | set(anomalies_pb2.AnomalyInfo.Type.keys())
-
-
 @dataclass(frozen=True)
 class Policy:
     """Severities by kind of finding, and suppressions.
 
     Attributes:
-        rules: Changes of gravity; the last that fits counts.
-        moment: The time that ends of suppressions are compared with; None if nothing tells it.
-        label: The column to predict; whatever is wrong with it against the schema refuses the data.
+        moment: The time that ends of suppressions are compared with; None if it is unknown.
+        label: The column to predict; any violation of the schema in it rejects the data.
     """
 
-    rules: tuple[SeverityRule, ...]
-    suppressions: tuple[Suppression, ...]
+    validation: Validation
     moment: datetime | None
     label: str = ""
-    missing_baseline: Severity = "HOLD"
 
     def judge(self, finding: DataFinding) -> DataFinding:
         """Return a finding with its severity, waived if a suppression in force fits it."""
-        judged = self._graded(finding)
-        for entry in self.suppressions:
+        severity, what = finding.severity or self._default(finding), finding.what
+        if finding.of_schema and self.label and finding.column == self.label:
+            severity, what = "BLOCK", f"{what}; it is the label"
+        for rule in self.validation.severity:  # the last that fits counts
+            if _fits(rule, finding):
+                severity = rule.severity
+        judged = replace(finding, severity=severity, what=what)
+        for entry in self.validation.suppressions:
             if _fits(entry, judged) and self.in_force(entry):
                 return replace(judged, waived=f"suppressed until {entry.until}: {entry.reason}")
         return judged
+
+    def _default(self, finding: DataFinding) -> Severity:
+        if finding.kind == "BASELINE_MISSING":
+            return _MISSING_BASELINE.get(self.validation.on_missing_baseline, "WARN")
+        if finding.kind in _BLOCK:
+            return "BLOCK"
+        return "WARN" if finding.kind in _WARN else "HOLD"
 
     def in_force(self, entry: Suppression) -> bool:
         """Return whether a suppression still counts: its last day is not over, and the time is known."""
@@ -113,36 +116,19 @@ class Policy:
 
     def lapsed(self, found: Sequence[DataFinding]) -> Iterator[DataFinding]:
         """Return a finding for each suppression that fits something and no longer counts."""
-        for entry in self.suppressions:
-            fitting = [finding for finding in found if _fits(entry, finding)]
-            if fitting and not self.in_force(entry):
-                yield DataFinding(
-                    column=entry.column or "",
-                    kind="SUPPRESSION_EXPIRED",
-                    severity="WARN",
-                    what=f"the suppression of {_name(entry)} {self._why(entry)} (it said: {entry.reason})",
-                )
-
-    def _why(self, entry: Suppression) -> str:
-        if self.moment is None:
-            return "does not count: neither a time of the rows nor a date says whether it has ended"
-        return f"ended with {entry.until}, and this run is of {self.moment.astimezone(UTC).date()}"
-
-    def _graded(self, finding: DataFinding) -> DataFinding:
-        severity, what = finding.severity or self._usual(finding), finding.what
-        if finding.of_schema and self.label and finding.column == self.label:
-            severity, what = "BLOCK", f"{what}; it is the label"
-        for rule in self.rules:
-            if _fits(rule, finding):
-                severity = rule.severity
-        return replace(finding, severity=severity, what=what)
-
-    def _usual(self, finding: DataFinding) -> Severity:
-        if finding.kind == "BASELINE_MISSING":
-            return self.missing_baseline
-        if finding.kind in _BLOCK:
-            return "BLOCK"
-        return "WARN" if finding.kind in _WARN else "HOLD"
+        for entry in self.validation.suppressions:
+            if self.in_force(entry) or not any(_fits(entry, finding) for finding in found):
+                continue
+            why = "does not count: neither a time of the rows nor a date says whether it has ended"
+            if self.moment is not None:
+                why = f"ended with {entry.until}, and this run is of {self.moment.astimezone(UTC).date()}"
+            name = f"{entry.kind} in {entry.column}" if entry.column else entry.kind
+            yield DataFinding(
+                column=entry.column or "",
+                kind="SUPPRESSION_EXPIRED",
+                severity="WARN",
+                what=f"the suppression of {name} {why} (it said: {entry.reason})",
+            )
 
 
 def _fits(entry: SeverityRule | Suppression, finding: DataFinding) -> bool:
@@ -153,45 +139,23 @@ def _fits(entry: SeverityRule | Suppression, finding: DataFinding) -> bool:
     )
 
 
-def _name(entry: Suppression) -> str:
-    return f"{entry.kind} in {entry.column}" if entry.column else entry.kind
-
-
-def policy(validation: Validation, *, label: str, moment: datetime | None) -> Policy:
-    """Read the policy of a run from its section.
-
-    Args:
-        label: The column to predict; empty if there is none.
-    """
-    missing = _MISSING_BASELINE.get(validation.on_missing_baseline, "WARN")
-    return Policy(validation.severity, validation.suppressions, moment, label, missing)
-
-
 def moment_of(newest: float | None, newest_since: str, day: str) -> datetime | None:
-    """Return the time that suppressions are judged at: the latest that the run knows.
+    """Return the time that suppressions are judged at: the latest of the times of the run.
 
     Args:
         newest: Time of the newest row, in seconds since 1970 in UTC; None if the rows have no time.
-        newest_since: Time that the newest row had to reach, ISO 8601; empty if none was asked for.
-        day: The run's date, as 2026-01-31; empty if it was not given.
-
-    Raises:
-        InputError: A time is not written as ISO 8601.
+        newest_since: Time that the newest row had to reach, ISO 8601; empty if any will do.
+        day: The run's date, as 2026-01-31; empty if unknown.
     """
-    told = [] if newest is None else [datetime.fromtimestamp(newest, UTC)]
-    if newest_since:
-        told.append(parse_time(newest_since, "parameter newest_since"))
-    if day:
-        told.append(parse_time(day, "parameter date"))
-    return max(told, default=None)
+    times = [] if newest is None else [datetime.fromtimestamp(newest, UTC)]
+    for text, where in ((newest_since, "parameter newest_since"), (day, "parameter date")):
+        if text:
+            times.append(parse_time(text, where))
+    return max(times, default=None)
 
 
 def parse_time(text: str, where: str) -> datetime:
-    """Read a time; without a zone it is in UTC.
-
-    Raises:
-        InputError: It is not written as ISO 8601.
-    """
+    """Read a time in ISO 8601; without a zone it is in UTC."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -201,9 +165,82 @@ def parse_time(text: str, where: str) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
-def policy_faults(validation: Validation, columns: Sequence[str]) -> Iterator[str]:
-    """Name the rules and suppressions that could never fit anything."""
-    kinds = known_kinds()
+JENSEN_SHANNON, L_INFINITY = "jensen_shannon_divergence", "infinity_norm"
+"""The comparators, as TFDV and the experiment file call them."""
+
+MEASURES = {JENSEN_SHANNON: "Jensen-Shannon", L_INFINITY: "L-infinity"}
+"""The comparators, as people call them."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest accepted distance of one column, a fraction in [0, 1]."""
+
+    column: str
+    kind: Kind
+    comparator: str
+    threshold: float
+
+
+def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple[Limit, ...]:
+    """Return a limit for every column of the schema, unless it is ignored or is the key or the time.
+
+    Raises:
+        InputError: The section names an unknown column, or a measure that does not fit one; all faults are
+            named.
+    """
+    columns = expected(schema)
+    faults = [*_split_faults(validation, roles), *_column_faults(columns, validation)]
+    reject_faults([*faults, *_policy_faults(validation, columns)], "parameter validation")
+    left_out = {*validation.ignore, roles.get("key"), roles.get("time")} - validation.drift.keys()
+    limits = []
+    for name, feature in columns.items():
+        holds = kind(feature)
+        if name in left_out:
+            continue
+        if own := validation.drift.get(name):
+            limits.append(Limit(name, holds, own.comparator, own.threshold))
+        elif holds == "numbers":
+            limits.append(Limit(name, holds, JENSEN_SHANNON, validation.numeric_threshold))
+        else:
+            limits.append(Limit(name, holds, L_INFINITY, validation.categorical_threshold))
+    return tuple(limits)
+
+
+def _split_faults(validation: Validation, roles: Mapping[str, str]) -> Iterator[str]:
+    if validation.current == validation.previous:
+        yield f"current and previous are both {validation.current!r}: a split never moves from itself"
+    if validation.serving == learned_from(validation):
+        yield f"serving is {validation.serving!r}, which the model learns from: it never moves from itself"
+    if validation.quarantine and "key" not in roles:
+        yield "quarantine: the rows have no key (data.key), so nobody could leave them out"
+    if validation.min_label_share and "label" not in roles:
+        yield "min_label_share: the rows have no label (data.label)"
+
+
+def _column_faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:
+    def unknown(name: str) -> str:
+        close = difflib.get_close_matches(name, columns, n=3)
+        advice = f"did you mean {', '.join(close)}?" if close else f"known are {', '.join(columns)}"
+        return f"no column {name!r} in the schema; {advice}"
+
+    for name, limit in validation.drift.items():
+        if name not in columns:
+            yield f"drift.{name}: {unknown(name)}"
+        elif name in validation.ignore:
+            yield f"drift.{name}: also in ignore"
+        elif kind(columns[name]) == "numbers" and limit.comparator == L_INFINITY:
+            yield (
+                f"drift.{name}: infinity_norm counts single values, and for numbers TFDV reports 0 for ever; "
+                "use jensen_shannon_divergence for numeric columns, or declare it a category in the schema "
+                "(int_domain { is_categorical: true })"
+            )
+    yield from (f"ignore: {unknown(name)}" for name in validation.ignore if name not in columns)
+
+
+def _policy_faults(validation: Validation, columns: Mapping[str, Any]) -> Iterator[str]:
+    """Name the rules and suppressions that can never fit anything."""
+    kinds = _OURS | set(anomalies_pb2.AnomalyInfo.Type.keys())
     entries: dict[str, Sequence[SeverityRule | Suppression]] = {
         "severity": validation.severity,
         "suppressions": validation.suppressions,
@@ -216,105 +253,12 @@ def policy_faults(validation: Validation, columns: Sequence[str]) -> Iterator[st
                 yield f"{section}.{place}.column: no column {entry.column!r} in the schema"
 
 
-JENSEN_SHANNON, L_INFINITY = "jensen_shannon_divergence", "infinity_norm"
-"""The comparators, as TFDV and the experiment file call them."""
-
-MEASURES = {JENSEN_SHANNON: "Jensen-Shannon", L_INFINITY: "L-infinity"}
-"""The comparators, as people call them."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The largest accepted distance of one column.
-
-    Attributes:
-        threshold: Largest accepted distance, a fraction in [0, 1].
-    """
-
-    column: str
-    kind: Kind
-    comparator: str
-    threshold: float
-
-
-def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple[Limit, ...]:
-    """Return a limit for every column of the schema, unless it is ignored or is the key or the time.
-
-    Args:
-        validation: Which columns are ignored, and which have limits of their own.
-
-    Raises:
-        InputError: The section names an unknown column, or asks for a measure that cannot see; all faults
-            are named.
-    """
-    columns = expected(schema)
-    if faults := [*_faults(columns, validation, roles), *policy_faults(validation, list(columns))]:
-        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
-        raise InputError(
-            f"found {count}\n" + "\n".join(f"  {fault}" for fault in faults), where="parameter validation"
-        )
-    left_out = {*validation.ignore, roles.get("key"), roles.get("time")} - validation.drift.keys()
-    return tuple(
-        _limit(name, feature, validation) for name, feature in columns.items() if name not in left_out
-    )
-
-
-def served(limits: Sequence[Limit], schema: Any) -> tuple[Limit, ...]:
-    """Return the limits of the columns that are known when a model predicts."""
-    known = expected(schema, SERVING)
-    return tuple(limit for limit in limits if limit.column in known)
-
-
-def _limit(name: str, feature: Any, validation: Validation) -> Limit:
-    holds = kind(feature)
-    if own := validation.drift.get(name):
-        return Limit(name, holds, own.comparator, own.threshold)
-    if holds == "numbers":
-        return Limit(name, holds, JENSEN_SHANNON, validation.numeric_threshold)
-    return Limit(name, holds, L_INFINITY, validation.categorical_threshold)
-
-
-def _faults(columns: Mapping[str, Any], validation: Validation, roles: Mapping[str, str]) -> Iterator[str]:
-    if validation.current == validation.previous:
-        yield f"current and previous are both {validation.current!r}: a split never moves from itself"
-    if validation.serving == learned_from(validation):
-        yield f"serving is {validation.serving!r}, which the model learns from: it never moves from itself"
-    if validation.quarantine and "key" not in roles:
-        yield "quarantine: the rows have no key (data.key), so nobody could leave them out"
-    if validation.min_label_share and "label" not in roles:
-        yield "min_label_share: the rows have no label (data.label)"
-    yield from _drift_faults(columns, validation)
-    for name in validation.ignore:
-        if name not in columns:
-            yield f"ignore: {_unknown(name, list(columns))}"
-
-
-def _drift_faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:
-    for name in validation.drift:
-        if name not in columns:
-            yield f"drift.{name}: {_unknown(name, list(columns))}"
-        elif name in validation.ignore:
-            yield f"drift.{name}: also in ignore"
-        elif kind(columns[name]) == "numbers" and validation.drift[name].comparator == L_INFINITY:
-            yield (
-                f"drift.{name}: infinity_norm counts single values, and for numbers TFDV reports 0 for ever; "
-                "use jensen_shannon_divergence for numeric columns, or declare it a category in the schema "
-                "(int_domain { is_categorical: true })"
-            )
-
-
 def learned_from(validation: Validation) -> str:
     """Return the split that the model learns from."""
     return validation.trained_on or validation.previous
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    advice = f"did you mean {', '.join(close)}?" if close else f"known are {', '.join(known)}"
-    return f"no column {name!r} in the schema; {advice}"
-
-
 def split_names(validation: Validation) -> list[str]:
-    """Return the splits that are looked at, the reference of the drift first."""
+    """Return the splits that are compared, the reference of the drift first."""
     names = (validation.previous, validation.current, learned_from(validation), validation.serving)
     return [name for name in dict.fromkeys(names) if name]

@@ -41,15 +41,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class RowCheck:
-    """Constraints on the values of one column.
-
-    Attributes:
-        required: It must have a value.
-        low: Smallest accepted number; None for any.
-        high: Largest accepted number; None for any.
-        values: Accepted texts; None for any.
-        flag: Only 0 and 1 are accepted.
-    """
+    """Constraints on the values of one column: None for any; ``flag`` accepts 0 and 1 only."""
 
     column: str
     required: bool = False
@@ -71,9 +63,12 @@ class RowCheck:
             if self.values is not None:
                 yield "not in its domain", _outside(flat, [value.encode() for value in self.values])
             return
-        yield from self._numbers(flat if pa.types.is_floating(flat.type) else _whole(flat))
+        if not pa.types.is_floating(flat.type):
+            # A type that holds every bound; the largest unsigned numbers lose digits.
+            flat = flat.cast(pa.float64() if pa.types.is_uint64(flat.type) else pa.int64(), safe=False)
+        yield from self._broken_numbers(flat)
 
-    def _numbers(self, flat: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    def _broken_numbers(self, flat: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         if self.flag:
             yield "not 0 or 1", _outside(flat, [0, 1])
         if pa.types.is_floating(flat.type):
@@ -92,28 +87,22 @@ def _outside(flat: pa.Array, values: Sequence[object]) -> pa.Array:
     return pc.and_(pc.is_valid(flat), pc.invert(pc.is_in(flat, value_set=pa.array(values, flat.type))))
 
 
-def _whole(flat: pa.Array) -> pa.Array:
-    """Bring whole numbers into a type that holds every bound; the largest unsigned ones lose digits."""
-    return flat.cast(pa.float64() if pa.types.is_uint64(flat.type) else pa.int64(), safe=False)
+def row_checks(schema: Any, columns: Iterable[str]) -> tuple[RowCheck, ...]:
+    """Return the constraints of a schema on single values.
 
-
-def checks(schema: Any, columns: Iterable[str]) -> tuple[RowCheck, ...]:
-    """Return what the schema asks of single values.
-
-    A domain that the schema lets some rows leave (``min_domain_mass`` below 1) is asked of none.
+    A domain that the schema lets some rows leave (``min_domain_mass`` below 1) is none.
     """
     domains = {domain.name: tuple(domain.value) for domain in schema.string_domain}
     features = expected(schema)
-    found = (_check(features[name], domains) for name in columns if name in features)
+    found = (_row_check(features[name], domains) for name in columns if name in features)
     return tuple(check for check in found if check != RowCheck(check.column))
 
 
-def _check(feature: Any, domains: Mapping[str, tuple[str, ...]]) -> RowCheck:
+def _row_check(feature: Any, domains: Mapping[str, tuple[str, ...]]) -> RowCheck:
     limits = next((x for x in (feature.int_domain, feature.float_domain) if x.ByteSize()), None)
-    borne = feature.distribution_constraints
-    lenient = feature.HasField("distribution_constraints") and borne.min_domain_mass < 1
+    constraints = feature.distribution_constraints
+    lenient = feature.HasField("distribution_constraints") and constraints.min_domain_mass < 1
     values = tuple(feature.string_domain.value) or domains.get(feature.domain)
-    floats = feature.float_domain
     return RowCheck(
         column=feature.name,
         required=feature.presence.min_fraction >= 1,
@@ -121,68 +110,63 @@ def _check(feature: Any, domains: Mapping[str, tuple[str, ...]]) -> RowCheck:
         high=limits.max if limits is not None and limits.HasField("max") else None,
         values=values if feature.type == schema_pb2.BYTES and values and not lenient else None,
         flag=feature.type == schema_pb2.INT and feature.HasField("bool_domain"),
-        no_nan=floats.disallow_nan,
-        no_inf=floats.disallow_inf,
+        no_nan=feature.float_domain.disallow_nan,
+        no_inf=feature.float_domain.disallow_inf,
     )
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """The rows that were taken out.
+    """The rows that were removed, and the configured limit; without one, rows stay where they are.
 
-    Attributes:
-        snapshot: Their manifest; no rows where none were asked to be taken out.
-        asked: What was accepted; None if rows stay where they are.
-        reasons: Rows by split, column and problem; a row can have several.
+    ``reasons`` counts rows by split, column and problem; a row can have several.
     """
 
     snapshot: Snapshot
-    asked: Quarantine | None
+    limit: Quarantine | None
     rows: dict[str, int] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
     reasons: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
-        """Rows taken out of all splits."""
+        """Rows removed from all splits."""
         return sum(self.rows.values())
 
-    def over(self) -> list[str]:
-        """Return the splits that more rows were taken out of than are accepted."""
-        if self.asked is None:
+    def rules(self) -> list[Rule]:
+        """Return a rule for each split: its share of rows, and the limit."""
+        if self.limit is None:
             return []
-        return [name for name, rows in self.rows.items() if rows > self.asked.max_share * self.splits[name]]
+        most = self.limit.max_share
+        return [
+            Rule(
+                name=f"quarantine/{name}",
+                value=rows / self.splits[name] if self.splits[name] else 0.0,
+                limit=most,
+                passed=rows <= most * self.splits[name],
+                detail=f"{rows:,} of {self.splits[name]:,} rows",
+            )
+            for name, rows in self.rows.items()
+        ]
 
     def findings(self) -> Iterator[DataFinding]:
-        """Return a finding for each split where more rows violate the schema than may be taken out."""
-        for name in self.over():
-            share, (column, what) = self.rows[name] / self.splits[name], self._commonest(name)
-            assert self.asked is not None  # noqa: S101 - nothing is over what nobody asked for
+        """Return a finding for each split with more violations of the schema than may be removed."""
+        for rule in (rule for rule in self.rules() if not rule.passed):
+            name = rule.name.partition("/")[2]
+            own = {(column, what): n for (split, column, what), n in self.reasons.items() if split == name}
+            column, what = max(own, key=lambda key: (own[key], key))
             yield DataFinding(
                 split=name,
                 kind="QUARANTINE_SHARE_HIGH",
-                rule=f"quarantine/{name}",
-                what=f"{self.rows[name]:,} rows of {name} ({share:.2%}) violate the schema, at most "
-                f"{self.asked.max_share:.2%} may; most often {column} is {what}",
+                rule=rule.name,
+                what=f"{self.rows[name]:,} rows of {name} ({rule.value:.2%}) violate the schema, at most "
+                f"{rule.limit:.2%} may; most often {column} is {what}",
             )
 
-    def _commonest(self, split: str) -> tuple[str, str]:
-        own = {(column, what): rows for (name, column, what), rows in self.reasons.items() if name == split}
-        return max(own, key=lambda key: (own[key], key))
-
-    def rules(self) -> Iterator[Rule]:
-        """Return a rule for each split: its share of rows, and the accepted one."""
-        if self.asked is not None:
-            for name, rows in self.rows.items():
-                share = rows / self.splits[name] if self.splits[name] else 0.0
-                yield Rule(
-                    name=f"quarantine/{name}", value=share, limit=self.asked.max_share,
-                    passed=name not in self.over(), detail=f"{rows:,} of {self.splits[name]:,} rows",
-                )  # fmt: skip
-
     def settle(self, finding: DataFinding) -> DataFinding:
-        """Set a finding aside if the rows that it is about are out, and were few enough."""
-        if self.asked is None or not finding.of_schema or finding.split in self.over():
+        """Waive a finding if the rows that it is about were removed, and were few enough."""
+        over = {rule.name for rule in self.rules() if not rule.passed}
+        if self.limit is None or not finding.of_schema or f"quarantine/{finding.split}" in over:
             return finding
         whats = [what for what, kinds in _PARTS.items() if finding.kind in kinds]
         rows = sum(self.reasons[finding.split, finding.column, what] for what in whats)
@@ -190,24 +174,20 @@ class Quarantined:
 
 
 def take_out(
-    folder: Path, data_version: str, snapshot: Snapshot, schema: Any, asked: Quarantine | None, out: Path
+    folder: Path, data_version: str, snapshot: Snapshot, schema: Any, limit: Quarantine | None, out: Path
 ) -> Quarantined:
     """Write the rows that violate the schema to a snapshot of their own, batch by batch.
 
-    Args:
-        data_version: Its digest.
-        asked: How many may be taken out; None for a snapshot without rows.
-        out: Folder of the quarantine.
+    Without a limit, the snapshot has no rows.
     """
-    found = Quarantined(snapshot, asked, splits=dict(snapshot.splits))
-    names = [column.name for column in snapshot.columns]
-    kept = checks(schema, names) if asked else ()
+    found = Quarantined(snapshot, limit, splits=dict(snapshot.splits))
+    checks = row_checks(schema, [column.name for column in snapshot.columns]) if limit else ()
     with SnapshotWriter(out, list(snapshot.splits)) as writer:
         writer.append(next(iter(snapshot.splits), "train"), _nothing(folder, snapshot))
-        for split, rows in snapshot.splits.items() if asked else ():
+        for split, rows in snapshot.splits.items() if limit else ():
             found.rows[split] = 0
-            for batch in iter_batches(folder, snapshot, [split]) if rows and kept else ():
-                taken = _violating(batch, kept, split, found.reasons)
+            for batch in iter_batches(folder, snapshot, [split]) if rows and checks else ():
+                taken = _violating(batch, checks, split, found.reasons)
                 found.rows[split] += taken.num_rows
                 if taken.num_rows:
                     writer.append(split, taken)
@@ -217,20 +197,20 @@ def take_out(
 
 
 def _violating(
-    batch: pa.RecordBatch, kept: Sequence[RowCheck], split: str, reasons: Counter[tuple[str, str, str]]
+    batch: pa.RecordBatch, checks: Sequence[RowCheck], split: str, reasons: Counter[tuple[str, str, str]]
 ) -> pa.Table:
     """Return the rows of a batch that break any check, with their reasons, and count those."""
     table = pa.Table.from_batches([batch])
     broken: list[tuple[str, pa.Array]] = []
-    for check in kept:
+    for check in checks:
         for what, mask in check.broken(batch.column(batch.schema.get_field_index(check.column))):
             if rows := pc.sum(mask).as_py():
                 reasons[split, check.column, what] += rows
                 broken.append((f"{check.column} is {what}", pc.fill_null(mask, False)))
     taken = functools.reduce(pc.or_, (mask for _, mask in broken), pa.array([False] * len(batch)))
     words = [pc.if_else(mask.filter(taken), f"{text}; ", "") for text, mask in broken]
-    told = pc.binary_join_element_wise(*words, "", "") if words else pa.array([], pa.string())
-    return table.filter(taken).append_column(REASONS, pc.utf8_rtrim(told, characters="; "))
+    text = pc.binary_join_element_wise(*words, "", "") if words else pa.array([], pa.string())
+    return table.filter(taken).append_column(REASONS, pc.utf8_rtrim(text, characters="; "))
 
 
 def _nothing(folder: Path, snapshot: Snapshot) -> pa.Table:

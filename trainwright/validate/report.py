@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
-from trainwright.validate.columns import by_column
 from trainwright.validate.comparison import ColumnComparison, SamplePair, column_counts
 from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import Against, split_names
@@ -66,14 +65,13 @@ def _in_words(entries: Sequence[ColumnComparison], pair: SamplePair) -> Iterator
 
 def pictures(judgement: SnapshotJudgement) -> ReportSection:
     """Draw both distributions of the columns closest to their limits over each other, each column once."""
-    seen: dict[str, ColumnComparison] = {}
+    closest: dict[str, ColumnComparison] = {}
     for entry in judgement.ranked:
         if entry.is_distance:
-            seen.setdefault(entry.column, entry)
-    drawn = list(seen.values())[:_DISTRIBUTIONS]
+            closest.setdefault(entry.column, entry)
     return ReportSection(
         "Closest to their limits",
-        [_figure(entry, judgement.pairs[entry.against]) for entry in drawn],
+        [_figure(entry, judgement.pairs[entry.against]) for entry in list(closest.values())[:_DISTRIBUTIONS]],
         intro="What is judged is filled, what it is compared with is the outline. The bins of a number are "
         "the twentieths of the outline, so they differ in width.",
     )
@@ -81,36 +79,35 @@ def pictures(judgement: SnapshotJudgement) -> ReportSection:
 
 def _figure(entry: ColumnComparison, pair: SamplePair) -> Figure:
     names = (pair.current.split, pair.reference.split)
-    rows = column_counts(entry.column, pair).drawn(_CATEGORIES)
+    rows = column_counts(entry.column, pair).plotted(_CATEGORIES)
     value, limit = entry.written(4)
     against = "" if entry.against == "previous" else f" against {entry.against}"
     caption = f"{entry.column}{against}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."
     if not rows.bounds:
         return Figure(charts.paired_bars(rows.values, rows.current, rows.previous, names=names), caption)
-    features = (by_column(profile.statistics)[entry.column] for profile in (pair.current, pair.reference))
+    features = (profile.features[entry.column] for profile in (pair.current, pair.reference))
     mean, before = (feature.num_stats.mean for feature in features)
     svg = charts.paired_histogram(rows.bounds, rows.current, rows.previous, names=names)
     return Figure(svg, f"{caption} Mean {mean:.3g}, before {before:.3g}.")
 
 
 def shares(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
-    """Draw the columns in which the share of rows without a value, or with a new one, is not what it was."""
+    """Draw the columns in which the share of rows without a value, or with a new one, changed."""
     for measure, heading, what in (
         ("missing share", "Rows without a value", "how much the share of rows without a value changed"),
         ("new values", "Values never seen before", "the share of rows whose value was never there before"),
     ):
         entries = [entry for entry in judgement.ranked if entry.measure == measure and entry.value]
         rows = [
-            charts.LimitRow(f"{x.column}{_beside(x.against)}", x.value, x.effective) for x in entries[:_BARS]
+            charts.LimitRow(
+                x.column + ("" if x.against == "previous" else f" ({x.against})"), x.value, x.effective
+            )
+            for x in entries[:_BARS]
         ]
         if rows:
             caption = f"A bar is {what}; the dashed line is the limit that was applied."
             figure = Figure(charts.limits(rows, axis="as a share of its limit"), caption)
             yield ReportSection(heading, [figure], intro=truncation_note(len(entries), _BARS).strip())
-
-
-def _beside(against: Against) -> str:
-    return "" if against == "previous" else f" ({against})"
 
 
 def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
@@ -124,13 +121,20 @@ def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
     ]  # fmt: skip
     flagged = [place for place, entry in enumerate(judgement.ranked[:_CHART_ROWS]) if entry.moved]
     header = ["Column", "Measure", "Against", "Distance", "Limit", "Applied", "Rows", "Rows there"]
-    table = Table(header, rows, numeric=(3, 4, 5, 6, 7), flagged=flagged)
-    out = [(column.name, _left_out(column.name, judgement)) for column in judgement.snapshot.columns]
-    out = [(name, why) for name, why in out if why]
-    blocks: list[Block] = [table] if rows else []
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(Table(header, rows, numeric=(3, 4, 5, 6, 7), flagged=flagged))
+    limited = {limit.column for limit in judgement.limits}
+    roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
+    left_out = []
+    for name in (column.name for column in judgement.snapshot.columns if column.name not in limited):
+        why = "it is ignored" if name in judgement.validation.ignore else "it is not in the schema"
+        left_out.append((name, f"it is the {roles[name]}" if name in roles else why))
+    if left_out:
+        blocks.append(Table(["Not compared", "Because"], left_out))
     return ReportSection(
         "All comparisons",
-        [*blocks, *([Table(["Not compared", "Because"], out)] if out else [])],
+        blocks,
         intro="Applied is the larger of the limit and of what chance alone stays below: at these numbers of "
         f"rows, and with {len(judgement.comparisons)} comparisons that together may raise a false alarm in "
         f"{judgement.validation.false_alarm_rate:.2%} of runs."
@@ -138,30 +142,32 @@ def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
     )
 
 
-def _left_out(column: str, judgement: SnapshotJudgement) -> str:
-    if any(limit.column == column for limit in judgement.limits):
-        return ""
-    roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
-    if column in roles:
-        return f"it is the {roles[column]}"
-    return "it is ignored" if column in judgement.validation.ignore else "it is not in the schema"
-
-
 _ROWS = 40
 
 
-def write_report(judgement: SnapshotJudgement, path: Path) -> Path:
+def write_report(judgement: SnapshotJudgement, path: Path) -> None:
     """Draw the page."""
-    asked = judgement.validation
+    validation = judgement.validation
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
+    sections = [
+        _findings(judgement),
+        *distances(judgement),
+        pictures(judgement),
+        _not_judged(judgement),
+        *shares(judgement),
+        _quarantine(judgement),
+        _suppressions(judgement),
+        _rows(judgement),
+        all_comparisons(judgement),
+    ]
     page = ReportPage(
-        title=f"Validation of {asked.current} against {asked.previous}",
+        title=f"Validation of {validation.current} against {validation.previous}",
         subtitle=f"{subtitle[:1].upper()}{subtitle[1:]}.",
         decision=judgement.decision,
         facts=list(_facts(judgement)),
-        sections=[section for section in _sections(judgement) if section.blocks],
+        sections=[section for section in sections if section.blocks],
     )
-    return write_page(page, path)
+    write_page(page, path)
 
 
 def _facts(judgement: SnapshotJudgement) -> Iterator[tuple[str, object]]:
@@ -169,21 +175,16 @@ def _facts(judgement: SnapshotJudgement) -> Iterator[tuple[str, object]]:
         yield f"Rows of {split}", f"{judgement.snapshot.splits.get(split, 0):,}"
         if span := _span(judgement, split):
             yield f"Span of {split}", span
-    yield "Baseline", _baseline(judgement)
+    baseline = "none; not asked for" if judgement.validation.on_missing_baseline == "skip" else "none yet"
+    if used := judgement.baseline:
+        when = used.accepted.get("time", "")[:10]
+        baseline = f"{used.rows:,} rows of data {used.data_version[:8]}, accepted {when}"
+    yield "Baseline", baseline
     yield "Columns moved", f"{len(judgement.moved_columns)} of {len(judgement.limits)}"
     yield "Not judged", f"{len(judgement.not_judged)}"
-    if judgement.quarantined.asked:
+    if judgement.quarantined.limit:
         yield "Rows in quarantine", f"{judgement.quarantined.total:,}"
     yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}"
-
-
-def _baseline(judgement: SnapshotJudgement) -> str:
-    used = judgement.baseline
-    if used is None:
-        how = judgement.validation.on_missing_baseline
-        return "none; not asked for" if how == "skip" else "none yet"
-    when = used.accepted.get("time", "")[:10]
-    return f"{used.rows:,} rows of data {used.data_version[:8]}, accepted {when}"
 
 
 def _span(judgement: SnapshotJudgement, split: str) -> str:
@@ -193,22 +194,10 @@ def _span(judgement: SnapshotJudgement, split: str) -> str:
     profile = judgement.profiles.get(split)
     if profile is None or not kinds.get(time, "").startswith("timestamp"):
         return ""
-    numbers = by_column(profile.statistics)[time].num_stats
+    numbers = profile.features[time].num_stats
     first, last = (datetime.fromtimestamp(end, UTC) for end in (numbers.min, numbers.max))
     start = f"{first.day} {first:%b}" if first.year == last.year else f"{first.day} {first:%b %Y}"
     return f"{start} to {last.day} {last:%b %Y}"
-
-
-def _sections(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
-    yield _findings(judgement)
-    yield from distances(judgement)
-    yield pictures(judgement)
-    yield _not_judged(judgement)
-    yield from shares(judgement)
-    yield _quarantine(judgement)
-    yield _suppressions(judgement)
-    yield _rows(judgement)
-    yield all_comparisons(judgement)
 
 
 def _findings(judgement: SnapshotJudgement) -> ReportSection:
@@ -237,38 +226,34 @@ def _not_judged(judgement: SnapshotJudgement) -> ReportSection:
 
 def _quarantine(judgement: SnapshotJudgement) -> ReportSection:
     taken = judgement.quarantined
-    if taken.asked is None:
+    if taken.limit is None:
         return ReportSection("Quarantine", [])
     rows = [
         (split, column, what, f"{rows:,}", f"{rows / taken.splits[split]:.3%}")
         for (split, column, what), rows in taken.reasons.most_common(_ROWS)
     ]
-    header = ["Split", "Column", "Is", "Rows", "Share"]
-    blocks: list[Block] = (
-        [Table(header, rows, numeric=(3, 4))] if rows else [Paragraph("No row was taken out.")]
-    )
+    block: Block = Paragraph("No row was taken out.")
+    if rows:
+        block = Table(["Split", "Column", "Is", "Rows", "Share"], rows, numeric=(3, 4))
     return ReportSection(
         "Quarantine",
-        blocks,
+        [block],
         intro=f"{taken.total:,} rows violate the schema and lie in a snapshot of their own; up to "
-        f"{taken.asked.max_share:.2%} of a split may. They count in every comparison on this page."
+        f"{taken.limit.max_share:.2%} of a split may. They count in every comparison on this page."
         + truncation_note(len(taken.reasons), _ROWS),
     )
 
 
 def _suppressions(judgement: SnapshotJudgement) -> ReportSection:
-    """List what a person has set aside, and what it hides now."""
+    """List the suppressions, and the findings that they hide."""
     waived = [finding for finding in judgement.findings if finding.waived]
     rows = [(x.severity, x.what, x.waived) for x in waived[:_ROWS]]
-    unused = [
-        (entry.kind, entry.column or "any", str(entry.until), entry.reason)
-        for entry in judgement.in_force[:_ROWS]
-    ]
+    in_force = [(x.kind, x.column or "any", str(x.until), x.reason) for x in judgement.in_force[:_ROWS]]
     blocks: list[Block] = []
     if rows:
         blocks.append(Table(["Severity", "What", "Does not count because"], rows))
-    if unused:
-        blocks.append(Table(["Suppression", "Column", "Until", "Reason"], unused))
+    if in_force:
+        blocks.append(Table(["Suppression", "Column", "Until", "Reason"], in_force))
     return ReportSection(
         "Set aside", blocks, intro="Seen, and left out of the decision." + truncation_note(len(waived), _ROWS)
     )
@@ -276,18 +261,18 @@ def _suppressions(judgement: SnapshotJudgement) -> ReportSection:
 
 def _rows(judgement: SnapshotJudgement) -> ReportSection:
     """List the rules on numbers of rows: volume, freshness, label."""
-    told = ("quarantine/", "baseline")  # each has a place of its own on this page
-    rules = [rule for rule in judgement.counted if not rule.name.startswith(told)]
-    rows = [(rule.name, _number(rule, rule.value), _number(rule, rule.limit), rule.detail) for rule in rules]
+
+    def written(rule: Rule, value: float) -> str:
+        if rule.name == "freshness":
+            return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
+        return f"{value:.4g}"
+
+    elsewhere = ("quarantine/", "baseline")  # each has a place of its own on this page
+    rules = [rule for rule in judgement.counted if not rule.name.startswith(elsewhere)]
+    rows = [(rule.name, written(rule, rule.value), written(rule, rule.limit), rule.detail) for rule in rules]
     flagged = [place for place, rule in enumerate(rules) if not rule.passed]
     table = Table(["What", "Is", "Limit", ""], rows, numeric=(1, 2), flagged=flagged)
     return ReportSection("Rows, time and label", [table] if rows else [])
-
-
-def _number(rule: Rule, value: float) -> str:
-    if rule.name == "freshness":
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M")
-    return f"{value:.4g}"
 
 
 _SHOWN = 5
@@ -299,17 +284,17 @@ _NEXT = {
 }
 
 
-def write_summary(judgement: SnapshotJudgement, path: Path) -> Path:
+def write_summary(judgement: SnapshotJudgement, path: Path) -> None:
     """Write the decision, the numbers closest to their limits, the findings, and the next step."""
-    asked, counts = judgement.validation, judgement.snapshot.splits
+    validation, counts = judgement.validation, judgement.snapshot.splits
     headline = judgement.headline.removeprefix(f"{judgement.decision}: ")
     used = judgement.baseline
     beside = f", and the baseline: {used.rows:,} rows" if used else ""
     lines = [
         f"**{judgement.decision}** {markdown.escape(headline)}",
         "",
-        f"{asked.current}: {counts.get(asked.current, 0):,} rows, against {asked.previous}: "
-        f"{counts.get(asked.previous, 0):,} rows{beside}.",
+        f"{validation.current}: {counts.get(validation.current, 0):,} rows, against {validation.previous}: "
+        f"{counts.get(validation.previous, 0):,} rows{beside}.",
         "",
     ]
     rows = [
@@ -322,7 +307,6 @@ def write_summary(judgement: SnapshotJudgement, path: Path) -> Path:
     lines += [*_wrong(judgement), "", _NEXT.get(judgement.decision, "Next: nothing; the run goes on.")]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 def _wrong(judgement: SnapshotJudgement) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainwright.errors import InputError
 from trainwright.storage import open_file, take_listing
-from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
+from trainwright.validate.tfdv import schema_pb2, text_format
 
 TRAINING, SERVING = "TRAINING", "SERVING"
 """The two environments of a schema: what is known when a model learns, and when it predicts."""
@@ -57,30 +57,26 @@ def read_schema(uri: str, version: str) -> str:
 
 
 def parse_schema(text: str, where: str) -> Any:
-    """Read a schema from its text form.
-
-    Raises:
-        InputError: The text is no schema, or one that TFDV would silently not apply; all faults are named.
-    """
+    """Read a schema from its text form."""
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())
     except text_format.ParseError as error:
         line = f"line {error.GetLine()}: " if error.GetLine() else ""
         raise InputError(
-            f"not a TFDV schema: {line}{_plain(str(error))}",
+            f"not a TFDV schema: {line}{str(error).partition(' : ')[2] or error}",
             where=where,
             hint="The form is that of examples/flights/schema.pbtxt; "
             "python -m trainwright.validate infer writes a first one.",
         ) from None
-    if faults := list(_faults(schema)):
-        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
-        raise InputError(f"found {count}\n" + "\n".join(f"  {fault}" for fault in faults), where=where)
+    reject_faults(_faults(schema), where)
     return schema
 
 
-def _plain(message: str) -> str:
-    """Drop the ``line:column :`` in front of a parser's message."""
-    return message.partition(" : ")[2] or message
+def reject_faults(faults: Iterable[str], where: str) -> None:
+    """Report all faults together, if there are any."""
+    if lines := [f"  {fault}" for fault in faults]:
+        count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
+        raise InputError("\n".join([f"found {count}", *lines]), where=where)
 
 
 def _faults(schema: Any) -> Iterator[str]:
@@ -116,50 +112,22 @@ def kind(feature: Any) -> Kind:
 
 
 def environment(schema: Any, name: str = TRAINING) -> str | None:
-    """Return the environment to check rows under; None if the schema does not know it.
-
-    Args:
-        name: :data:`TRAINING` for rows to learn from, :data:`SERVING` for rows as they were served.
-    """
+    """Return the environment to check rows under; None if the schema does not know it."""
     return name if name in schema.default_environment else None
 
 
 def expected(schema: Any, name: str = TRAINING) -> dict[str, Any]:
     """Return the columns that rows of an environment should have, by name."""
-    return {feature.name: feature for feature in schema.feature if _in(name, feature, schema)}
-
-
-def _in(name: str, feature: Any, schema: Any) -> bool:
-    if feature.lifecycle_stage in _UNCHECKED_STAGES:
-        return False
-    if environment(schema, name) is None:
-        return True
-    return name not in feature.not_in_environment
+    known = environment(schema, name) is not None
+    return {
+        feature.name: feature
+        for feature in schema.feature
+        if feature.lifecycle_stage not in _UNCHECKED_STAGES
+        and not (known and name in feature.not_in_environment)
+    }
 
 
 def optional(feature: Any) -> bool:
     """Return whether the schema says explicitly that a column may be absent."""
     presence = feature.presence
     return bool(feature.HasField("presence") and not presence.min_fraction and not presence.min_count)
-
-
-def infer(statistics: Any, *, key: str = "", label: str = "") -> Any:
-    """Make a first schema, to be reviewed, from the statistics of some rows.
-
-    Args:
-        key: Column whose values are all distinct; declared as not categorical.
-    """
-    schema = tfdv.infer_schema(statistics, max_string_domain_size=50)
-    schema.default_environment.extend([TRAINING, SERVING])
-    for feature in schema.feature:
-        if feature.name == key and feature.type == schema_pb2.BYTES:
-            feature.string_domain.is_categorical = schema_pb2.StringDomain.CATEGORICAL_NO
-        if feature.name == label:
-            feature.not_in_environment.append(SERVING)
-    return schema
-
-
-def write_text(schema: Any, comments: Iterable[str] = ()) -> str:
-    """Write a schema in its text form, below some lines of comment."""
-    head = "".join(f"# {line}".rstrip() + "\n" for line in comments)
-    return head + str(text_format.MessageToString(schema))

@@ -1,7 +1,7 @@
 """TFDV and what comes with it, loaded without the dozen lines that they print while they load.
 
-TensorFlow, Beam and TFDV tell of processor instructions, notebooks and filesystems that no step here uses,
-and an error that follows them is hard to find. If loading fails, all that they said is shown.
+TensorFlow, Beam and TFDV log processor instructions, notebooks and filesystems that no step here uses, and
+hide an error that follows. If loading fails, everything that they logged is printed.
 """
 
 import gc
@@ -12,58 +12,51 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from typing import Any
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_USE_LEGACY_KERAS": "1"}
-"""What TensorFlow reads while it is loaded: tell errors only, and leave out Keras, which is not used here."""
+"""Variables that TensorFlow reads while it loads: log errors only, and leave out Keras, which is not used."""
 
 
 class _Muted(io.TextIOBase):
-    """Standard error that keeps what is written until it is opened: loggers made meanwhile hold on to it."""
+    """Standard error that holds what is written until it is opened: loggers made meanwhile refer to it."""
 
     def __init__(self) -> None:
-        self.kept: list[str] | None = []
+        self.held: list[str] | None = []
 
     def write(self, text: str) -> int:
-        """Keep the text, or pass it on."""
-        if self.kept is None:
+        if self.held is None:
             return sys.stderr.write(text)
-        self.kept.append(text)
+        self.held.append(text)
         return len(text)
 
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    stream, handlers = _Muted(), list(logging.root.handlers)
+    stream, handlers, collecting = _Muted(), list(logging.root.handlers), gc.isenabled()
     missing = [name for name in _QUIET if name not in os.environ]
     os.environ.update({name: _QUIET[name] for name in missing})
+    gc.disable()  # thousands of modules leave no garbage, and the search for it takes a fifth of the time
     try:
-        with warnings.catch_warnings(), redirect_stderr(stream), _uncollected():
+        with warnings.catch_warnings(), redirect_stderr(stream):
             warnings.simplefilter("ignore")
             yield
     except BaseException:
-        sys.stderr.writelines(stream.kept or [])
+        sys.stderr.writelines(stream.held or [])
         raise
     finally:
-        stream.kept = None
+        if collecting:
+            gc.enable()
+        stream.held = None
         logging.root.handlers[:] = handlers
         for name in missing:
             os.environ.pop(name, None)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put off the search for garbage: thousands of modules leave none, and it takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 with _muted():
+    import apache_beam
     import tensorflow_data_validation as tfdv  # type: ignore[import-untyped]
+    from apache_beam.options.pipeline_options import PipelineOptions
     from google.protobuf import json_format, text_format  # type: ignore[import-untyped, unused-ignore]
     from tensorflow_data_validation.statistics import stats_impl  # type: ignore[import-untyped]
     from tensorflow_data_validation.statistics.generators import (  # type: ignore[import-untyped]
@@ -76,9 +69,13 @@ with _muted():
     )
     from tfx_bsl.arrow import array_util  # type: ignore[import-untyped]
 
+beam: Any = apache_beam  # its functions have no types
+
 __all__ = [
+    "PipelineOptions",
     "anomalies_pb2",
     "array_util",
+    "beam",
     "json_format",
     "schema_pb2",
     "statistics_pb2",

@@ -25,7 +25,7 @@ from trainwright.validate.columns import Cuts
 from trainwright.validate.comparison import (
     MISSING,
     UNSEEN,
-    Distance,
+    ColumnComparison,
     SamplePair,
     decide,
     measure,
@@ -39,18 +39,18 @@ from trainwright.validate.policy import (
     Against,
     DataFinding,
     Limit,
+    Policy,
     learned_from,
     merged,
     moment_of,
     plan,
-    policy,
-    served,
     split_names,
 )
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
-from trainwright.validate.schema import SERVING, TRAINING, parse_schema
+from trainwright.validate.schema import SERVING, TRAINING, expected, parse_schema
+from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import json_format
 from trainwright.verdicts import NotJudged, Rule, Verdict
 
@@ -146,11 +146,7 @@ def validate_snapshot(
 
 @dataclass(frozen=True)
 class _Samples:
-    """Profiles of the splits with rows, and the pairs that are compared.
-
-    Attributes:
-        learned: The split that the model learns from, and the cuts of its own bins; None if it has no rows.
-    """
+    """Profiles of the splits with rows, the pairs that are compared, and the training split with its cuts."""
 
     profiles: dict[str, Profile]
     pairs: dict[Against, SamplePair]
@@ -171,45 +167,39 @@ class _Run:
 
     @property
     def profiler(self) -> Profiler:
-        runner, store = self.validation.runner, self.validation.statistics_store or ""
-        return Profiler(self.folder, self.snapshot, self.schema, runner, store, new_columns=False)
+        store = self.validation.statistics_store or ""
+        return Profiler(self.folder, self.snapshot, self.schema, self.validation.runner, store)
 
     @property
     def types(self) -> dict[str, str]:
         """The Arrow type of every column."""
         return {column.name: column.type for column in self.snapshot.columns}
 
-    @property
-    def newest(self) -> float | None:
-        """Time of the newest row, in seconds since 1970 in UTC; None if the rows have no time."""
-        return self.snapshot.quality.get("time.newest")
-
     def samples(self) -> _Samples:
         """Profile the splits, and pair those that are compared, each pair counted in the same bins."""
         config = self.validation
         numbers = [limit.column for limit in self.limits if limit.kind == "numbers"]
         present = [name for name in split_names(config) if self.snapshot.splits.get(name)]
-        profiles = self.profiler.profiles(present, numbers)
+        profiles = {name: self.profiler.profile(name) for name in present}
+        references: dict[str, tuple[Profile, Mapping[str, Cuts]]] = {}
+        for name in dict.fromkeys([config.previous, learned_from(config)]):
+            if name in profiles:
+                cuts = own_cuts(profiles[name].statistics, numbers)
+                references[name] = self._counted(profiles[name], cuts), cuts
         pairs: dict[Against, SamplePair] = {}
-        previous, current = profiles.get(config.previous), profiles.get(config.current)
-        own: Mapping[str, Cuts] = own_cuts(previous.statistics, numbers) if previous else {}
-        if previous and current:
-            pairs["previous"] = SamplePair("previous", current, previous, own)
-        if self.baseline and current:
-            cuts = self.baseline.cuts
-            pairs["baseline"] = SamplePair(
-                "baseline", self._counted(current, cuts), self.baseline.profile, cuts
-            )
-        learned = profiles.get(learned_from(config))
-        if learned is None:
-            return _Samples(profiles, pairs, None)
-        if learned is not previous or not learned.counts:
-            own = own_cuts(learned.statistics, numbers)
-            learned = self._counted(learned, own)
-        if serving := profiles.get(config.serving or ""):
-            judged = serving if learned is previous else self._counted(serving, own)
-            pairs["serving"] = SamplePair("serving", judged, learned, own)
-        return _Samples(profiles, pairs, (learned, own))
+
+        def pair(against: Against, split: str, reference: Profile, cuts: Mapping[str, Cuts]) -> None:
+            if split in profiles:
+                pairs[against] = SamplePair(against, self._counted(profiles[split], cuts), reference, cuts)
+
+        learned = references.get(learned_from(config))
+        if config.previous in references:
+            pair("previous", config.current, *references[config.previous])
+        if self.baseline:
+            pair("baseline", config.current, self.baseline.profile, self.baseline.cuts)
+        if learned:
+            pair("serving", config.serving or "", *learned)
+        return _Samples(profiles, pairs, learned)
 
     def _counted(self, profile: Profile, cuts: Mapping[str, Cuts]) -> Profile:
         """Return a split counted in the given bins; columns that it does not have are left out."""
@@ -231,13 +221,10 @@ class _Run:
         found += [finding for result in checks for finding in result.findings]
         found += [*quarantined.findings(), *(entry.finding() for entry in comparisons if entry.moved)]
         found += [_not_done(entry) for entry in not_judged]
-        rules = policy(
-            self.validation,
-            label=self.snapshot.roles.get("label", ""),
-            moment=moment_of(self.newest, self.context.newest_since, self.context.date),
-        )
-        weighed = [rules.judge(finding) for finding in found]
-        weighed += [rules.judge(finding) for finding in rules.lapsed(weighed)]
+        moment = moment_of(self._newest, self.context.newest_since, self.context.date)
+        policy = Policy(self.validation, moment, self.snapshot.roles.get("label", ""))
+        weighed = [policy.judge(finding) for finding in found]
+        weighed += [policy.judge(finding) for finding in policy.lapsed(weighed)]
         judgement = SnapshotJudgement(
             snapshot=self.snapshot,
             validation=self.validation,
@@ -251,9 +238,14 @@ class _Run:
             not_judged=tuple(not_judged),
             counted=(*(rule for result in checks for rule in result.rules), *quarantined.rules()),
             quarantined=quarantined,
-            in_force=tuple(entry for entry in rules.suppressions if rules.in_force(entry)),
+            in_force=tuple(entry for entry in self.validation.suppressions if policy.in_force(entry)),
         )
         return judgement, anomalies | drift
+
+    @property
+    def _newest(self) -> float | None:
+        """Time of the newest row, in seconds since 1970 in UTC; None if the rows have no time."""
+        return self.snapshot.quality.get("time.newest")
 
     def _schema_findings(
         self, samples: _Samples, readable: Mapping[str, str], skipped: Mapping[str, str]
@@ -275,54 +267,54 @@ class _Run:
 
     def _compare(
         self, samples: _Samples, readable: Mapping[str, str]
-    ) -> tuple[list[Distance], list[NotJudged], dict[str, Any]]:
+    ) -> tuple[list[ColumnComparison], list[NotJudged], dict[str, Any]]:
         """Compare the pairs in their distributions, their missing values and their new values."""
-        measured: list[Distance] = []
+        measured: list[ColumnComparison] = []
         not_judged: list[NotJudged] = []
         anomalies: dict[str, Any] = {}
-        for against, limits, reason in self._references(samples):
-            if reason:
-                not_judged += _not_compared(against, limits, reason)
+        config = self.validation
+        for against, splits in self._references().items():
+            limits = self.limits
+            if against == "serving":  # served rows have only the columns that are known at prediction
+                known = expected(self.schema, SERVING)
+                limits = tuple(limit for limit in limits if limit.column in known)
+            if absent := [name for name in splits if name not in samples.profiles]:
+                not_judged += _not_compared(
+                    against, limits, f"split {absent[0]} has no rows, or is not there"
+                )
                 continue
-            pair, threshold = samples.pairs[against], self.validation.missing_threshold
+            pair = samples.pairs[against]
             drift = measure(pair, self.schema, limits)
-            unseen = measure_unseen(pair, limits, threshold=self.validation.new_values_threshold)
+            unseen = measure_unseen(pair, limits, threshold=config.new_values_threshold)
             there = [limit.column for limit in limits if limit.column in readable]
-            measured += [
-                *drift.measured,
-                *measure_missing(pair, there, threshold=threshold),
-                *unseen.measured,
-            ]
-            unread = [limit.column for limit in limits if limit.column not in readable]
-            not_judged += [*drift.not_judged, *self._unread(unread, against), *unseen.not_judged]
+            missing = measure_missing(pair, there, threshold=config.missing_threshold)
+            measured += [*drift.measured, *missing, *unseen.measured]
+            not_judged += drift.not_judged
+            for column in (limit.column for limit in limits if limit.column not in readable):
+                kind = self.types.get(column)
+                reason = (
+                    f"it is {kind}, which TFDV cannot read" if kind else "the snapshot has no such column"
+                )
+                not_judged.append(NotJudged(name=rule_name(column, MISSING, against), reason=reason))
+            not_judged += unseen.not_judged
             anomalies["drift" if against == "previous" else f"drift/{against}"] = drift.account
         return measured, not_judged, anomalies
 
-    def _references(self, samples: _Samples) -> Iterator[tuple[Against, tuple[Limit, ...], str]]:
-        """Yield what to compare with, the limits, and why that is not possible; empty text if it is."""
+    def _references(self) -> dict[Against, tuple[str, ...]]:
+        """Return what to compare with, and the splits that this needs."""
         config = self.validation
-        wanted: dict[Against, tuple[str, ...]] = {"previous": (config.previous, config.current)}
+        found: dict[Against, tuple[str, ...]] = {"previous": (config.previous, config.current)}
         if self.baseline:
-            wanted["baseline"] = (config.current,)
+            found["baseline"] = (config.current,)
         if config.serving:
-            wanted["serving"] = (learned_from(config), config.serving)
-        for against, names in wanted.items():
-            absent = [name for name in names if name not in samples.profiles]
-            # Rows as served have only the columns that are known when a model predicts.
-            limits = served(self.limits, self.schema) if against == "serving" else self.limits
-            yield against, limits, f"split {absent[0]} has no rows, or is not there" if absent else ""
-
-    def _unread(self, columns: list[str], against: Against) -> Iterator[NotJudged]:
-        for column in columns:
-            kind = self.types.get(column)
-            reason = f"it is {kind}, which TFDV cannot read" if kind else "the snapshot has no such column"
-            yield NotJudged(name=rule_name(column, MISSING, against), reason=reason)
+            found["serving"] = (learned_from(config), config.serving)
+        return found
 
     def _row_checks(self, samples: _Samples) -> Iterator[CheckOutcome]:
         config, label = self.validation, self.snapshot.roles.get("label", "")
         yield self._baseline_check()
         yield volume(self.snapshot.splits, config, self.baseline.document if self.baseline else None)
-        yield freshness(self.newest, self.context.newest_since)
+        yield freshness(self._newest, self.context.newest_since)
         for name in dict.fromkeys([learned_from(config), config.current]):
             if label and name in samples.profiles:
                 yield label_balance(samples.profiles[name], label, config.min_label_share)
@@ -339,16 +331,11 @@ class _Run:
         return CheckOutcome((rule,), () if there else (missing,))
 
 
-def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> list[NotJudged]:
-    return [
-        NotJudged(name=rule_name(limit.column, measure, against), reason=reason)
-        for limit in limits
-        for measure in (
-            MEASURES[limit.comparator],
-            MISSING,
-            *([UNSEEN] if limit.kind == "categories" else []),
-        )
-    ]
+def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> Iterator[NotJudged]:
+    for limit in limits:
+        unseen = [UNSEEN] if limit.kind == "categories" else []
+        for name in (MEASURES[limit.comparator], MISSING, *unseen):
+            yield NotJudged(name=rule_name(limit.column, name, against), reason=reason)
 
 
 def _not_done(entry: NotJudged) -> DataFinding:
@@ -370,14 +357,13 @@ def _write_evidence(
     """Write statistics, baseline and anomalies; return the digests of the files by name."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
+    (folder / Baseline.FILE).unlink(missing_ok=True)
     files = {}
     for name, profile in judgement.profiles.items():
         path = folder / f"statistics-{name}.pb"
-        path.write_bytes(profile.statistics.SerializeToString(deterministic=True))
+        path.write_bytes(packed(profile.statistics))
         files[path.name] = digest_file(path)
-    if samples.learned is None:
-        (folder / Baseline.FILE).unlink(missing_ok=True)
-    else:
+    if samples.learned is not None:
         profile, cuts = samples.learned
         name = f"statistics-{profile.split}.pb"
         baseline = Baseline.of(
@@ -402,11 +388,10 @@ def _write_evidence(
 def _publish(
     folder: Path, judgement: SnapshotJudgement, watch: Stopwatch, files: Mapping[str, str], *, parent: Path
 ) -> None:
-    """Write the verdict and the step's record: last, so that neither ever stands without its evidence."""
+    """Write the verdict and the step's record: last, so that neither ever exists without its evidence."""
     judged = {"data": judgement.snapshot.digest, "schema": judgement.schema_digest}
     if judgement.baseline:
         judged["baseline"] = judgement.baseline.digest
-    made: dict[str, Any] = {"quarantine": judgement.quarantined.snapshot.digest}
     document = Verdict(
         decision=judgement.decision,
         rules=judgement.rules(),
@@ -414,6 +399,7 @@ def _publish(
         not_judged=judgement.undecided(),
     )
     document.write(folder)
+    quarantine = judgement.quarantined.snapshot.digest
     watch.record(
         folder,
         "validate",
@@ -421,6 +407,6 @@ def _publish(
         decision=judgement.decision,
         config=judgement.validation.model_dump(mode="json"),
         inputs=judged,
-        outputs={"verdict": document.digest, **made, **files},
+        outputs={"verdict": document.digest, "quarantine": quarantine, **files},
         parents=[parent],
     )

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.authoring.api.asking import QUICK, command
+from tests.authoring.api.client import QUICK, command
 from tests.authoring.api.server import Api, serving
 from tests.launch.standin import Cluster, cluster
-from trainwright.authoring.diagnostic import Diagnostic
-from trainwright.authoring.installation import inspection, namespace, reading
+from trainwright.authoring.installation import cluster_reader, inspection
 from trainwright.authoring.submission import connection
 from trainwright.authoring.submission.connection import Endpoint
+from trainwright.authoring.terminal import Diagnostic
 from trainwright.errors import DependencyError, InputError, PermissionRefused
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -101,7 +101,7 @@ def server() -> Iterator[Api]:
 
 def inspect(server: Api, running: Cluster | None, token: str = "", space: str = "") -> dict[str, Diagnostic]:
     api = connection.connect(Endpoint(host=server.url, namespace=space), QUICK)
-    below = reading.ClusterReader(running.api_client(*[token] * bool(token))) if running else None
+    below = cluster_reader.ClusterReader(running.api_client(*[token] * bool(token))) if running else None
     return {finding.name: finding for finding in inspection.inspect(api, server.store.multi_user, below)}
 
 
@@ -222,11 +222,11 @@ def test_the_rights_that_are_asked_for_are_those_that_deploy_grants() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert set(namespace.TRAIN_RIGHTS) == granted
+    assert set(inspection.TRAIN_RIGHTS) == granted
     bodies = yaml.safe_load_all((DEPLOY / "ci" / "submit.yaml").read_text())
     (role,) = (body for body in bodies if body["kind"] == "Role")
     (verbs,) = (rule["verbs"] for rule in role["rules"] if rule["resources"] == ["runs"])
-    assert set(namespace.SUBMIT_RIGHTS) == set(verbs)
+    assert set(inspection.SUBMIT_RIGHTS) == set(verbs)
 
 
 def test_a_caller_without_rights_is_told_what_is_not_known_and_nothing_false(
@@ -303,7 +303,7 @@ def test_nodes_that_hold_no_step_are_found_and_named(server: Api, running: Clust
     assert found.state == "miss"
     assert "none holds" in found.text
     assert "validate (" in found.text
-    assert namespace.largest_steps()["validate"] == (1.0, 4e9), "the defaults of the parameters of sizes"
+    assert inspection.largest_steps()["validate"] == (1.0, 4e9), "the defaults of the parameters of sizes"
 
 
 @pytest.mark.parametrize(

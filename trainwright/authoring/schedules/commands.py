@@ -10,7 +10,6 @@ import typer
 from trainwright.authoring.submission.commands import Json, connected, on_cluster
 
 if TYPE_CHECKING:
-    from trainwright.authoring.schedules.declared import Wanted
     from trainwright.authoring.schedules.reconciling import Action
     from trainwright.authoring.submission.connection import Endpoint
 
@@ -22,7 +21,7 @@ File = Annotated[Path, typer.Argument(help="The file of schedules.")]
 @on_cluster("Nothing was changed.")
 def plan(place: "Endpoint", file: File, as_json: Json = False) -> None:
     """Say what apply would do, and when each fires next. Nothing is changed."""
-    _reconciled(place, file, change=False, as_json=as_json)
+    _reconcile(place, file, change=False, as_json=as_json)
 
 
 @app.command()
@@ -34,54 +33,45 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Bring recurring runs to what the file declares. Those of others are never touched."""
-    _reconciled(place, file, change=not dry_run, as_json=as_json)
+    _reconcile(place, file, change=not dry_run, as_json=as_json)
 
 
-def _reconciled(place: "Endpoint", file: Path, *, change: bool, as_json: bool) -> None:
-    from trainwright.authoring.schedules import declared, reconciling
+def _reconcile(place: "Endpoint", file: Path, *, change: bool, as_json: bool) -> None:
+    from trainwright.authoring.schedules import declaration, reconciling
 
-    owner, wanted = declared.wanted(file)
+    owner, declared = declaration.read(file)
     api = connected(place)
     now = datetime.now(UTC)
-    found = reconciling.plan(wanted, reconciling.existing(api, owner), now)
-    todo = sum(action.do != "keep" for action in found)
+    actions = reconciling.plan(declared, reconciling.existing(api, owner), now)
+    todo = sum(action.do != "keep" for action in actions)
     if not as_json:
-        typer.echo(f"{file}   owner {owner}   {len(wanted)} declared, {todo or 'nothing'} to do\n")
-    for one in wanted:
-        _doubted(one, as_json)
-    for action in found:
-        _show(action, now, as_json)
+        typer.echo(f"{file}   owner {owner}   {len(declared)} declared, {todo or 'nothing'} to do\n")
+    for one in declared:
+        for text in one.warnings:
+            event = {"event": "warning", "name": one.name, "text": text}
+            typer.echo(json.dumps(event) if as_json else f"  note: {one.name}: {text}")
+    for action in actions:
+        fields = {"event": "planned", **action.fields(now)}
+        typer.echo(json.dumps(fields) if as_json else _lines(action, now))
     if not change or not todo:
         return
     if not as_json:
         typer.echo("\nApplying.")
-    reconciling.apply(api, owner, wanted, lambda: datetime.now(UTC), lambda action: _done(action, as_json))
 
-
-def _doubted(wanted: "Wanted", as_json: bool) -> None:
-    for text in wanted.doubts:
-        told = json.dumps({"event": "warning", "name": wanted.name, "text": text})
-        typer.echo(told if as_json else f"  note: {wanted.name}: {text}")
-
-
-def _show(action: "Action", now: datetime, as_json: bool) -> None:
-    from trainwright.authoring.schedules.reconciling import fields
-
-    if as_json:
-        typer.echo(json.dumps({"event": "planned", **fields(action, now)}))
-        return
-    wanted = action.wanted
-    when = f"every {wanted.schedule.interval_s:,} s" if wanted and wanted.schedule.interval_s else ""
-    when = when or (f"{wanted.schedule.cron} {wanted.schedule.zone}" if wanted else "")
-    about = "   ".join(part for part in (when, action.why) if part)
-    typer.echo(f"  {action.do:<8} {action.name}   {about}".rstrip())
-    for time in action.times(now):
-        typer.echo(f"             {time:%a %Y-%m-%d %H:%M:%S %Z}")
-
-
-def _done(action: "Action", as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"event": "done", "do": action.do, "name": action.name}))
-    else:
+    def done(action: "Action") -> None:
         words = {"make": "made", "enable": "switched on", "disable": "switched off"}
-        typer.echo(f"  {words[action.do]:<12} {action.name}")
+        event = {"event": "done", "do": action.do, "name": action.name}
+        typer.echo(json.dumps(event) if as_json else f"  {words[action.do]:<12} {action.name}")
+
+    reconciling.apply(api, owner, declared, lambda: datetime.now(UTC), done)
+
+
+def _lines(action: "Action", now: datetime) -> str:
+    """Return a step as text, with the next times of its schedule."""
+    schedule, when = action.declared.schedule if action.declared else None, ""
+    if schedule:
+        interval_s = schedule.interval_s
+        when = f"every {interval_s:,} s" if interval_s else f"{schedule.cron} {schedule.zone}"
+    about = "   ".join(part for part in (when, action.why) if part)
+    times = [f"             {time:%a %Y-%m-%d %H:%M:%S %Z}" for time in action.times(now)]
+    return "\n".join([f"  {action.do:<8} {action.name}   {about}".rstrip(), *times])

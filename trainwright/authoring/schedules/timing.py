@@ -23,11 +23,7 @@ COMPARED = 400
 
 
 def zone(name: str) -> ZoneInfo:
-    """Return a time zone.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """Return a time zone."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -35,11 +31,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def checked(cron: str) -> str:
-    """Return a cron expression that both the controller and we read the same way.
-
-    Raises:
-        ValueError: It is none, or one that some readers understand otherwise.
-    """
+    """Return a cron expression that both the controller and we read the same way."""
     fields = cron.split()
     if len(fields) != len(FIELDS):
         text = "six fields, seconds first: 0 30 2 * * * is 02:30 every day"
@@ -68,13 +60,7 @@ def firings(cron: str, where: ZoneInfo, after: datetime) -> Iterator[datetime]:
 
 
 def every(interval_s: int, after: datetime, begun: datetime | None = None) -> Iterator[datetime]:
-    """Yield the moments after another one at which an interval fires.
-
-    Args:
-        interval_s: Seconds between two.
-        after: After this moment.
-        begun: From when the controller counts; None for the same moment.
-    """
+    """Yield the moments after another one at which an interval fires."""
     step = timedelta(seconds=interval_s)
     begun = begun or after
     moment = begun + max((after - begun) // step, 0) * step
@@ -84,11 +70,7 @@ def every(interval_s: int, after: datetime, begun: datetime | None = None) -> It
 
 
 def translated(cron: str, wanted: ZoneInfo, cluster: ZoneInfo) -> str:
-    """Return the expression that fires in the cluster's zone when the given one fires in the wanted zone.
-
-    Raises:
-        ValueError: There is none, because the clocks change, or because days would begin on other dates.
-    """
+    """Return the expression that fires in the cluster's zone when the given one fires in the wanted zone."""
     if wanted.key == cluster.key:
         return cron
     start = datetime(datetime.now(UTC).year, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,10 @@ from trainwright.authoring.terminal import reported
 from trainwright.errors import InputError, Preempted
 
 if TYPE_CHECKING:
+    from trainwright.authoring.pipeline_spec import Pipeline
     from trainwright.authoring.submission.connection import Connection, Endpoint
+    from trainwright.authoring.submission.runs import SubmittedRun
+    from trainwright.authoring.submission.screen import ClusterScreen
 
 Host = Annotated[str, typer.Option(help="Address of the API: https://HOST/PATH.")]
 Namespace = Annotated[str, typer.Option(help="Your profile's; without profiles, leave it out.")]
@@ -29,90 +32,10 @@ CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, beside
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON line an event on standard output, nothing else.")
 ]
-
-REACH: Mapping[str, tuple[Any, Any]] = {
-    "host": (Host, inspect.Parameter.empty),
-    "namespace": (Namespace, ""),
-    "token_file": (TokenFile, None),
-    "ca_file": (CaFile, None),
-}
-"""The fields of a place that are options: their types and defaults."""
-
-
-def on_cluster(stopped: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command that takes a place, and ``as_json``, the options that name a place.
-
-    Args:
-        stopped: What is said if it is stopped from outside while it changes something.
-    """
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
-        mine = [entry for name, entry in own.parameters.items() if name != "place"]
-        asked = [entry for entry in mine if entry.default is inspect.Parameter.empty]
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            with reported(given["as_json"], stopped=stopped), stopped_like_ctrl_c():
-                from trainwright.authoring.submission.connection import Endpoint
-
-                command(Endpoint(**{name: given.pop(name) for name in REACH}), **given)
-
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        reach = [
-            inspect.Parameter(name, keyword, annotation=kind, default=default)
-            for name, (kind, default) in REACH.items()
-        ]
-        rest = [entry for entry in mine if entry not in asked]
-        entries = [*asked, *reach, *rest]
-        parameters = [entry.replace(kind=keyword) for entry in entries]
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {entry.name: entry.annotation for entry in entries}
-        del called.__wrapped__  # its signature is another one
-        return called
-
-    return decorated
-
-
-def connected(place: "Endpoint") -> "Connection":
-    """Connect to an API, after a look that it is one and takes us.
-
-    Raises:
-        TrainwrightError: It is none, it is away, or it does not take us.
-    """
-    from trainwright.authoring.submission import connection
-
-    api = connection.connect(place)
-    for text in api.check():
-        typer.echo(f"  note: {text}", err=True)
-    return api
-
-
-def reach(place: "Endpoint") -> list[str]:
-    """Return the options that reach the same API again."""
-    given = {f"--{name.replace('_', '-')}": getattr(place, name) for name in REACH}
-    return [word for name, value in given.items() if value for word in (name, os.fspath(value))]
-
-
-@contextlib.contextmanager
-def stopped_like_ctrl_c() -> Iterator[None]:
-    """Treat a job of CI that is cancelled like somebody who presses Ctrl-C."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-if TYPE_CHECKING:
-    from trainwright.authoring.pipeline_spec import Pipeline
-    from trainwright.authoring.submission.connection import Connection, Endpoint
-    from trainwright.authoring.submission.screen import ClusterScreen, SubmittedRun
-
+PipelineName = Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")]
+Config = Annotated[Path | None, typer.Option(help="Experiment file.")]
+Params = Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")]
+Date = Annotated[str, typer.Option(help="Date that {date} in a source stands for; absent: today.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run, as submit and the UI name it.")]
 Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Follow the run, and end with the failed step's exit code.")
@@ -124,14 +47,75 @@ Timeout = Annotated[
     ),
 ]
 
+REACH: Mapping[str, tuple[Any, Any]] = {
+    "host": (Host, inspect.Parameter.empty),
+    "namespace": (Namespace, ""),
+    "token_file": (TokenFile, None),
+    "ca_file": (CaFile, None),
+}
+"""The options of an endpoint: their types and defaults."""
+
+
+def on_cluster(stopped: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that takes an endpoint as ``place``, and ``as_json``, the options of an endpoint.
+
+    Args:
+        stopped: Message for Ctrl-C, and for a job of CI that is cancelled.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**options: Any) -> None:
+            with reported(options["as_json"], stopped=stopped), _sigterm_as_ctrl_c():
+                from trainwright.authoring.submission.connection import Endpoint
+
+                command(Endpoint(**{name: options.pop(name) for name in REACH}), **options)
+
+        own = [entry for name, entry in inspect.signature(command).parameters.items() if name != "place"]
+        reach = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in REACH.items()
+        ]
+        required = [entry for entry in own if entry.default is inspect.Parameter.empty]
+        entries = [*required, *reach, *(entry for entry in own if entry not in required)]
+        parameters = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in entries]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {entry.name: entry.annotation for entry in entries}
+        del called.__wrapped__  # its signature is another one
+        return called
+
+    return decorated
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def connected(place: "Endpoint") -> "Connection":
+    """Connect to an API, after asking for its health; print notes about the endpoint."""
+    from trainwright.authoring.submission import connection
+
+    api = connection.connect(place)
+    for text in api.check():
+        typer.echo(f"  note: {text}", err=True)
+    return api
+
 
 @on_cluster("The run may be there already: the same command finds it, and makes no second one.")
 def submit(  # noqa: PLR0913, PLR0917 - one argument an option
     place: "Endpoint",
-    pipeline: Annotated[str, typer.Argument(help="Name of a compiled pipeline, or a path to one.")],
-    config: Annotated[Path | None, typer.Option(help="Experiment file.")] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; wins over the experiment.")] = None,
-    date: Annotated[str, typer.Option(help="Date that {date} in a source stands for; absent: today.")] = "",
+    pipeline: PipelineName,
+    config: Config = None,
+    param: Params = None,
+    date: Date = "",
     experiment: Annotated[str, typer.Option(help="Where the run is listed; made if absent.")] = "trainwright",
     service_account: Annotated[str, typer.Option(help="Whose rights the steps have.")] = "",
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; beside commit and branch.")] = None,
@@ -152,20 +136,21 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument an option
     as_json: Json = False,
 ) -> None:
     """Run a pipeline on a cluster. It runs once for its key, however often this is called."""
-    from trainwright.authoring.submission import connection, order
+    from trainwright.authoring.submission import connection, order, runs
 
     _require_following(wait, timeout)
     connection.connect(place)  # reject an invalid address or token first
-    wanted = order.prepared(
+    prepared = order.prepared(
         pipeline, config, [*(param or [])], date, registry=registry, labels=label or [], key=key,
         data_version=data_version, experiment=experiment, service_account=service_account,
         beside=beside, place=place, name=name,
     )  # fmt: skip
     api = connected(place)
-    screen = _screen(api, wanted.pipeline, as_json)
-    begun = order.placed(api, wanted, screen.warned)
+    compiled = prepared.package.pipeline
+    screen = _screen(api, compiled, as_json)
+    begun = runs.submit(api, prepared, screen.warned)
     if wait:
-        raise typer.Exit(_followed(api, begun, wanted.pipeline, screen, timeout))
+        raise typer.Exit(_followed(api, begun, compiled, screen, timeout))
     screen.begun(begun)
 
 
@@ -174,19 +159,17 @@ def status(
     place: "Endpoint", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Say where a run on a cluster stands. With --wait, follow it to its end."""
-    from datetime import UTC
-
-    from trainwright.authoring.submission import order, progress, runs
+    from trainwright.authoring.submission import progress, runs
 
     _require_following(wait, timeout)
     api = connected(place)
     run = runs.get(api, run_id)
-    pipeline = order.pipeline_of(api, run)
+    pipeline = runs.pipeline_of(api, run)
     screen = _screen(api, pipeline, as_json)
-    seen = order.seen(api, run, pipeline)
+    run_now = runs.described(api, run, pipeline)
     if wait or run.state in progress.ENDED:
-        raise typer.Exit(_followed(api, seen, pipeline, screen, timeout))
-    screen.begun(seen)
+        raise typer.Exit(_followed(api, run_now, pipeline, screen, timeout))
+    screen.begun(run_now)
     for step in progress.steps(run, pipeline, datetime.now(UTC)):
         screen.step(step)
     screen.state(run.state)
@@ -210,18 +193,18 @@ def retry(
     place: "Endpoint", run_id: RunId, wait: Wait = False, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Do again the steps of a run that failed or were stopped. What is done stays done."""
-    from trainwright.authoring.submission import order, runs
+    from trainwright.authoring.submission import runs
 
     _require_following(wait, timeout)
     api = connected(place)
     run, ended_at = runs.retry(api, run_id)
-    pipeline = order.pipeline_of(api, run)
+    pipeline = runs.pipeline_of(api, run)
     screen = _screen(api, pipeline, as_json)
     found = "" if ended_at else "goes on already, not tried again"
-    seen = order.seen(api, run, pipeline, found)
+    run_now = runs.described(api, run, pipeline, found)
     if wait:
-        raise typer.Exit(_followed(api, seen, pipeline, screen, timeout, ended_at))
-    screen.begun(seen)
+        raise typer.Exit(_followed(api, run_now, pipeline, screen, timeout, ended_at))
+    screen.begun(run_now)
 
 
 def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "ClusterScreen":
@@ -229,7 +212,9 @@ def _screen(api: "Connection", pipeline: "Pipeline | None", as_json: bool) -> "C
 
     if as_json:
         return screen.ClusterLines(sys.stdout)
-    return screen.ClusterScreen(sys.stdout, sys.stderr, pipeline, reach(api.place))
+    values = {f"--{name.replace('_', '-')}": getattr(api.place, name) for name in REACH}
+    reach = [word for name, value in values.items() if value for word in (name, os.fspath(value))]
+    return screen.ClusterScreen(sys.stdout, sys.stderr, pipeline, reach)
 
 
 def _require_following(wait: bool, timeout: int | None) -> None:
@@ -250,7 +235,7 @@ def _followed(
     """Follow a run to its end and return its exit code; stopping this does not stop the run."""
     from trainwright.authoring.submission import follow
 
-    screen.stream = sys.__stdout__ or sys.stdout  # whether anybody reads on matters from now on
+    screen.stream = sys.__stdout__ or sys.stdout  # a closed reader matters from now on
     run_id = begun.run_id
     try:
         screen.begun(begun)

@@ -1,16 +1,14 @@
 """The tasks of a run from its Argo Workflow, where the API lists them as they once were.
 
 Argo compresses the nodes of a workflow above 1 MB. KFP 2.17's API server stores the state of such a run and
-none of its tasks: what it lists is what it knew before the workflow grew that large, a step that runs for
-ever or nothing. It keeps the compressed nodes, and gives them to whom may read the run, in the answer of
-``/apis/v1beta1``.
+none of its tasks: it lists what it knew before the workflow grew that large. It keeps the compressed nodes,
+and returns them to a caller who may read the run in the answer of ``/apis/v1beta1``.
 """
 
 import base64
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -19,11 +17,11 @@ import kfp_server_api
 
 from trainwright.authoring.submission import failures
 from trainwright.authoring.submission.connection import FAILURES, Connection, document
-from trainwright.authoring.submission.progress import ENDED, RUNNING, WAITING
+from trainwright.authoring.submission.progress import ENDED, RUNNING, WAITING, details
 from trainwright.errors import TrainwrightError
 
 STILL = 2
-"""Looks at an unchanged list after which the workflow is asked for: ten seconds at first."""
+"""Looks at an unchanged list after which the workflow is read: ten seconds at first."""
 
 _STATES = {
     "Pending": "PENDING",
@@ -34,102 +32,76 @@ _STATES = {
     "Skipped": "SKIPPED",
     "Omitted": None,
 }
-"""What the API server calls the phase of a node; it leaves an omitted one without a state."""
+"""The API server's states by the phase of a node; an omitted node has none."""
 
 
 def is_complete(run: Any) -> bool:
-    """Say whether the list of tasks of a run that has ended is that of its end."""
-    named = [detail for detail in _details(run) if detail.display_name]
-    return bool(named) and not any(detail.state in RUNNING | WAITING for detail in named)
+    """Return whether the list of tasks of a run that has ended is that of its end."""
+    listed = details(run)
+    return bool(listed) and not any(detail.state in RUNNING | WAITING for detail in listed)
 
 
-@dataclass(kw_only=True)
 class TaskListing:
-    """Lists the tasks of one run, look after look.
+    """The tasks of one run, look after look.
 
     Attributes:
-        api: Where the run is.
-        blocked: What Kubernetes says of pods that cannot start, by task; also of earlier looks.
+        blocked: Kubernetes' message for pods that cannot start, by task; also of earlier looks.
     """
 
-    api: Connection
-    blocked: dict[str, str] = field(default_factory=dict)
-    _same: int = 0
-    _last: Sequence[Any] = ()
-    _packed: bool = False
-    _tasks: Sequence[Any] = ()
+    def __init__(self, api: Connection) -> None:
+        self._api = api
+        self.blocked: dict[str, str] = {}
+        self._unchanged, self._last = 0, [("", "")]
+        self._packed = False
+        self._tasks: Sequence[Any] = ()
 
     def completed(self, run: Any) -> Any:
         """Return a run with its tasks as they are now; as the API lists them, if they cannot be read.
 
-        The workflow is asked for at the end if the list is not that of the end, once in a while if the list
-        does not change, and at every look once its nodes were found compressed.
+        The workflow is read at the end if the list is not that of the end, once in a while if the list does
+        not change, and at every look once its nodes were found compressed.
         """
-        if not self._is_due(run):
+        listed = [(detail.display_name, detail.state) for detail in details(run)]
+        self._unchanged = self._unchanged + 1 if listed == self._last else 0
+        self._last = listed
+        still = self._unchanged > 0 and self._unchanged % STILL == 0
+        if not (self._packed or (not is_complete(run) if run.state in ENDED else still)):
             return run
-        nodes, packed = _nodes(self.api, run.run_id)
+        nodes, packed = _nodes(self._api, run.run_id)
         self._packed = self._packed or packed
         self.blocked |= failures.blocked(nodes)
         if packed or (nodes and run.state in ENDED):
-            self._tasks = list(_tasks(nodes))
+            self._tasks = [_task(name, node) for name, node in sorted(nodes.items())]
         if self._tasks:
             run.run_details = kfp_server_api.V2beta1RunDetails(task_details=self._tasks)
         return run
 
     def failure(self, run: Any) -> tuple[str, TrainwrightError] | None:
         """Return the task of a run that failed for a reason that Argo knows, with the error."""
-        nodes, _ = _nodes(self.api, run.run_id)
-        return failures.failure(nodes, self.blocked)
-
-    def _is_due(self, run: Any) -> bool:
-        listed = [(detail.display_name, detail.state) for detail in _details(run)]
-        self._same = self._same + 1 if listed == self._last else 0
-        self._last = listed
-        if self._packed:
-            return True
-        if run.state in ENDED:
-            return not is_complete(run)
-        return self._same > 0 and self._same % STILL == 0
-
-
-def _details(run: Any) -> list[Any]:
-    return (run.run_details.task_details if run.run_details else None) or []
+        return failures.failure(_nodes(self._api, run.run_id)[0], self.blocked)
 
 
 def _nodes(api: Connection, run_id: str) -> tuple[Mapping[str, Any], bool]:
     """Return the nodes of a run's workflow, and whether they are compressed; none if they cannot be read."""
     try:
-        answer = api.client.call_api(
-            f"/apis/v1beta1/runs/{quote(run_id, safe='')}",
-            "GET",
-            auth_settings=["Bearer"],
-            _preload_content=False,
-            _request_timeout=(api.place.connect_s, api.place.answer_s),
-            _return_http_data_only=True,
-        )
-        status = document(document(answer.data)["pipeline_runtime"]["workflow_manifest"])["status"]
+        answer = document(api.get(f"/apis/v1beta1/runs/{quote(run_id, safe='')}").data)
+        status = document(answer["pipeline_runtime"]["workflow_manifest"])["status"]
         if packed := status.get("compressedNodes"):
             return dict(json.loads(gzip.decompress(base64.b64decode(packed)))), True
         return dict(status.get("nodes") or {}), False
-    except (*FAILURES, OSError, EOFError, ValueError, TypeError, KeyError, AttributeError):
+    except (*FAILURES, EOFError, ValueError, TypeError, KeyError, AttributeError):
         return {}, False
 
 
-def _tasks(nodes: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what the API server would list."""
-    for name, node in sorted(nodes.items()):
-        yield kfp_server_api.V2beta1PipelineTaskDetail(
-            task_id=name,
-            display_name=node.get("displayName", ""),
-            state=_STATES.get(node.get("phase", ""), "PENDING"),
-            start_time=_time(node.get("startedAt")),
-            end_time=_time(node.get("finishedAt")),
-            child_tasks=[
-                kfp_server_api.PipelineTaskDetailChildTask(pod_name=child)
-                for child in node.get("children") or []
-            ],
-        )
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def _task(name: str, node: Mapping[str, Any]) -> Any:
+    """Return what the API server would list of a node."""
+    begun, ended = (node.get(key) for key in ("startedAt", "finishedAt"))
+    children = node.get("children") or []
+    return kfp_server_api.V2beta1PipelineTaskDetail(
+        task_id=name,
+        display_name=node.get("displayName", ""),
+        state=_STATES.get(node.get("phase", ""), "PENDING"),
+        start_time=datetime.fromisoformat(begun) if begun else None,
+        end_time=datetime.fromisoformat(ended) if ended else None,
+        child_tasks=[kfp_server_api.PipelineTaskDetailChildTask(pod_name=child) for child in children],
+    )

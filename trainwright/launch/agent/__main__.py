@@ -48,37 +48,32 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--grace-s", type=int, default=30, help="Seconds to finish a step and save.")
     parser.add_argument("--stall-s", type=float, help="Seconds without a step that count as a hang.")
     options = parser.parse_args(argv[:split])
-    if (code := _over(options.folder)) is not None:
-        return code
-    if options.tethered:
-        tether = functools.partial(_stop_when_untethered, options.grace_s)
-        threading.Thread(target=tether, name="tether", daemon=True).start()
-    watch = ProcessMonitor(options.folder, options.grace_s, options.stall_s)
-    return Agent(options.folder, watch, options.grace_s).run(argv[split + 1 :])
-
-
-def _over(folder: Path) -> int | None:
-    """Return what to end with if the attempt is over: some operators start its pods again (trainer#3737)."""
+    folder: Path = options.folder
+    # The attempt is over: some operators start its pods again (trainer#3737).
     if completed(folder, folder.name):
         sys.stderr.write(f"attempt {folder.name} is complete: nothing is run\n")
         return 0
     if (folder / FAILED_ATTEMPT_FILE).exists():
         sys.stderr.write(f"attempt {folder.name} was ended by its launcher: nothing is run\n")
         return PreemptedUnsaved.code
-    return None
+    if options.tethered:
+        tether = functools.partial(_stop_when_untethered, options.grace_s)
+        threading.Thread(target=tether, name="tether", daemon=True).start()
+    monitor = ProcessMonitor(folder, options.grace_s, options.stall_s)
+    return Agent(folder, monitor, options.grace_s).run(argv[split + 1 :])
 
 
 class Agent:
-    """Runs the processes of this machine with torchrun, and tells how they ended.
+    """Runs the processes of this machine with torchrun, and reports how they ended.
 
     Args:
         folder: The attempt's folder.
-        watch: Looks after the processes.
+        monitor: Monitors the processes.
         grace_s: Seconds between SIGTERM and SIGKILL.
     """
 
-    def __init__(self, folder: Path, watch: ProcessMonitor, grace_s: int) -> None:
-        self._folder, self._watch, self._grace_s = folder, watch, grace_s
+    def __init__(self, folder: Path, monitor: ProcessMonitor, grace_s: int) -> None:
+        self._folder, self._monitor, self._grace_s = folder, monitor, grace_s
         # What earlier agents left in this folder is none of this one's errors: their job was suspended,
         # their container was restarted, or their pod was replaced.
         self._upcoming = upcoming_round(folder)
@@ -105,60 +100,53 @@ class Agent:
 
         # torchrun sets the same handler, but only when it has found the other machines.
         signal.signal(signal.SIGTERM, stop)
-        api.LocalElasticAgent = functools.partial(ElasticAgent, self._watch, self._folder, self._grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
-        patience = [f"--shutdown-timeout={self._grace_s}"] if HAS_SHUTDOWN_TIMEOUT else []
+        api.LocalElasticAgent = functools.partial(ElasticAgent, self._monitor, self._folder, self._grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
+        timeout = [f"--shutdown-timeout={self._grace_s}"] if HAS_SHUTDOWN_TIMEOUT else []
         try:
-            run.run(run.parse_args([*patience, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
+            run.run(run.parse_args([*timeout, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
         except ChildFailedError:
-            return self._failed()
+            first = self._monitor.cause
+            return InternalError.code if first is None else self._report(first)
         except SignalException as stopped:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return self._stopped(signal.Signals(stopped.sigval).name)
         except (RendezvousError, DistError) as error:
-            return self._apart(error)
+            # The machines did not find one another, or the round before has failed.
+            if first := self._monitor.cause:
+                return self._report(first)
+            what = f"the machines of the job did not find one another: {type(error).__name__}: {error!s:.300}"
+            return self._fail(DependencyError(what.removesuffix(": ")))
         finally:
-            self._watch.leave()
+            self._monitor.leave()
         return self._succeeded()
-
-    def _failed(self) -> int:
-        """Say why the round failed, and return the exit code for it."""
-        first = self._watch.cause
-        return InternalError.code if first is None else self._tell(first)
-
-    def _apart(self, error: Exception) -> int:
-        """Say that the machines did not find one another, or what ended the round before."""
-        if first := self._watch.cause:
-            return self._tell(first)
-        what = f"the machines of the job did not find one another: {type(error).__name__}: {error!s:.300}"
-        return self._alone(DependencyError(what.removesuffix(": ")))
 
     def _stopped(self, name: str) -> int:
         """Return the exit code of a job that was stopped: what it had saved, or what made it fail before."""
-        if self._watch.ranks and completed(self._folder, self._folder.name):
+        if self._monitor.ranks and completed(self._folder, self._folder.name):
             return 0
-        self._watch.unsaved(name)
-        if first := self._watch.cause:
-            return self._tell(first)
-        return self._alone(PreemptedUnsaved(f"stopped by {name} before its processes began"))
+        self._monitor.unsaved(name)
+        if first := self._monitor.cause:
+            return self._report(first)
+        return self._fail(PreemptedUnsaved(f"stopped by {name} before its processes began"))
 
     def _succeeded(self) -> int:
-        if 0 not in self._watch.ranks or completed(self._folder, self._folder.name):
+        if 0 not in self._monitor.ranks or completed(self._folder, self._folder.name):
             return 0
         what = f"every process ended with exit code 0, but without the completion marker {Completion.FILE}"
         hint = "Its last lines are in the log of the step."
-        return self._alone(DependencyError(what, where=str(self._folder), hint=hint), kind="UNKNOWN")
+        return self._fail(DependencyError(what, where=str(self._folder), hint=hint), kind="UNKNOWN")
 
-    def _alone(self, error: TrainwrightError, kind: str = "") -> int:
+    def _fail(self, error: TrainwrightError, kind: str = "") -> int:
         """Record an error of this agent itself; return the exit code of the likeliest cause of its round.
 
         An agent that waited while others ran the round may be the last to report: a rank's error comes first.
         """
-        number = self._upcoming if self._watch.round is None else self._watch.round
+        number = self._upcoming if self._monitor.round is None else self._monitor.round
         entry = RankError.of(error, None, number=number, witnessed=True, kind=kind)
         entry.save(self._folder)
-        return self._tell(first_error(self._folder, number) or entry)
+        return self._report(first_error(self._folder, number) or entry)
 
-    def _tell(self, first: RankError) -> int:
+    def _report(self, first: RankError) -> int:
         """Write why the round failed; return the exit code.
 
         It goes into the round's folder, where launchers read it, and into the attempt's, for people.
@@ -176,7 +164,7 @@ class Agent:
 def _describe(folder: Path, first: RankError) -> Failure:
     """Describe why a round failed, with what ended the rounds before it."""
     past = [(number, errors_of_round(folder, number)) for number in range(first.number)]
-    told = [f"round {number}: {_line(entries[0])}" for number, entries in past if entries]
+    earlier = [f"round {number}: {_line(entries[0])}" for number, entries in past if entries]
     others = [_line(entry) for entry in errors_of_round(folder, first.number)[1:8] if entry != first]
     stacks = [str(path) for path in sorted((folder / "stacks").glob("rank-*.txt"))][:16]
     failure = Failure.of(
@@ -185,7 +173,7 @@ def _describe(folder: Path, first: RankError) -> Failure:
         rank=first.rank,
         exit_code=None if first.witnessed else first.code,
         reason=first.error,
-        evidence=redaction.bounded_evidence([_line(first), *first.evidence, *others, *told, *stacks]),
+        evidence=redaction.bounded_evidence([_line(first), *first.evidence, *others, *earlier, *stacks]),
         advice=redaction.redact(first.hint),
         code=first.code,
     )

@@ -1,7 +1,7 @@
 """torchrun's elastic agent, with its own rules for the end, the restart and the stop of a round.
 
 The overridden methods are those that PyTorch documents for agents to define
-(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_rounds.py tests them.
+(torch.distributed.elastic.agent.server.SimpleElasticAgent); tests/launch/test_agent.py tests them.
 """
 
 import inspect
@@ -39,26 +39,19 @@ _IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
 
 
 class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
-    """Runs the processes of one machine, and starts them again when that may help.
+    """Runs the processes of one machine, and starts them again when that may help."""
 
-    Args:
-        watch: Looks after the processes.
-        folder: The attempt's folder.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-        settings: What torchrun says.
-    """
-
-    def __init__(self, watch: ProcessMonitor, folder: Path, grace_s: int, **settings: Any) -> None:
+    def __init__(self, monitor: ProcessMonitor, folder: Path, grace_s: int, **settings: Any) -> None:
         super().__init__(**settings)
-        self._watch, self._folder, self._grace_s = watch, folder, grace_s
+        self._monitor, self._folder, self._grace_s = monitor, folder, grace_s
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         number = self._agree(worker_group)
         os.environ[ROUND_VARIABLE] = str(number)  # torchrun hands its own environment on to the processes
-        self._watch.prepare([worker.global_rank for worker in worker_group.workers])
+        self._monitor.prepare([worker.global_rank for worker in worker_group.workers])
         started: dict[int, Any] = super()._start_workers(worker_group)
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
-        self._watch.begin(number, {ranks[place]: int(pid) for place, pid in started.items()})
+        self._monitor.begin(number, {ranks[local]: int(pid) for local, pid in started.items()})
         return started
 
     def _agree(self, worker_group: WorkerGroup) -> int:
@@ -89,12 +82,12 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         return int(worker_group.store.get(key))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return the state of the processes; torch's own look would end all as soon as one has failed."""
-        if not self._watch.over():
+        """Return the state of the processes; torch's own check would end all as soon as one has failed."""
+        if not self._monitor.over():
             return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
-        error = self._watch.cause
-        if result.state == WorkerState.FAILED and error and not error.passing:
+        error = self._monitor.cause
+        if result.state == WorkerState.FAILED and error and not error.retryable:
             self._remaining_restarts = 0
         return result
 
@@ -102,9 +95,8 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         """End the processes; a second signal does not cut short what the first one began."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED_SIGNALS}
         try:
-            if (
-                arguments and not HAS_SHUTDOWN_TIMEOUT and self._pcontext
-            ):  # a signal; what follows finds no process
+            if arguments and not HAS_SHUTDOWN_TIMEOUT and self._pcontext:
+                # A signal; what follows finds no process.
                 self._pcontext.close(arguments[0], timeout=self._grace_s)
             super()._shutdown(*arguments, **options)
         finally:

@@ -13,30 +13,27 @@ from pathlib import Path
 STEPS = "steps"
 """The phase in which steps are to be expected."""
 
-_FOLDER = "pulse"
+FOLDER = "pulse"
 _LENGTH = 40
 _RECENT_S = 1.0
 
 
 def _interval_s(stall_s: float) -> float:
-    """Return the seconds between two writings: often enough to miss a stall by little, seldom elsewhere."""
+    """Return the seconds between two writings: often enough to miss a stall by little, else seldom."""
     return min(max(stall_s / 100, 0.05), 4.0)
 
 
 class Heartbeat:
-    """Writes down where this process stands, from a thread of its own that costs the steps nothing.
+    """Writes phase and step of this process, from a thread of its own that costs the steps nothing.
 
     Args:
         folder: The attempt's folder.
-        rank: Number of this process in the whole job.
+        rank: Rank of this process in the whole job.
         stall_s: Seconds without a step after which the job counts as hung.
-
-    Attributes:
-        phase: What this process is at.
     """
 
     def __init__(self, folder: Path, rank: int, stall_s: float) -> None:
-        self._path, self._every_s = folder / _FOLDER / f"rank-{rank}", _interval_s(stall_s)
+        self._path, self._every_s = folder / FOLDER / f"rank-{rank}", _interval_s(stall_s)
         self._over = threading.Event()
         self.phase, self._step, self._seen = "starting", 0, 0
 
@@ -48,13 +45,13 @@ class Heartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Say that no more steps are to be expected."""
+        """Record that no more steps are to be expected."""
         self.phase = "ended"
         self._over.set()
         self._thread.join()
 
     def beat(self, step: int) -> None:
-        """Take note of a step that was taken. The first one may have taken long, and the next may too."""
+        """Record a step. The first one may have taken long, and the next may too."""
         self._step = step
         self._seen += 1
         if self._seen == 2:  # noqa: PLR2004 - the first step compiles, the second may compile again
@@ -67,52 +64,44 @@ class Heartbeat:
     def _write(self) -> None:
         try:
             with self._path.open("wb", buffering=0) as stream:
-                self._write_into(stream.fileno())
+                written, over = "", False
+                while not over:
+                    over = self._over.wait(self._every_s)
+                    line = f"{self.phase} {self._step}"
+                    if line != written:
+                        # Always as long, so that nobody reads a half of it.
+                        os.pwrite(stream.fileno(), f"{line:<{_LENGTH - 1}}\n".encode(), 0)
+                        written = line
         except OSError:
-            # On a full disk, say. Without a pulse, nobody takes silence for a hang.
+            # On a full disk, say. Without a heartbeat, nobody takes silence for a hang.
             self._path.unlink(missing_ok=True)
-
-    def _write_into(self, file: int) -> None:
-        written, over = "", False
-        while not over:
-            over = self._over.wait(self._every_s)
-            line = f"{self.phase} {self._step}"
-            if line != written:
-                # Always as long, so that nobody reads a half of it.
-                os.pwrite(file, f"{line:<{_LENGTH - 1}}\n".encode(), 0)
-                written = line
 
 
 class _Phase:
-    """A phase of a pulse; at every step there is one, so it costs next to nothing."""
+    """A phase of a heartbeat; at every step there is one, so it costs next to nothing."""
 
-    __slots__ = ("_before", "_phase", "_pulse")
+    __slots__ = ("_before", "_heartbeat", "_phase")
 
-    def __init__(self, pulse: Heartbeat, phase: str) -> None:
-        self._pulse, self._phase, self._before = pulse, phase, pulse.phase
+    def __init__(self, heartbeat: Heartbeat, phase: str) -> None:
+        self._heartbeat, self._phase, self._before = heartbeat, phase, heartbeat.phase
 
     def __enter__(self) -> None:
-        self._pulse.phase = self._phase
+        self._heartbeat.phase = self._phase
 
     def __exit__(self, *_: object) -> None:
-        self._pulse.phase = self._before
+        self._heartbeat.phase = self._before
 
 
 class HeartbeatMonitor:
-    """Looks at what the processes of a job wrote.
-
-    Args:
-        folder: The attempt's folder.
-        stall_s: Seconds without a step after which a process counts as hung.
-    """
+    """Reads the heartbeats of the processes of an attempt, and detects a hang of ``stall_s`` seconds."""
 
     def __init__(self, folder: Path, stall_s: float) -> None:
-        self._folder, self._stall_s = folder / _FOLDER, stall_s
+        self._folder, self._stall_s = folder / FOLDER, stall_s
         self._last: dict[int, str] = {}
         self._quiet_s: dict[int, float] = {}
 
     def look(self, ranks: Iterable[int], passed_s: float) -> dict[int, int]:
-        """Look at some processes of this machine.
+        """Read the heartbeats of the running processes of this machine.
 
         Args:
             ranks: The processes that run.
@@ -120,8 +109,8 @@ class HeartbeatMonitor:
                 stopped, so were the others, and their silence means nothing.
 
         Returns:
-            The step at which each of them stands, if one has hung; else nothing. None has as long as any
-            process of the job, also of another machine, is in a phase in which the others wait for it.
+            The step of each of them, if one has hung; else nothing. None has as long as any process of the
+            job, also of another machine, is in a phase in which the others wait for it.
         """
         lines = {rank: _line(self._folder / f"rank-{rank}") for rank in ranks}
         for rank, line in lines.items():
@@ -138,7 +127,7 @@ class HeartbeatMonitor:
         return {rank: int(line.split()[1]) for rank, line in lines.items()}
 
     def begin(self, ranks: Iterable[int]) -> None:
-        """Forget what processes that are no more wrote."""
+        """Forget the heartbeats of an earlier round."""
         self._last.clear()
         self._quiet_s.clear()
         for rank in ranks:
@@ -146,7 +135,7 @@ class HeartbeatMonitor:
 
 
 def _line(path: Path) -> str:
-    """Read what a process wrote; nothing where it is gone, such as with the round of another machine."""
+    """Read a heartbeat; empty where it is gone, such as with the round of another machine."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -25,43 +25,6 @@ from trainwright.launch.agent import stacks
 from trainwright.launch.agent.heartbeat import HeartbeatMonitor
 from trainwright.launch.agent.rank_errors import RankError, first_error
 
-
-def oom_kills(proc: Path = Path("/proc"), mounted: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return how many processes of this process's control group the kernel has killed for memory so far.
-
-    Read before and after, it tells an out-of-memory kill from any other SIGKILL, which look the same.
-
-    Args:
-        proc: Where the process file system is mounted.
-        mounted: Where the control groups are mounted, version 1 or 2.
-
-    Returns:
-        The count; None where it cannot be read.
-    """
-    try:
-        groups = (proc / "self" / "cgroup").read_text()
-    except OSError:
-        return None
-    places = []
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if not controllers:
-            places += [mounted / inside / "memory.events", mounted / "memory.events"]
-        elif "memory" in controllers.split(","):
-            place = mounted / "memory"
-            places += [place / inside / "memory.oom_control", place / "memory.oom_control"]
-    return next((count for place in places if (count := _oom_count(place)) is not None), None)
-
-
-def _oom_count(path: Path) -> int | None:
-    try:
-        found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) if found else None
-
-
 SETTLE_S = 5.0
 """Seconds that the others have, after one process has failed, to end by themselves and to say why."""
 
@@ -69,68 +32,82 @@ _POLL_S = 0.2
 _SHARED_CODES = frozenset(
     kind.code for kind in (DataRefused, Diverged, InputError, ModelRefused, PermissionRefused, Preempted)
 )
-"""What processes mostly end with together; the first of them may have its page to draw before that."""
+"""Codes that processes mostly end with together; the first of them may have its page to draw before that."""
+
+
+def oom_kills(proc: Path = Path("/proc"), mounted: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return how many processes of this process's control group the kernel has killed for memory so far.
+
+    Read before and after, it tells an out-of-memory kill from any other SIGKILL, which look the same. Reads
+    control groups of version 1 and 2; None where it cannot be read.
+    """
+    try:
+        groups = (proc / "self" / "cgroup").read_text()
+    except OSError:
+        return None
+    paths = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if not controllers:
+            paths += [mounted / inside / "memory.events", mounted / "memory.events"]
+        elif "memory" in controllers.split(","):
+            memory = mounted / "memory"
+            paths += [memory / inside / "memory.oom_control", memory / "memory.oom_control"]
+    for place in paths:
+        try:
+            found = re.search(r"^oom_kill (\d+)$", place.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+        if found:
+            return int(found[1])
+    return None
 
 
 @dataclass
 class _Process:
-    """A process of this machine.
-
-    Attributes:
-        pid: Its process id.
-        code: What it ended with, negative for a signal; None while it runs.
-    """
+    """A process of this machine; its code is negative for a signal, None while it runs."""
 
     pid: int
     code: int | None = None
 
 
 class ProcessMonitor:
-    """Looks after the processes that run the job's program on this machine, round after round.
+    """Monitors the processes that run the job's program on this machine, round after round.
 
-    Every end is noted with its exact exit code and in its order. When a process has failed, or when none
-    gets on any more, the stacks of those that still run are saved before they are ended.
+    Every end is recorded with its exact exit code and in its order. When a process has failed, or the job has
+    hung, the stacks of those that still run are saved before they are ended.
 
     Args:
         folder: The attempt's folder.
         grace_s: Seconds in which a process finishes its step and saves after SIGTERM.
-        stall_s: Seconds without a step after which the job counts as hung; absent: never.
+        stall_s: Seconds without a step after which the job counts as hung; None: never.
     """
 
     def __init__(self, folder: Path, grace_s: float, stall_s: float | None = None) -> None:
         self._folder, self._grace_s, self._stall_s = folder, grace_s, stall_s
-        self._pulses = HeartbeatMonitor(folder, stall_s) if stall_s else None
+        self._heartbeats = HeartbeatMonitor(folder, stall_s) if stall_s else None
         self._processes: dict[int, _Process] = {}
-        self._round: int | None = None
+        self.round: int | None = None
         self._killed = oom_kills()
         self._ends_at: float | None = None
         self._looked = time.monotonic()
 
-    def begin(self, number: int, processes: Mapping[int, int]) -> None:
-        """Look after the processes of a new round.
-
-        Args:
-            number: The round, as its agents have agreed.
-            processes: Process ids by rank in the whole job.
-        """
-        self.leave()
-        self._round, self._ends_at, self._killed = number, None, oom_kills()
-        self._processes = {rank: _Process(pid) for rank, pid in processes.items()}
-
     def prepare(self, ranks: list[int]) -> None:
-        """Make room for a round that is about to begin."""
-        if self._pulses:
-            self._pulses.begin(ranks)
+        """Forget the heartbeats of these ranks before a round begins."""
+        if self._heartbeats:
+            self._heartbeats.begin(ranks)
 
-    @property
-    def round(self) -> int | None:
-        """The round whose processes this agent ran last; None before the first one."""
-        return self._round
+    def begin(self, number: int, processes: Mapping[int, int]) -> None:
+        """Monitor the processes of a new round, by their ranks in the whole job."""
+        self.leave()
+        self.round, self._ends_at, self._killed = number, None, oom_kills()
+        self._processes = {rank: _Process(pid) for rank, pid in processes.items()}
 
     @property
     def cause(self) -> RankError | None:
         """The error that made this round fail, if any process left one."""
-        return None if self._round is None else first_error(self._folder, self._round)
+        return None if self.round is None else first_error(self._folder, self.round)
 
     @property
     def ranks(self) -> list[int]:
@@ -138,12 +115,9 @@ class ProcessMonitor:
         return sorted(self._processes)
 
     def over(self) -> bool:
-        """Look at the processes; tell whether the round is over.
-
-        When it is, all of them have ended or were just killed.
-        """
+        """Tell whether the round is over: all processes have ended or were just killed."""
         now = time.monotonic()
-        self._see_ends(now)
+        self._record_ends(now)
         if not self._running():
             return True
         if self._ends_at is None and now - self._looked >= _POLL_S:
@@ -153,15 +127,15 @@ class ProcessMonitor:
             self._looked = now
         if self._ends_at is None or now < self._ends_at:
             return False
-        self._kill()
+        running = self._running()
+        stacks.dump(self._folder, running)
+        for rank, pid in running.items():
+            os.kill(pid, signal.SIGKILL)
+            self._processes[rank].code = -signal.SIGKILL
         return True
 
     def unsaved(self, name: str) -> None:
-        """Note for every process that could not say so itself that it was stopped before it had saved.
-
-        Args:
-            name: The signal that this machine's agent got.
-        """
+        """Record for every process that could not do so itself that signal ``name`` came before it saved."""
         what = f"stopped by {name} before the step was finished and saved, within {self._grace_s:g} s"
         hint = "Allow more time with resources.grace_s, or save more often."
         for rank in self._processes:
@@ -174,7 +148,7 @@ class ProcessMonitor:
     def _running(self) -> dict[int, int]:
         return {rank: entry.pid for rank, entry in self._processes.items() if entry.code is None}
 
-    def _see_ends(self, now: float) -> None:
+    def _record_ends(self, now: float) -> None:
         for rank, entry in self._processes.items():
             if entry.code is not None or (code := _exit_code(entry.pid)) is None:
                 continue
@@ -186,26 +160,26 @@ class ProcessMonitor:
             self._error(error, rank, kind=kind).save(self._folder)
 
     def _explain(self, rank: int, code: int) -> tuple[TrainwrightError, str]:
-        """Say in words how a process ended, and its class; counts only if it could not say so itself."""
+        """Describe the end of a process, with its class; counts only if it could not say so itself."""
         log = "Its last lines are in the log of the step."
         if code > 0:
-            said = f"rank {rank} ended with exit code {code} and left no error"
-            return InternalError(said, hint=log), "USER_EXCEPTION"
-        name = signal.Signals(-code).name
+            what = f"rank {rank} ended with exit code {code} and left no error"
+            return InternalError(what, hint=log), "USER_EXCEPTION"
+        what = f"rank {rank} was killed by {signal.Signals(-code).name}"
         if -code != signal.SIGKILL:
-            return TransientError(f"rank {rank} was killed by {name}", hint=log), "UNKNOWN"
+            return TransientError(what, hint=log), "UNKNOWN"
         hint = "Give the job more (resources.memory_gib), use fewer processes, or a smaller batch."
         count = oom_kills()
         if count is not None and self._killed is not None and count > self._killed:
-            said = f"rank {rank} was killed by the kernel: the machine or the container ran out of memory"
-            return InputError(said, where="resources.memory_gib", hint=hint), "HOST_OOM"
+            what = f"rank {rank} was killed by the kernel: the machine or the container ran out of memory"
+            return InputError(what, where="resources.memory_gib", hint=hint), "HOST_OOM"
         hint = f"If nobody did it by hand, the machine probably ran out of memory. {hint}"
-        return TransientError(f"rank {rank} was killed by {name}", hint=hint), "UNKNOWN"
+        return TransientError(what, hint=hint), "UNKNOWN"
 
     def _hung(self, passed_s: float) -> RankError | None:
         """Return the error of the process that holds the others up, if the job has hung."""
         running = self._running()
-        steps = self._pulses.look(running, passed_s) if self._pulses else {}
+        steps = self._heartbeats.look(running, passed_s) if self._heartbeats else {}
         if not steps:
             return None
         stopped = [rank for rank in steps if stacks.is_stopped(running[rank])]
@@ -222,22 +196,14 @@ class ProcessMonitor:
         )
         return self._error(error, least, witnessed=False)
 
-    def _kill(self) -> None:
-        """End what still runs, once it is known where it stands."""
-        running = self._running()
-        stacks.dump(self._folder, running)
-        for rank, pid in running.items():
-            os.kill(pid, signal.SIGKILL)
-            self._processes[rank].code = -signal.SIGKILL
-
     def _error(
         self, error: TrainwrightError, rank: int, *, kind: str = "", witnessed: bool = True
     ) -> RankError:
-        return RankError.of(error, rank, number=self._round or 0, witnessed=witnessed, kind=kind)
+        return RankError.of(error, rank, number=self.round or 0, witnessed=witnessed, kind=kind)
 
 
 def _exit_code(pid: int) -> int | None:
-    """Return what a child process ended with, negative for a signal; leave it to others to reap it."""
+    """Return the exit code of a child process, negative for a signal; leave it to others to reap it."""
     try:
         state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

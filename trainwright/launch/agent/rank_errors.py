@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 from trainwright import errors
 from trainwright.documents import Document
 from trainwright.errors import Hang, InputError, InternalError, TrainwrightError, TransientError, in_our_words
+from trainwright.launch import logs
 from trainwright.launch.agent import stacks
 
 RETRIED_CLASSES = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "NODE_GPU", "UNKNOWN"})
@@ -43,71 +44,7 @@ CLASS_BY_ERROR = {
     "PreemptedUnsaved": "PREEMPTED",
     "InternalError": "USER_EXCEPTION",
 }
-"""What an error of ours amounts to, by the name of its class."""
-
-
-@dataclass(frozen=True)
-class ClassifiedError:
-    """An error, understood.
-
-    Attributes:
-        error: The error of ours that says the same, or the error itself if there is none.
-        kind: Class of failures (:data:`trainwright.launch.failure.CLASSES`).
-        follows: Whether it mostly is the consequence of another process's end.
-    """
-
-    error: BaseException
-    kind: str
-    follows: bool = False
-
-
-def classify(error: BaseException) -> ClassifiedError:
-    """Say what an error amounts to. An error of ours may name its class itself, as ``kind``."""
-    ours = in_our_words(error)
-    if isinstance(ours, TrainwrightError):
-        names = [kind.__name__ for kind in type(ours).__mro__]
-        usual = next((CLASS_BY_ERROR[name] for name in names if name in CLASS_BY_ERROR), "USER_EXCEPTION")
-        return ClassifiedError(ours, getattr(ours, "kind", usual))
-    return _classify_foreign(error)
-
-
-def _classify_foreign(error: BaseException) -> ClassifiedError:
-    # Not above: the package reads this module's errors, too.
-    from trainwright.launch import logs
-
-    said = f"{type(error).__name__}: {error}"
-    first = said.splitlines()[0][:300]
-    clue = logs.find_clue(said)
-    match "HOST_OOM" if isinstance(error, MemoryError) else clue.kind if clue else "":
-        case "CUDA_OOM":
-            ours: TrainwrightError = InputError(
-                f"a GPU ran out of memory: {first}",
-                where="training.micro_batch",
-                hint="Set or lower it: gradients of a batch add up over micro-batches, so the result stays. "
-                "Or recompute: true, more processes to shard over, or a GPU with more memory.",
-            )
-        case "HOST_OOM":
-            ours = InputError(
-                f"the process could not get the memory it asked for: {first}",
-                where="resources.memory_gib",
-                hint="Raise it, or use fewer processes a node or a smaller batch.",
-            )
-        case "NCCL_TIMEOUT":
-            ours = Hang(
-                f"waited in vain for another process: {first}",
-                where="training.guards.collective_s",
-                hint="The stacks of all ranks, in stacks/, tell which one did not come. If it was only slow, "
-                "allow more time.",
-            )
-        case "NODE_GPU":
-            ours = TransientError(f"a GPU failed: {first}", hint="Have its node drained and looked at.")
-        case "INFRASTRUCTURE":
-            ours = TransientError(f"another process was lost: {first}", hint="Its own log tells why.")
-        case _:
-            return ClassifiedError(error, "USER_EXCEPTION")
-    kind = clue.kind if clue else "HOST_OOM"
-    return ClassifiedError(ours, kind, follows=kind in {"NCCL_TIMEOUT", "INFRASTRUCTURE"})
-
+"""Failure classes of the library's errors, by the names of their classes."""
 
 ROUND_VARIABLE = "TRAINWRIGHT_ROUND"
 """Environment variable that tells a process the number of its round."""
@@ -116,6 +53,65 @@ _FOLDER, _ROUND = "errors", "round-"
 _LIBRARY_ERRORS = {kind.__name__: kind for kind in TrainwrightError.__subclasses__()}
 _HANGS = frozenset({"HANG", "NCCL_TIMEOUT"})
 _FRAMES = 12
+
+
+@dataclass(frozen=True)
+class ClassifiedError:
+    """An error of the library that says the same, or the error itself if there is none, with its class.
+
+    ``follows`` tells that it mostly is the consequence of another process's end.
+    """
+
+    error: BaseException
+    kind: str
+    follows: bool = False
+
+
+def classify(error: BaseException) -> ClassifiedError:
+    """Classify an error. An error of the library may name its class itself, as ``kind``."""
+    ours = in_our_words(error)
+    if isinstance(ours, TrainwrightError):
+        names = [kind.__name__ for kind in type(ours).__mro__]
+        usual = next((CLASS_BY_ERROR[name] for name in names if name in CLASS_BY_ERROR), "USER_EXCEPTION")
+        return ClassifiedError(ours, getattr(ours, "kind", usual))
+    said = f"{type(error).__name__}: {error}"
+    clue = logs.find_clue(said)
+    kind = "HOST_OOM" if isinstance(error, MemoryError) else clue.kind if clue else ""
+    translated = _translate(kind, said.splitlines()[0][:300])
+    if translated is None:
+        return ClassifiedError(error, "USER_EXCEPTION")
+    kind = clue.kind if clue else kind
+    return ClassifiedError(translated, kind, follows=kind in {"NCCL_TIMEOUT", "INFRASTRUCTURE"})
+
+
+def _translate(kind: str, first: str) -> TrainwrightError | None:
+    """Return the error of the library for an error of another one, whose first line is given."""
+    match kind:
+        case "CUDA_OOM":
+            return InputError(
+                f"a GPU ran out of memory: {first}",
+                where="training.micro_batch",
+                hint="Set or lower it: gradients of a batch add up over micro-batches, so the result stays. "
+                "Or recompute: true, more processes to shard over, or a GPU with more memory.",
+            )
+        case "HOST_OOM":
+            return InputError(
+                f"the process could not get the memory it asked for: {first}",
+                where="resources.memory_gib",
+                hint="Raise it, or use fewer processes a node or a smaller batch.",
+            )
+        case "NCCL_TIMEOUT":
+            return Hang(
+                f"waited in vain for another process: {first}",
+                where="training.guards.collective_s",
+                hint="The stacks of all ranks, in stacks/, tell which one did not come. If it was only slow, "
+                "allow more time.",
+            )
+        case "NODE_GPU":
+            return TransientError(f"a GPU failed: {first}", hint="Have its node drained and looked at.")
+        case "INFRASTRUCTURE":
+            return TransientError(f"another process was lost: {first}", hint="Its own log tells why.")
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +124,7 @@ class RankError(Document):
         witnessed: False if the process wrote this itself, True if its agent did, who saw only the end.
         error: Name of the error's class.
         code: The exit code that stands for it.
-        what: The problem.
-        where: Where.
-        hint: What to do next.
+        what, where, hint: The problem, and what to do next.
         kind: Class of failures.
         follows: Whether it mostly is the consequence of another process's end.
         number: The round in which it failed, counted over the whole attempt from 0.
@@ -184,11 +178,11 @@ class RankError(Document):
 
     @property
     def cause_order(self) -> tuple[int, int]:
-        """Sorts the errors of one round: the least is the cause, the others follow from it.
+        """Sort key of the errors of one round: the least is the cause, the others follow from it.
 
-        What a rank refused by name comes first. A rank that was killed comes before those that ended with
-        an exception of another library: these are mostly its peers, cut off from it. An agent that ran no
-        process comes last: it waited for the others.
+        An error that a rank named itself comes first. A rank that was killed comes before those that ended
+        with an exception of another library: these are mostly its peers, cut off from it. An agent that ran
+        no process comes last: it waited for the others.
         """
         if self.rank is None:
             return 5 if self.kind == "PREEMPTED" else 4, self.time_ns
@@ -198,13 +192,13 @@ class RankError(Document):
         return order, self.time_ns
 
     @property
-    def passing(self) -> bool:
+    def retryable(self) -> bool:
         """True if restarting the processes may help."""
         return self.again or self.kind in RETRIED_CLASSES
 
     @property
     def name(self) -> str:
-        """Which process it was."""
+        """The process in words."""
         return "an agent" if self.rank is None else f"rank {self.rank}"
 
     def to_error(self) -> TrainwrightError:
@@ -231,7 +225,7 @@ class RankError(Document):
 
 
 def round_folder(folder: Path, number: int) -> Path:
-    """Return the folder in which a round's errors lie."""
+    """Return the folder with a round's errors."""
     return folder / _FOLDER / f"{_ROUND}{number}"
 
 
@@ -262,7 +256,7 @@ def upcoming_round(folder: Path) -> int:
 
 
 def last_round(folder: Path) -> int | None:
-    """Return the number of an attempt's last round, or nothing if there was none."""
+    """Return the number of an attempt's last round; None if there was none."""
     return max(_numbers(folder), default=None)
 
 
@@ -279,12 +273,7 @@ def rounds(folder: Path) -> list[list[RankError]]:
 
 
 def first_error(folder: Path, number: int | None = None) -> RankError | None:
-    """Return the error that made a round fail, or nothing if no process left any.
-
-    Args:
-        folder: The attempt's folder.
-        number: The round; the last one if absent.
-    """
+    """Return the error that made a round fail, the last one by default; None if no process left any."""
     wanted = last_round(folder) if number is None else number
     return next(iter([] if wanted is None else errors_of_round(folder, wanted)), None)
 
@@ -325,10 +314,8 @@ def _write_torchrun_error(error: BaseException, entry: RankError) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    extra = {
-        "py_callstack": "".join(traceback.format_exception(error)),
-        "timestamp": str(entry.time_ns // 10**9),
-    }
+    trace, seconds = "".join(traceback.format_exception(error)), str(entry.time_ns // 10**9)
+    extra = {"py_callstack": trace, "timestamp": seconds}
     body = {"message": {"message": f"{entry.error}: {entry.what}", "extraInfo": extra}}
     try:
         Path(path).write_text(json.dumps(body))
@@ -349,12 +336,3 @@ def _exit_with_parent() -> None:
         os._exit(errors.PreemptedUnsaved.code)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def describe_progress(folder: Path) -> str:
-    """Say where an attempt stood, from its progress file; empty if it had not begun."""
-    try:
-        state = json.loads((folder / "progress.json").read_text())
-    except (OSError, ValueError):
-        return ""
-    return f"step {state['step']:,} of {state['total']:,}, loss {state['loss']:.4f}"

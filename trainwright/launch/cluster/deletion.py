@@ -7,12 +7,11 @@ and told apart by the attempt's label, since the jobs of all attempts have the s
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from trainwright.errors import DependencyError, PermissionRefused
-from trainwright.launch.cluster.api import FOREGROUND, Api, Object, Selection
-from trainwright.launch.cluster.responses import ApiGone, ApiUnavailable
-from trainwright.launch.manifests.annotations import ATTEMPT, FOLDER, MANAGED_BY, OURS
+from trainwright.launch.cluster.api import FOREGROUND, Api, Selection
+from trainwright.launch.cluster.responses import ApiGone, ApiUnavailable, Object
+from trainwright.launch.manifests import ATTEMPT, MANAGED_BY, OURS
 
 _FIRST_S, _LONGEST_S = 0.1, 2.0
 _OVERDUE_S = 30.0
@@ -24,21 +23,10 @@ _NODE_LOST = "NodeNotReady"
 """Reason of the event by which Kubernetes' node controller says of a pod that its node does not respond."""
 
 
-def delete_and_wait(api: Api, name: str, uid: str, gone_s: float, attempt: str = "") -> None:
-    """Delete a job and wait until it and its pods are gone.
-
-    Raises:
-        DependencyError: It takes longer than ``gone_s``.
-    """
-    api.delete(name, uid)
-    wait_until_gone(api, name, uid, gone_s, attempt)
-
-
 def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str = "") -> None:
     """Wait until a deleted job and its pods are gone.
 
     Args:
-        api: Access to the cluster.
         name: The job.
         uid: Its identity; empty where the object is known to be gone. The wait then also ends when another
             launcher creates a job of that name, whose pods these may be.
@@ -48,7 +36,7 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str =
     Raises:
         DependencyError: It takes longer.
     """
-    lost = LostPodRemover(api, name, min(_OVERDUE_S, gone_s / 4))
+    lost = _LostPodRemover(api, name, min(_OVERDUE_S, gone_s / 4))
 
     def gone() -> bool:
         found = api.job(name)
@@ -82,16 +70,8 @@ def poll_until(condition: Callable[[], bool], longest_s: float) -> bool:
 
 
 def wait_until_name_is_free(api: Api, name: str, gone_s: float) -> None:
-    """Wait for the pods that a job deleted in the background has left.
-
-    A job deleted in the foreground keeps its name until they are gone.
-
-    Raises:
-        DependencyError: It takes longer than ``gone_s``.
-    """
-    if api.kind.propagation == FOREGROUND:
-        return
-    if live_pods(api, name) and api.job(name) is None:
+    """Wait for the pods of a job deleted in the background; in the foreground it keeps its name."""
+    if api.kind.propagation != FOREGROUND and live_pods(api, name) and api.job(name) is None:
         wait_until_gone(api, name, "", gone_s)
 
 
@@ -111,18 +91,7 @@ def belongs_to(pod: Object, attempt: str) -> bool:
     return not attempt or label in ("", attempt)
 
 
-def attempt_of(job: Object) -> str:
-    """Return the attempt that the pods of a job belong to."""
-    notes: dict[str, str] = job["metadata"].get("annotations") or {}
-    return notes.get(ATTEMPT) or notes.get(FOLDER, "").rpartition("/")[2]
-
-
-def all_pods_ending(api: Api, name: str, attempt: str) -> bool:
-    """Tell whether every pod of an attempt has ended or is being deleted."""
-    return all(pod["metadata"].get("deletionTimestamp") for pod in live_pods(api, name, attempt))
-
-
-class LostPodRemover:
+class _LostPodRemover:
     """Removes by force the pods of lost nodes, which otherwise keep a deleted job and its name.
 
     Kubernetes keeps the pod of a node that does not respond for as long as the node is listed. A pod is
@@ -130,11 +99,6 @@ class LostPodRemover:
     ready; and the node controller has said of this very pod that its node is not ready. A node that responds
     but cannot end a process (a driver that hangs) meets none of this: its GPU is not given to another pod. A
     process that still runs on a lost node does no harm: its attempt number is outdated.
-
-    Args:
-        api: Access to the cluster.
-        job: Name of the job.
-        overdue_s: Seconds beyond its grace period after which a pod is examined.
     """
 
     def __init__(self, api: Api, job: str, overdue_s: float) -> None:
@@ -167,8 +131,10 @@ class LostPodRemover:
         self.summary = f"; it is kept by {', '.join(names)}" if names else ""
         for pod in deleting:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+            conditions = (pod.get("status") or {}).get("conditions") or []
+            ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
             overdue = now - self._started_s >= grace_s + self._overdue_s
-            if overdue and not _ready(pod) and self._node_is_lost(pod):
+            if overdue and not ready and self._node_is_lost(pod):
                 yield pod
 
     def _node_is_lost(self, pod: Object) -> bool:
@@ -177,11 +143,6 @@ class LostPodRemover:
             and (event.get("involvedObject") or {}).get("uid") == pod["metadata"]["uid"]
             for event in self._api.events(pod["metadata"]["name"])
         )
-
-
-def _ready(pod: Object) -> bool:
-    conditions: list[dict[str, Any]] = (pod.get("status") or {}).get("conditions") or []
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 def _node_of(pod: Object) -> str:

@@ -5,7 +5,6 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.errors import (
@@ -18,7 +17,6 @@ from trainwright.errors import (
 from trainwright.launch import logs, redaction
 from trainwright.launch.cluster.api import JobKind
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.status import timeline_of
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import JobReference
 from trainwright.launch.job_directory import job_directory_of
@@ -27,40 +25,15 @@ _TAIL_LINES = 40
 _MAX_COMMANDS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailureReport:
-    """A failure with its card (Markdown for the run's page) and the end of the failing pod's log."""
-
-    failure: Failure
-    card: str
-    tail: tuple[str, ...]
-
-
-def build_report(
-    failure: Failure, observed: ObservedJob, kind: JobKind, namespace: str, earlier: Sequence[str] = ()
-) -> FailureReport:
-    """Build the report of a failure.
-
-    Args:
-        failure: Why the last attempt failed.
-        observed: What was observed of it.
-        kind: The kind of the job.
-        namespace: Its namespace.
-        earlier: One line for each attempt before it.
-    """
-    full = dataclasses.replace(failure, evidence=redaction.bounded_evidence([*failure.evidence, *earlier]))
-    card = full.card(timeline_of(observed).totals) + _commands(full, observed, kind, namespace)
-    return FailureReport(failure=full, card=card, tail=_log_tail(full, observed))
-
-
 def creation_failure(error: TrainwrightError) -> Failure:
     """Return the failure of a job that could not be created, from the error of the API call."""
-    quota = "quota" in error.what and isinstance(error, DependencyError)
-    kind = "QUOTA_WAIT" if quota else "CONFIG"
     if isinstance(error, TransientError):
         kind = "INFRASTRUCTURE"
-    elif not quota and not isinstance(error, InputError | PermissionRefused | DependencyError):
-        kind = "UNKNOWN"
+    elif isinstance(error, DependencyError) and "quota" in error.what:
+        kind = "QUOTA_WAIT"
+    else:
+        known = isinstance(error, InputError | PermissionRefused | DependencyError)
+        kind = "CONFIG" if known else "UNKNOWN"
     return Failure.of(
         kind,
         redaction.redact(error.what),
@@ -71,16 +44,36 @@ def creation_failure(error: TrainwrightError) -> Failure:
     )
 
 
-def write_report(report: FailureReport, folder: Path) -> None:
-    """Write a report into the attempt's folder and into the job directory."""
+def write_report(
+    failure: Failure,
+    observed: ObservedJob,
+    reference: JobReference,
+    kind: JobKind,
+    folder: Path,
+    earlier: Sequence[str] = (),
+) -> Failure:
+    """Write a failure and its card into the attempt's folder and into the job directory.
+
+    Returns:
+        The failure with ``earlier``, one line for each attempt before it, in its evidence.
+    """
+    evidence = redaction.bounded_evidence([*failure.evidence, *earlier])
+    full = dataclasses.replace(failure, evidence=evidence)
+    # The failing pod first.
+    pods = sorted(dict.fromkeys(pod.name for pod in observed.pods), key=lambda name: name != failure.pod)
+    space = shlex.quote(reference.namespace)
+    one = [f"kubectl logs -n {space} {name} -c {kind.container}" for name in pods[:_MAX_COMMANDS]]
+    commands = "\n".join([reference.commands[0], *one, *reference.commands[1:]])
+    card = full.card() + f"\nIts pods, as long as they are there:\n\n```\n{commands}\n```\n"
     directory = job_directory_of(folder)
     for place in {folder, *([directory] if directory else [])}:
         try:
             if place.is_dir():
-                report.failure.write(place)
-                (place / Failure.CARD).write_text(report.card)
+                full.write(place)
+                (place / Failure.CARD).write_text(card)
         except OSError as error:  # a full disk must not hide why the job failed
             sys.stderr.write(f"the failure could not be written to {place}: {error}\n")
+    return full
 
 
 def remove_reports(folder: Path) -> None:
@@ -91,48 +84,21 @@ def remove_reports(folder: Path) -> None:
                 (directory / name).unlink(missing_ok=True)
 
 
-def print_log_tail(report: FailureReport, *, followed: str) -> None:
-    """Print the end of the failing pod's log, unless that pod's log (``followed``) was shown already."""
-    if report.tail and report.failure.pod != followed:
-        lines = "\n".join(f"  {line}" for line in report.tail)
-        sys.stderr.write(f"The end of the log of pod {report.failure.pod}:\n{lines}\n")
-
-
-def logs_command(kind: JobKind, namespace: str, name: str) -> str:
-    """Return the command that shows the logs of all ranks, each line with its pod."""
-    which = f"-n {shlex.quote(namespace)} -l {kind.pods}={name} -c {kind.container}"
-    return f"kubectl logs {which} --prefix --tail=-1 --max-log-requests=64"
-
-
-def write_reference(kind: JobKind, namespace: str, name: str, folder: Path) -> None:
-    """Write the reference to an attempt's job into its folder; a failure to write must not stop the job."""
-    commands = (logs_command(kind, namespace, name), _describe_command(kind, namespace, name))
-    reference = JobReference(kind=kind.kind, namespace=namespace, name=name, commands=commands)
-    try:
-        reference.write(folder)
-    except OSError as error:
-        sys.stderr.write(f"the reference to the job could not be written to {folder}: {error}\n")
-
-
-def _describe_command(kind: JobKind, namespace: str, name: str) -> str:
-    return f"kubectl describe -n {shlex.quote(namespace)} {kind.full} {name}"
-
-
-def _log_tail(failure: Failure, observed: ObservedJob) -> tuple[str, ...]:
+def print_log_tail(failure: Failure, observed: ObservedJob) -> None:
+    """Print the end of the failing pod's log."""
     pod = next((pod for pod in observed.pods[::-1] if pod.name == failure.pod), None)
-    if pod is None:
-        return ()
-    tail = logs.parse_log(observed.log(pod.uid), lines=_TAIL_LINES).tail
-    return tuple(redaction.redact(line)[:400] for line in tail)
+    tail = logs.parse_log(observed.log(pod.uid), lines=_TAIL_LINES).tail if pod else ()
+    if tail:
+        lines = "\n".join(f"  {redaction.redact(line)[:400]}" for line in tail)
+        sys.stderr.write(f"The end of the log of pod {failure.pod}:\n{lines}\n")
 
 
-def _commands(failure: Failure, observed: ObservedJob, kind: JobKind, namespace: str) -> str:
-    """Return the kubectl commands for the job and its pods, the failing pod first."""
-    names = sorted(dict.fromkeys(pod.name for pod in observed.pods), key=lambda name: name != failure.pod)
-    commands = [logs_command(kind, namespace, observed.name)]
-    commands += [
-        f"kubectl logs -n {shlex.quote(namespace)} {name} -c {kind.container}"
-        for name in names[:_MAX_COMMANDS]
-    ]
-    commands.append(_describe_command(kind, namespace, observed.name))
-    return "\nIts pods, as long as they are there:\n\n```\n" + "\n".join(commands) + "\n```\n"
+def job_reference(kind: JobKind, namespace: str, name: str) -> JobReference:
+    """Return the reference to a job; its first command shows the logs of all ranks."""
+    space = shlex.quote(namespace)
+    pods = f"-n {space} -l {kind.pods}={name} -c {kind.container}"
+    commands = (
+        f"kubectl logs {pods} --prefix --tail=-1 --max-log-requests=64",
+        f"kubectl describe -n {space} {kind.plural}.{kind.group} {name}",
+    )
+    return JobReference(kind=kind.kind, namespace=namespace, name=name, commands=commands)

@@ -2,17 +2,17 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from trainwright.documents import Document
 from trainwright.errors import InputError
+from trainwright.experiment.resources import RetryBudget
 from trainwright.launch import job_directory
-from trainwright.launch.diagnosis.incidents import Loss, find_incidents, held_span, latest_s
+from trainwright.launch.diagnosis.incidents import Loss, find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.job import Budget
 
 _COMMITTED = "checkpoints/step-*/manifest.json"
 """The manifest of a checkpoint is written last: without it there is no checkpoint."""
@@ -23,12 +23,8 @@ class FailedAttempt(Document):
     """A failed attempt, as written into its folder.
 
     Attributes:
-        job: Digest of the job.
-        kind: The failure class.
-        what: What happened.
         counts: Restarts that it used up, by budget.
         took_s: Its duration in seconds, time in a queue excluded.
-        lost_gpu_s: GPU seconds that have to be spent again.
         final: Whether no other attempt followed. A later launch counts from 0.
     """
 
@@ -41,6 +37,13 @@ class FailedAttempt(Document):
     lost_gpu_s: float
     final: bool
 
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of the attempt."""
+        try:
+            self.write(folder / self.FILE)
+        except OSError as error:  # a full disk must not stop the launcher
+            sys.stderr.write(f"the failure of attempt {folder.name} could not be recorded: {error}\n")
+
 
 @dataclass(frozen=True)
 class AttemptHistory:
@@ -49,25 +52,17 @@ class AttemptHistory:
     entries: tuple[tuple[str, FailedAttempt], ...] = ()
 
     @classmethod
-    def read(cls, folders: Iterable[Path]) -> "AttemptHistory":
-        """Read failed attempts from their folders in order; a final one ends an earlier launch."""
-        found: list[tuple[str, FailedAttempt]] = []
-        for folder in folders:
-            if not (folder / FailedAttempt.FILE).exists():
-                continue
-            try:
-                entry = FailedAttempt.read(folder)
-            except InputError:  # written by a newer library: it does not count here
-                continue
-            found = [] if entry.final else [*found, (folder.name, entry)]
-        return cls(tuple(found))
-
-    @classmethod
     def before(cls, folder: Path) -> "AttemptHistory":
-        """Read the failed attempts of the same launch before one."""
+        """Read the failed attempts of the same launch before one; a final one ends an earlier launch."""
         directory = job_directory.job_directory_of(folder)
-        earlier = [path for path in job_directory.attempts(directory) if path != folder] if directory else []
-        return cls.read(earlier)
+        found: list[tuple[str, FailedAttempt]] = []
+        for path in job_directory.attempts(directory) if directory else []:
+            if path == folder or not (path / FailedAttempt.FILE).exists():
+                continue
+            with contextlib.suppress(InputError):  # written by a newer library: it does not count here
+                entry = FailedAttempt.read(path)
+                found = [] if entry.final else [*found, (path.name, entry)]
+        return cls(tuple(found))
 
     @property
     def spent(self) -> dict[str, int]:
@@ -104,50 +99,34 @@ def last_failed_attempt(folder: Path) -> tuple[Path, FailedAttempt] | None:
     return None
 
 
-def exceeded_budget(budget: Budget, spent: Mapping[str, int]) -> str:
+def exceeded_budget(budget: RetryBudget, spent: Mapping[str, int]) -> str:
     """Return the name of a budget that is exceeded; empty if none is."""
-    limits = asdict(budget)
-    return next((name for name, count in spent.items() if count > limits[name]), "")
+    return next((name for name, count in spent.items() if count > getattr(budget, name)), "")
 
 
-def last_checkpoint_s(directory: Path) -> float:
-    """Return when a job last committed a checkpoint, in seconds since 1970; 0 if it never did."""
-    times = []
-    for path in directory.glob(_COMMITTED):
+def last_checkpoint_s(folder: Path) -> float:
+    """Return when the job of an attempt last committed a checkpoint, in seconds since 1970; 0 if never."""
+    times, directory = [0.0], job_directory.job_directory_of(folder)
+    for path in directory.glob(_COMMITTED) if directory else ():
         with contextlib.suppress(OSError):  # removed in between
             times.append(path.stat().st_mtime)
-    return max(times, default=0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldGpus:
-    """The GPUs that a removed pod held, and from when until when, in seconds since 1970."""
-
-    uid: str
-    gpus: int
-    since_s: float
-    until_s: float
+    return max(times)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLosses(Document):
-    """The losses of an elastic attempt, oldest first.
+    """The lost pods and runs of containers of an elastic attempt, the oldest first.
 
     Such an attempt continues when a pod is lost, whose object is gone within seconds. A launcher that adopts
     the job finds other pods in their places, and must not count from 0.
-
-    Attributes:
-        lost: The lost pods and runs of containers.
-        held: The GPUs that the removed pods held.
     """
 
     FILE: ClassVar[str] = "losses.json"
     lost: tuple[Loss, ...] = ()
-    held: tuple[HeldGpus, ...] = ()
 
     @classmethod
     def of(cls, folder: Path) -> "AttemptLosses":
-        """Read the losses of an attempt; none if none were saved, or a newer library saved them."""
+        """Read the losses of an attempt; none if none were saved, or another version saved them."""
         with contextlib.suppress(InputError, OSError):
             return cls.read(folder)
         return cls()
@@ -158,24 +137,9 @@ class AttemptLosses(Document):
         for entry in find_incidents(observed):
             loss = Loss.of(entry)
             lost.pop(loss.key, None)
-            if not entry.finding.weak:
+            if not entry.weak:
                 lost[loss.key] = loss
-        held = {entry.uid: entry for entry in self.held}
-        end_s = latest_s(observed)
-        for pod in observed.pods:
-            if pod.gone is not None and pod.gpus and (span := held_span(pod, end_s)):
-                held[pod.uid] = HeldGpus(uid=pod.uid, gpus=pod.gpus, since_s=span[0], until_s=span[1])
-        return AttemptLosses(lost=tuple(lost.values()), held=tuple(held.values()))
-
-    def unobserved_gpu_s(self, observed: ObservedJob, since_s: float) -> float:
-        """Return the GPU seconds since a time of pods that this launcher has not observed itself."""
-        seen = {pod.uid for pod in observed.pods}
-        spans = [
-            (entry.gpus, entry.until_s - max(entry.since_s, since_s))
-            for entry in self.held
-            if entry.uid not in seen
-        ]
-        return float(sum(gpus * max(0.0, span) for gpus, span in spans))
+        return AttemptLosses(lost=tuple(lost.values()))
 
     def save(self, folder: Path) -> None:
         """Write the losses into the folder of the attempt."""

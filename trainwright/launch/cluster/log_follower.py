@@ -35,30 +35,23 @@ class LogPosition(Document):
 
 
 class LogFollower:
-    """Copies the lines of a pod's log to standard error, in a thread.
+    """Copies the lines of a pod's log to standard error, in a thread; ``flows`` tells that lines arrive.
 
-    Args:
-        api: Access to the cluster.
-        folder: The attempt's folder.
-        pod: The pod.
-        uid: Its identity: a pod that replaces it has a log of its own.
-        retry_s: Longest pause before a rejected call is retried, in seconds.
+    A pod that replaces it has the same name and a log of its own, so its ``uid`` counts.
     """
 
     def __init__(
         self, api: Api, folder: Path, pod: str, uid: str, *, retry_s: float = _LONGEST_RETRY_S
     ) -> None:
         self._api, self._folder, self._retry_s = api, folder, retry_s
-        self._position = _saved_position(folder, pod, uid)
+        self._position = LogPosition(pod=pod, uid=uid)
+        with contextlib.suppress(InputError, OSError):
+            saved = LogPosition.read(folder / LogPosition.FILE)
+            self._position = saved if saved.uid == uid else self._position
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._open: urllib3.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._saved_s, self.flows = 0.0, False
-
-    @property
-    def uid(self) -> str:
-        """The pod whose log it is."""
-        return self._position.uid
+        self._saved_s, self.flows, self.uid = 0.0, False, uid
 
     def __enter__(self) -> Self:
         """Start copying."""
@@ -72,27 +65,27 @@ class LogFollower:
         self._ended.set()
         if kind is None or issubclass(kind, Exception):
             self._thread.join(_LATE_S)
-            self._save(at_once=True)
+            self._save()
         self._stopped.set()
         if (response := self._open) is not None:
             with contextlib.suppress(Exception):  # it may be closing itself at this moment
                 response.shutdown()
 
     def _run(self) -> None:
-        pause_s, told = _FIRST_RETRY_S, False
+        pause_s, reported = _FIRST_RETRY_S, False
         while not self._stopped.is_set():
             over = self._ended.is_set()
             try:
                 self._copy()
-                pause_s, told = _FIRST_RETRY_S, False
+                pause_s, reported = _FIRST_RETRY_S, False
             except (ApiNotFound, ApiInvalid, ApiUnavailable):
                 pass  # it has not started yet, or the kubelet or the API does not answer
             except TrainwrightError as error:
                 # The right can come back: an API restarts, a role is edited.
                 self.flows, pause_s = False, min(2 * pause_s, self._retry_s)
-                if not told:
+                if not reported:
                     sys.stderr.write(f"the log of pod {self._position.pod} cannot be shown: {error.what}\n")
-                told = True
+                reported = True
             if over:
                 return
             self._ended.wait(pause_s)
@@ -107,33 +100,18 @@ class LogFollower:
                 if self._stopped.is_set():
                     return
                 self.flows = True
-                if not stamp:  # "failed to create fsnotify watcher", for one
-                    sys.stderr.write(f"{text}\n")
-                    continue
-                if _sort_key(stamp) <= _sort_key(last):
+                if stamp and _sort_key(stamp) <= _sort_key(last):
                     continue
                 sys.stderr.write(f"{text}\n")
-                self._position = replace(self._position, time=stamp)
-                self._save()
+                if stamp:  # "failed to create fsnotify watcher" has none
+                    self._position = replace(self._position, time=stamp)
+                    if time.monotonic() - self._saved_s >= _SAVE_S:
+                        self._save()
 
-    def _save(self, *, at_once: bool = False) -> None:
-        now = time.monotonic()
-        if not at_once and now - self._saved_s < _SAVE_S:
-            return
-        self._saved_s = now
+    def _save(self) -> None:
+        self._saved_s = time.monotonic()
         with contextlib.suppress(OSError):  # then some lines appear twice after a restart of the launcher
             self._position.write(self._folder / LogPosition.FILE)
-
-
-def _saved_position(folder: Path, pod: str, uid: str) -> LogPosition:
-    """Return the saved position in the log of a pod."""
-    path = folder / LogPosition.FILE
-    if path.exists():
-        with contextlib.suppress(InputError, OSError):
-            known = LogPosition.read(path)
-            if known.uid == uid:
-                return known
-    return LogPosition(pod=pod, uid=uid)
 
 
 def _sort_key(stamp: str) -> tuple[str, str]:

@@ -1,37 +1,34 @@
 """Monitor one attempt of a job to its end, within its limits. Time in a queue counts for no limit."""
 
 import contextlib
-import dataclasses
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.errors import InternalError
-from trainwright.launch import progress
+from trainwright.launch.agent.heartbeat import FOLDER as HEARTBEATS
 from trainwright.launch.agent.heartbeat import STEPS
-from trainwright.launch.cluster.adoption import LeasedJob
-from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.history import (
     AttemptHistory,
     AttemptLosses,
     exceeded_budget,
     last_checkpoint_s,
 )
+from trainwright.launch.cluster.lease import LeasedJob
 from trainwright.launch.cluster.log_follower import LogFollower
 from trainwright.launch.cluster.observer import Observer
-from trainwright.launch.diagnosis.diagnosis import Outcome, Success, diagnose, limit_failure
+from trainwright.launch.diagnosis.diagnosis import Outcome, Success, diagnose, limit_failure, read_report
 from trainwright.launch.diagnosis.incidents import Loss, charged_losses, find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.reports import read_report
 from trainwright.launch.diagnosis.state import JobState
-from trainwright.launch.diagnosis.status import JobStatus, job_status
-from trainwright.launch.failure import Failure
-from trainwright.launch.job import Budget, completed
-from trainwright.launch.job_directory import job_directory_of
+from trainwright.launch.diagnosis.waiting import JobStatus, job_status
+from trainwright.launch.job import Job, completed
+from trainwright.launch.job_directory import describe_progress
+from trainwright.launch.manifests import grace_s
 
 _STALL_MARGIN_S = 30.0
 """The job's own agents detect hangs too and know more; they come first."""
@@ -44,27 +41,33 @@ _PODS_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobLimits:
-    """Time limits of a job, in seconds.
+class ClusterSettings:
+    """Timeouts and polling intervals of a launcher, in seconds.
 
     Attributes:
-        timeout_s: From its creation to its end.
-        earlier_s: The part of it that earlier attempts used.
         pending_s: Until all pods run, and until they run again after some were lost.
         broken_s: For a pod with an unusable image or configuration, since registries hiccup.
-        stall_s: Without progress; None: no limit.
-        grace_s: That a pod needs to save after SIGTERM.
+        gone_s: For a deleted job to disappear, beyond its grace period.
+        cleaned_s: For the operator to end the pods of a failed job.
+        stall_s: Without progress; None: the job's own.
+        tick_s: Between two looks at the clock and at the files of the attempt.
+        settle_s: For the marker of a job that says Succeeded to appear, and for the pods' last states.
+        renew_s: Between two renewals of the lease.
+        now: Returns the time in seconds since 1970; None: the clock of the API server.
     """
 
-    timeout_s: float
-    earlier_s: float = 0.0
     pending_s: float = 1800.0
     broken_s: float = 120.0
+    gone_s: float = 180.0
+    cleaned_s: float = 10.0
     stall_s: float | None = None
-    grace_s: int = 0
+    tick_s: float = 2.0
+    settle_s: float = 60.0
+    renew_s: float = 60.0
+    now: Callable[[], float] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LimitExceeded:
     """A limit that a job has exceeded: the failure class, and a sentence with the limit."""
 
@@ -75,13 +78,11 @@ class LimitExceeded:
 class Watchdog:
     """Detects that a job exceeds a limit. It has no clock: each call passes the time.
 
-    Args:
-        limits: The limits.
-        folder: The attempt's folder, in which the processes write their progress.
+    ``folder`` is the attempt's, with the progress of the processes; earlier attempts took ``earlier_s``.
     """
 
-    def __init__(self, limits: JobLimits, folder: Path) -> None:
-        self._limits, self._folder = limits, folder
+    def __init__(self, job: Job, settings: ClusterSettings, folder: Path, earlier_s: float = 0.0) -> None:
+        self._job, self._settings, self._folder, self._earlier_s = job, settings, folder, earlier_s
         self._broken_since: float | None = None
         self._short_since: float | None = None
         self._mark, self._moved_s = "", 0.0
@@ -97,14 +98,13 @@ class Watchdog:
         )
 
     def _late(self, observed: ObservedJob, now_s: float) -> LimitExceeded | None:
-        limit_s, took_s = self._limits.timeout_s, active_s(observed.job, now_s) + self._limits.earlier_s
+        limit_s, took_s = self._job.timeout_s, active_s(observed.job, now_s) + self._earlier_s
         if took_s <= limit_s:
             return None
-        done = progress.read_progress(self._folder)
-        state = progress.progress_line(done) if done else "training had not begun"
-        attempts = ", over all attempts," if self._limits.earlier_s else ""
+        state = describe_progress(self._folder) or "training had not begun"
+        attempts = ", over all attempts," if self._earlier_s else ""
         what = f"job {observed.name} did not end within {limit_s:,.0f} s{attempts} and was ended: {state}"
-        return LimitExceeded(kind="DEADLINE", what=what)
+        return LimitExceeded("DEADLINE", what)
 
     def _broken(self, observed: ObservedJob, status: JobStatus, now_s: float) -> LimitExceeded | None:
         waiting = status.waiting
@@ -113,64 +113,61 @@ class Watchdog:
             self._broken_since = None
             return None
         self._broken_since = now_s if self._broken_since is None else self._broken_since
-        if now_s - self._broken_since <= self._limits.broken_s:
+        if now_s - self._broken_since <= self._settings.broken_s:
             return None
-        what = f"job {observed.name} cannot start and was deleted: {waiting}"
-        return LimitExceeded(kind=waiting.kind, what=what)
+        return LimitExceeded(waiting.kind, f"job {observed.name} cannot start and was deleted: {waiting}")
 
     def _short(self, observed: ObservedJob, status: JobStatus, now_s: float) -> LimitExceeded | None:
         """Check that lost pods are replaced, and that a job ends after its pods, in ``pending_s``."""
+        limit_s, waiting = self._settings.pending_s, status.waiting
         if status.phase != "restarting" and not (status.phase == "ending" and not status.running):
             self._short_since = None
             return None
         self._short_since = now_s if self._short_since is None else self._short_since
-        if now_s - self._short_since <= self._limits.pending_s:
+        if now_s - self._short_since <= limit_s:
             return None
-        waiting = status.waiting
-        lost = [entry.finding for entry in find_incidents(observed) if not entry.recovered]
-        kind = waiting.kind if waiting else next((finding.kind for finding in lost), "INFRASTRUCTURE")
-        why = str(waiting) if waiting else "; ".join([str(status), *(finding.what for finding in lost[:1])])
+        lost = [entry.failure for entry in find_incidents(observed) if not entry.recovered]
+        kind = waiting.kind if waiting else next((failure.kind for failure in lost), "INFRASTRUCTURE")
+        why = str(waiting) if waiting else "; ".join([str(status), *(failure.what for failure in lost[:1])])
         missed = "get its pods back" if status.phase == "restarting" else "end after its pods"
-        within = f"within {self._limits.pending_s:,.0f} s"
-        what = f"job {observed.name} did not {missed} {within} and was deleted: {why}"
-        return LimitExceeded(kind=kind, what=what)
+        what = f"job {observed.name} did not {missed} within {limit_s:,.0f} s and was deleted: {why}"
+        return LimitExceeded(kind, what)
 
     def _pending(self, observed: ObservedJob, status: JobStatus, now_s: float) -> LimitExceeded | None:
-        waiting, job = status.waiting, observed.job
+        limit_s, waiting, job = self._settings.pending_s, status.waiting, observed.job
         started = {"running", "ended", "restarting", "ending", "absent"}
         if status.phase in started or job is None or job.holds("Suspended"):
             return None
         waited_s = active_s(job, now_s)
         if job.suspensions:  # each time the job leaves the queue, its pods start anew
             waited_s = min(waited_s, now_s - (job.suspensions[-1][1] or now_s))
-        if waited_s <= self._limits.pending_s:
+        if waited_s <= limit_s:
             return None
-        within = f"within {self._limits.pending_s:,.0f} s"
+        within = f"within {limit_s:,.0f} s"
         what = f"job {observed.name} did not start {within} and was deleted: {waiting or status}"
-        return LimitExceeded(kind=waiting.kind if waiting else "UNSCHEDULABLE", what=what)
+        return LimitExceeded(waiting.kind if waiting else "UNSCHEDULABLE", what)
 
     def _stalled(self, observed: ObservedJob, status: JobStatus, now_s: float) -> LimitExceeded | None:
-        limit_s = self._limits.stall_s
+        limit_s = self._settings.stall_s or self._job.stall_s
         if limit_s is None or status.phase not in {"running", "ending"}:
             self._mark = ""
             return None
         mark = _progress_mark(self._folder)
         if mark != self._mark or not mark:
             self._mark, self._moved_s = mark, now_s
-        if not mark or now_s - self._moved_s <= limit_s + _STALL_MARGIN_S:
+        limit_s += _STALL_MARGIN_S
+        if not mark or now_s - self._moved_s <= limit_s:
             return None
-        done = progress.read_progress(self._folder)
-        state = progress.progress_line(done) if done else "it had begun"
-        waited_s = limit_s + _STALL_MARGIN_S
-        what = f"job {observed.name} made no progress for {waited_s:,.0f} s and was ended: {state}"
-        return LimitExceeded(kind="STUCK", what=what)
+        state = describe_progress(self._folder) or "it had begun"
+        what = f"job {observed.name} made no progress for {limit_s:,.0f} s and was ended: {state}"
+        return LimitExceeded("STUCK", what)
 
 
 def active_s(job: JobState | None, now_s: float) -> float:
     """Return the seconds since a job's creation, until its end if it has ended, without suspended time."""
     if job is None or job.created_s is None:
         return 0.0
-    if job.said and job.ended_s is not None:
+    if job.final and job.ended_s is not None:
         now_s = min(now_s, job.ended_s)
     waited_s = sum(
         max(0.0, (until if until is not None else now_s) - since) for since, until in job.suspensions
@@ -184,41 +181,16 @@ def _progress_mark(folder: Path) -> str:
     That is before its first step, and while any process does something of unknown length, such as an
     evaluation or the commit of a checkpoint.
     """
-    heartbeats = sorted((folder / "pulse").glob("rank-*"))
-    if not (folder / "progress.json").exists() and not heartbeats:
-        return ""
-    lines = _read_texts(heartbeats)
-    if any(not text.startswith(STEPS) for text in lines):
-        return ""
-    texts = [*_read_texts([folder / "progress.json"]), *lines]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
-def _read_texts(paths: Iterable[Path]) -> list[str]:
     texts = []
-    for path in paths:
+    for path in (folder / "progress.json", *sorted((folder / HEARTBEATS).glob("rank-*"))):
         try:
-            texts.append(path.read_text(errors="replace"))
+            text = path.read_text(errors="replace")
         except OSError:  # removed with the round of another machine
-            texts.append("")
-    return texts
-
-
-@dataclass(frozen=True, kw_only=True)
-class PollingIntervals:
-    """Polling intervals of a launcher, in seconds.
-
-    Attributes:
-        tick_s: Between two looks at the clock and at the files of the attempt.
-        settle_s: For the marker of a job that says Succeeded to appear, and for the pods' last states.
-        renew_s: Between two renewals of the lease.
-        now: Returns the time in seconds since 1970; None: the clock of the API server.
-    """
-
-    tick_s: float = 2.0
-    settle_s: float = 60.0
-    renew_s: float = 60.0
-    now: Callable[[], float] | None = None
+            text = ""
+        if path.parent != folder and not text.startswith(STEPS):
+            return ""
+        texts.append(text)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest() if any(texts) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,57 +198,30 @@ class AttemptOutcome:
     """An attempt that has ended.
 
     Attributes:
-        outcome: Success or failure.
-        observed: All that was observed of it.
-        took_s: Its duration, time in a queue excluded.
         lost: The pods, or runs of their containers, that it lost.
-        logged: The pod whose log was shown while it was written; empty if none.
+        followed: The pod whose log was shown while it was written; empty if none.
     """
 
     outcome: Outcome
     observed: ObservedJob
     took_s: float
     lost: tuple[Loss, ...]
-    logged: str = ""
+    followed: str = ""
 
 
 class JobMonitor:
-    """Monitors one attempt.
+    """Monitors one attempt."""
 
-    Args:
-        api: Access to the cluster.
-        leased: The job.
-        holder: Name of this launcher.
-        limits: The job's limits.
-        budget: How often pods may be lost, over all attempts.
-        history: The failed attempts before this one.
-        pace: Polling intervals.
-    """
-
-    def __init__(
-        self,
-        api: Api,
-        leased: LeasedJob,
-        holder: str,
-        limits: JobLimits,
-        budget: Budget,
-        history: AttemptHistory,
-        pace: PollingIntervals,
-    ) -> None:
-        self._api, self._folder, self._pace = api, leased.folder, pace
-        self._now = pace.now or api.clock.now
-        self._budget, self._history = budget, history
-        self._observer = Observer(api, leased, holder, every_s=pace.renew_s)
-        self._watchdog, self._before = Watchdog(limits, leased.folder), AttemptLosses.of(leased.folder)
-        self._losses = self._before
-        self._logs, self._line, self._phase, self._exits = ExitStack(), "", "", 0
+    def __init__(self, job: Job, leased: LeasedJob, settings: ClusterSettings) -> None:
+        self._job, self._leased, self._folder, self._settings = job, leased, leased.folder, settings
+        self._now = settings.now or leased.api.clock.now
+        self._history = AttemptHistory.before(leased.folder)
+        self._before = self._losses = AttemptLosses.of(leased.folder)
+        self._watchdog = Watchdog(job, settings, leased.folder, self._history.took_s)
+        self._observer = Observer(leased, renew_s=settings.renew_s)
+        self._logs = ExitStack()
         self._log: LogFollower | None = None
-        self._grace_s = limits.grace_s
-
-    @property
-    def version(self) -> str:
-        """The last observed ``resourceVersion`` of the job."""
-        return self._observer.version
+        self._line, self._phase, self._exits, self._grace_s = "", "", 0, grace_s(job)
 
     def follow(self) -> AttemptOutcome:
         """Follow the attempt to its end. The caller deletes one that exceeds a limit.
@@ -287,15 +232,20 @@ class JobMonitor:
         """
         with self._observer, self._logs:
             while True:
-                self._observer.wait(self._pace.tick_s)
+                self._observer.wait(self._settings.tick_s)
                 observed = self._observer.observed
-                self._read_new_exits(observed)
+                # Logs that exist only for a moment are read before anything is judged by them. A restarted
+                # container counts too: the log of its last run is kept until the next restart.
+                exits = sum(len(pod.endings) + len(pod.starts) for pod in observed.pods if pod.endings)
+                if exits != self._exits:
+                    self._exits = exits
+                    self._observer.read_details()
                 status = job_status(observed)
                 if status.phase == "ended":
                     return self._ended(self._settled())
                 if exceeded := self._exceeded(observed, status):
                     return self._ended(self._given_up(exceeded))
-                self._attend(observed, status)
+                self._report(observed, status)
 
     def _exceeded(self, observed: ObservedJob, status: JobStatus) -> LimitExceeded | None:
         """Return the limit or the budget that the attempt exceeds."""
@@ -305,62 +255,50 @@ class JobMonitor:
             return exceeded
         if observed.job is None or observed.job.needed == observed.job.pods:
             return None  # a lost pod ends a job of fixed size, and then the diagnosis decides
-        self._save_losses(observed)
-        counts = self._history.spent
-        charged = charged_losses(self._losses.lost)
+        losses = self._before.with_observed(observed)
+        if losses != self._losses:  # saved for a launcher that adopts the job
+            self._losses = losses
+            losses.save(self._folder)
+        counts, charged = self._history.spent, charged_losses(losses.lost)
         for loss in charged:
             counts[loss.budget] = counts.get(loss.budget, 0) + 1
-        if status.phase == "running" and (name := exceeded_budget(self._budget, counts)):
-            last = ([loss for loss in charged if loss.budget == name] or list(self._losses.lost))[-1:]
+        if status.phase == "running" and (name := exceeded_budget(self._job.budget, counts)):
+            last = ([loss for loss in charged if loss.budget == name] or list(losses.lost))[-1:]
             cause = f"; at last {last[0].what}" if last else " by the attempts before"
             what = f"job {observed.name} was ended: its {name} budget is used up{cause}"
-            return LimitExceeded(kind=last[0].kind if last else "UNKNOWN", what=what)
+            return LimitExceeded(last[0].kind if last else "UNKNOWN", what)
         return None
-
-    def _save_losses(self, observed: ObservedJob) -> None:
-        """Save the losses so far for a launcher that adopts the job."""
-        now = self._before.with_observed(observed)
-        if now != self._losses:
-            self._losses = now
-            now.save(self._folder)
 
     def _given_up(self, exceeded: LimitExceeded) -> Outcome:
         """Return the outcome of a job at a limit: success if only its pods fail to end."""
         if marker := completed(self._folder, self._folder.name):
             return Success(completion=marker, doubts=(exceeded.what,))
         self._observer.read_details()
-        saved_s = self._last_checkpoint_s()
+        saved_s = last_checkpoint_s(self._folder)
         return limit_failure(self._observer.observed, exceeded.kind, exceeded.what, saved_s=saved_s)
 
-    def _read_new_exits(self, observed: ObservedJob) -> None:
-        """Read logs that exist only for a moment, before anything is judged by them."""
-        # A restarted container counts too: the log of its last run is kept until the next restart.
-        exits = sum(len(pod.endings) + len(pod.starts) for pod in observed.pods if pod.endings)
-        if exits != self._exits:
-            self._exits = exits
-            self._observer.read_details()
-
-    def _attend(self, observed: ObservedJob, status: JobStatus) -> None:
-        """Read why a job waits, show the log, and print the status."""
+    def _report(self, observed: ObservedJob, status: JobStatus) -> None:
+        """Read why a job waits, show the log, and print the status unless it repeats the last line."""
         if status.phase != "running":
             self._observer.read_details(waiting=status.phase == self._phase)
         self._phase = status.phase
         self._follow_log(observed)
         self._compare_grace(observed)
-        done = progress.read_progress(self._folder) if status.phase in {"running", "ending"} else None
-        if done is None or not (self._log and self._log.flows):
-            self._print(progress.progress_line(done) if done else str(status))
+        progress = describe_progress(self._folder) if status.phase in {"running", "ending"} else ""
+        line = progress or str(status)
+        if line != self._line and not (progress and self._log and self._log.flows):
+            self._line = line
+            sys.stderr.write(f"{line}\n")
 
     def _compare_grace(self, observed: ObservedJob) -> None:
         """Warn once if pods are killed before they can have saved: a TrainJob's runtime sets the grace."""
         short = min((pod.grace_s for pod in observed.pods if pod.grace_s is not None), default=self._grace_s)
-        if short >= self._grace_s:
-            return
-        sys.stderr.write(
-            f"the pods are killed {short} s after SIGTERM, and may need {self._grace_s} s to "
-            "save: raise terminationGracePeriodSeconds in the runtime, or lower resources.grace_s\n"
-        )
-        self._grace_s = short
+        if short < self._grace_s:
+            sys.stderr.write(
+                f"the pods are killed {short} s after SIGTERM, and may need {self._grace_s} s to "
+                "save: raise terminationGracePeriodSeconds in the runtime, or lower resources.grace_s\n"
+            )
+            self._grace_s = short
 
     def _follow_log(self, observed: ObservedJob) -> None:
         """Follow the log of the pod of rank 0 that runs now."""
@@ -368,7 +306,7 @@ class JobMonitor:
         if chief is None or (self._log and self._log.uid == chief.uid):
             return
         self._logs.close()
-        self._log = LogFollower(self._api, self._folder, chief.name, chief.uid)
+        self._log = LogFollower(self._leased.api, self._folder, chief.name, chief.uid)
         self._logs.enter_context(self._log)
 
     def _settled(self) -> Outcome:
@@ -380,7 +318,7 @@ class JobMonitor:
         start = time.monotonic()
         outcome = self._outcome()
         while not self._is_settled(outcome, time.monotonic() - start):
-            self._observer.wait(min(self._pace.tick_s, 1.0))
+            self._observer.wait(min(self._settings.tick_s, 1.0))
             self._observer.read_details()
             outcome = self._outcome()
         if not isinstance(outcome, Success):
@@ -390,14 +328,14 @@ class JobMonitor:
 
     def _outcome(self) -> Outcome:
         observed, marker = self._observer.observed, completed(self._folder, self._folder.name)
-        report = read_report(self._folder)
-        outcome = diagnose(observed, marker, report, saved_s=self._last_checkpoint_s())
+        saved_s = last_checkpoint_s(self._folder)
+        outcome = diagnose(observed, marker, read_report(self._folder), saved_s=saved_s)
         if outcome is None:
             raise InternalError(f"job {observed.name} is diagnosed although it has not ended")
         return outcome
 
     def _is_settled(self, outcome: Outcome, waited_s: float) -> bool:
-        if isinstance(outcome, Success) or waited_s > self._pace.settle_s:
+        if isinstance(outcome, Success) or waited_s > self._settings.settle_s:
             return True
         job = self._observer.observed.job
         says_success = job is not None and job.holds("Succeeded") and not job.holds("Failed")
@@ -407,34 +345,14 @@ class JobMonitor:
         return (bool(outcome.pod) and outcome.kind not in _UNSETTLED) or waited_s > _PODS_TIMEOUT_S
 
     def _ended(self, outcome: Outcome) -> AttemptOutcome:
-        observed = self._observer.observed
-        shown = next((pod.name for pod in observed.pods if self._log and pod.uid == self._log.uid), "")
-        flows = self._log is not None and self._log.flows
+        observed, log = self._observer.observed, self._log
+        followed = [pod.name for pod in observed.pods if log and log.flows and pod.uid == log.uid]
         with contextlib.suppress(OSError):
             self._logs.close()
-        losses = self._before.with_observed(observed)
-        if isinstance(outcome, Failure):
-            unseen_s = losses.unobserved_gpu_s(observed, self._last_checkpoint_s())
-            outcome = dataclasses.replace(outcome, lost_gpu_s=outcome.lost_gpu_s + unseen_s)
         return AttemptOutcome(
             outcome=outcome,
             observed=observed,
             took_s=active_s(observed.job, self._now()),
-            lost=losses.lost,
-            logged=shown if flows else "",
+            lost=self._before.with_observed(observed).lost,
+            followed=next(iter(followed), ""),
         )
-
-    def _print(self, line: str) -> None:
-        """Write a line into the step's log unless it repeats the last one."""
-        if line != self._line:
-            self._line = line
-            sys.stderr.write(f"{line}\n")
-
-    def _last_checkpoint_s(self) -> float:
-        directory = job_directory_of(self._folder)
-        return last_checkpoint_s(directory) if directory else 0.0
-
-
-def should_retry(failure: Failure, budget: Budget, spent: dict[str, int]) -> bool:
-    """Tell whether another attempt follows: the class is retryable and no budget is exceeded."""
-    return failure.retryable and not exceeded_budget(budget, spent)

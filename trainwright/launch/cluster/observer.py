@@ -16,20 +16,19 @@ from typing import Self
 import urllib3
 
 from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError, TransientError
-from trainwright.launch.cluster import lease
-from trainwright.launch.cluster.adoption import LeasedJob
-from trainwright.launch.cluster.api import Api, Object, Selection
+from trainwright.launch.cluster.api import Api, Selection
 from trainwright.launch.cluster.deletion import belongs_to
+from trainwright.launch.cluster.lease import RENEW_S, LeasedJob, LeaseLost, LeaseRenewal, holder_of
 from trainwright.launch.cluster.responses import (
     ApiConflict,
     ApiGone,
     ApiInvalid,
     ApiNotFound,
     ApiUnavailable,
+    Object,
 )
-from trainwright.launch.diagnosis import workload
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.state import PodState
+from trainwright.launch.diagnosis.workload import read_workload
 from trainwright.retries import Backoff
 
 LISTED = "LISTED"
@@ -50,13 +49,7 @@ _MAX_PODS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class WatchEvent:
-    """A list of objects or one changed object.
-
-    Attributes:
-        kind: ``job`` or ``pods``.
-        change: ``LISTED``, ``ADDED``, ``MODIFIED`` or ``DELETED``.
-        bodies: All objects of a list, or the one that changed.
-    """
+    """A list of objects (``LISTED``), or one that was ``ADDED``, ``MODIFIED`` or ``DELETED``."""
 
     kind: str
     change: str
@@ -66,10 +59,7 @@ class WatchEvent:
 class Watcher:
     """Lists and watches objects in a thread, through outages.
 
-    Args:
-        api: Access to the cluster.
-        selection: The objects.
-        notify: Called with every :class:`WatchEvent`, and with the error that ended the watch.
+    It calls ``notify`` with every :class:`WatchEvent`, and with the error that ended the watch.
     """
 
     def __init__(
@@ -102,20 +92,24 @@ class Watcher:
             try:
                 self._list_and_watch()
             except ApiUnavailable as error:
-                if not self._wait(error.error, error.pause_s):
-                    return
+                outage, least_s = error.error, error.pause_s
             except ApiGone as error:  # a list, too, can be answered with 410
-                if not self._wait(TransientError(f"the Kubernetes API says: {error}")):
-                    return
+                outage, least_s = TransientError(f"the Kubernetes API says: {error}"), 0.0
             except (PermissionRefused, DependencyError, ApiInvalid, ApiNotFound) as error:
                 # A call that was allowed before mostly is so again in a moment: a restarting API rejects it.
                 if not self._allowed:
                     self._notify(error)
                     return
-                if not self._wait(TransientError(str(error))):
-                    return
+                outage, least_s = TransientError(str(error)), 0.0
             except Exception as error:  # a thread cannot raise to anybody
                 self._notify(error)
+                return
+            else:
+                continue
+            try:
+                self._backoff.wait(outage, least_s)
+            except TransientError as last:  # the outage lasts too long
+                self._notify(last)
                 return
 
     def _list_and_watch(self) -> None:
@@ -133,8 +127,10 @@ class Watcher:
                 for change in changes:
                     if self._stopped.is_set():
                         return
-                    changed = True
-                    self._pass_on(change)
+                    changed, body = True, change["object"]
+                    self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
+                    if (kind := change["type"]) != "BOOKMARK":
+                        self._notify(WatchEvent(kind=self._selection.kind, change=kind, bodies=(body,)))
         except ApiGone:
             self._version = ""
         finally:
@@ -147,21 +143,6 @@ class Watcher:
         else:
             self._short_watches = 0
 
-    def _pass_on(self, change: Object) -> None:
-        body = change["object"]
-        self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
-        if change["type"] != "BOOKMARK":
-            self._notify(WatchEvent(kind=self._selection.kind, change=change["type"], bodies=(body,)))
-
-    def _wait(self, error: TransientError, least_s: float = 0.0) -> bool:
-        """Wait before the next attempt; after too long an outage pass the error on and return False."""
-        try:
-            self._backoff.wait(error, least_s)
-        except TransientError as last:
-            self._notify(last)
-            return False
-        return True
-
     def _notify(self, event: WatchEvent | Exception) -> None:
         if not self._stopped.is_set():
             self._callback(event)
@@ -170,36 +151,28 @@ class Watcher:
 class Observer:
     """Observes one job. Use it in a ``with``: its threads run inside.
 
-    Args:
-        api: Access to the cluster.
-        leased: The job.
-        holder: Name of this launcher.
-        every_s: Seconds between two renewals of the lease.
-
     Attributes:
         observed: All that was observed.
-        version: The last observed ``resourceVersion`` of the job.
         listed: Whether the pods were listed. Before that, an absent pod means nothing.
     """
 
-    def __init__(self, api: Api, leased: LeasedJob, holder: str, *, every_s: float = lease.RENEW_S) -> None:
-        self._api, self._leased, self._holder, self._every_s = api, leased, holder, every_s
+    def __init__(self, leased: LeasedJob, *, renew_s: float = RENEW_S) -> None:
+        self._api, self._leased, self._renew_s = leased.api, leased, renew_s
         self._events: queue.SimpleQueue[WatchEvent | Exception] = queue.SimpleQueue()
         self._logged: set[tuple[str, int, bool]] = set()
         self._events_read_s, self._events_allowed = 0.0, True
-        self._stack, self.listed, self.version = ExitStack(), False, leased.version
+        self._stack, self.listed = ExitStack(), False
         self.observed = ObservedJob(leased.name, leased.uid)
         self.observed.update_job(leased.body)
 
     def __enter__(self) -> "Observer":
         """Start watching, and renewing the lease."""
-        api, leased, notify = self._api, self._leased, self._events.put
-        job = Selection(kind="job", fields=f"metadata.name={leased.name}")
-        pods = Selection(kind="pods", labels=f"{api.kind.pods}={leased.name}")
+        api, name, notify = self._api, self._leased.name, self._events.put
+        job = Selection(kind="job", fields=f"metadata.name={name}")
+        pods = Selection(kind="pods", labels=f"{api.kind.pods}={name}")
         self._stack.enter_context(Watcher(api, job, notify))
         self._stack.enter_context(Watcher(api, pods, notify))
-        renewal = lease.JobLease(api, leased.name, leased.uid, self._holder, notify, every_s=self._every_s)
-        self._stack.enter_context(renewal)
+        self._stack.enter_context(LeaseRenewal(self._leased, notify, self._renew_s))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,11 +198,29 @@ class Observer:
             self._apply(event)
             seen = True
 
+    def _apply(self, event: WatchEvent) -> None:
+        if event.kind == "pods":
+            pods = [pod for pod in event.bodies if belongs_to(pod, self._leased.attempt)]
+            if event.change == LISTED:
+                self.listed = True
+                self.observed.replace_pods(pods)
+            for pod in pods if event.change != LISTED else ():
+                self.observed.update_pod(pod, gone=event.change == "DELETED")
+            return
+        for body in event.bodies:
+            if event.change != "DELETED" and holder_of(body) not in ("", self._leased.holder):
+                raise LeaseLost(holder_of(body))
+        mine = [body for body in event.bodies if body["metadata"].get("uid") == self._leased.uid]
+        for body in mine:
+            self._leased.body = body
+            self.observed.update_job(body, gone=event.change == "DELETED")
+        if event.change == LISTED and not mine:
+            self.observed.mark_job_removed()
+
     def read_details(self, *, waiting: bool = False) -> None:
         """Read the logs of failed pods, and the events of the job and of pods that do not run.
 
-        Args:
-            waiting: Whether the job waits as before, so that its events are read only now and then.
+        While the job waits as before (``waiting``), its events are read only now and then.
         """
         for pod in self.observed.pods[-_MAX_PODS:]:
             failures, restarted = sum(end.exit_code != 0 for end in pod.endings), pod.running_s is not None
@@ -244,17 +235,19 @@ class Observer:
             self._events_read_s = now
             self._read_events()
 
-    @property
-    def _controllers(self) -> tuple[str, ...]:
-        """Names of the objects between the job and its pods; a JobSet has the job's own name."""
-        name, inner = self.observed.name, self._api.kind.inner_job
-        return (name, f"{name}{inner}") if inner else (name,)
-
     def _read_events(self) -> None:
-        idle = [pod.name for pod in self.observed.pods if not _runs(pod)]
+        """Read the events of the job, of the objects between it and its pods, and of pods that do not run."""
+        name, inner = self.observed.name, self._api.kind.inner_job
+        idle = [
+            pod.name
+            for pod in self.observed.pods
+            if pod.running_s is None and (pod.over is None or pod.phase != "Succeeded")
+        ]
+        # A JobSet has the job's own name.
+        controllers = (name, f"{name}{inner}") if inner else (name,)
         try:
-            for name in (*self._controllers, *self._read_workloads(), *idle[:_MAX_PODS]):
-                for event in self._api.events(name):
+            for about in (*controllers, *self._read_workloads(), *idle[:_MAX_PODS]):
+                for event in self._api.events(about):
                     self.observed.add_event(event)
         except PermissionRefused:
             self._events_allowed = False
@@ -264,9 +257,8 @@ class Observer:
     def _read_workloads(self) -> list[str]:
         """Read Kueue's Workloads of a job that a queue holds back; return their names."""
         job = self.observed.job
-        if job is None or not job.queue:
-            return []
-        if any(pod.running_s and pod.gone is None for pod in self.observed.pods):
+        running = any(pod.running_s and pod.gone is None for pod in self.observed.pods)
+        if job is None or not job.queue or running:
             return []
         try:
             found = self._api.workloads(job.uid)
@@ -280,32 +272,9 @@ class Observer:
 
     def _preemptor(self, body: Object) -> str:
         """Return kind and name of the job that took a workload's quota; empty in another namespace."""
-        uid = workload.read_workload(body).preemptor
+        uid = read_workload(body).preemptor
         owners: list[Object] = []
         with contextlib.suppress(*_OPTIONAL_ERRORS):
             for other in self._api.workloads(uid) if uid else ():
                 owners += other["metadata"].get("ownerReferences") or []
         return f"{owners[0]['kind']} {owners[0]['name']}" if owners else ""
-
-    def _apply(self, event: WatchEvent) -> None:
-        if event.kind == "pods":
-            pods = [pod for pod in event.bodies if belongs_to(pod, self._leased.attempt)]
-            if event.change == LISTED:
-                self.listed = True
-                self.observed.replace_pods(pods)
-            for pod in pods if event.change != LISTED else ():
-                self.observed.update_pod(pod, gone=event.change == "DELETED")
-            return
-        mine = [body for body in event.bodies if body["metadata"].get("uid") == self._leased.uid]
-        for body in event.bodies:
-            if event.change != "DELETED" and lease.holder_of(body) not in ("", self._holder):
-                raise lease.LeaseLost(lease.holder_of(body))
-        for body in mine:
-            self.version = body["metadata"].get("resourceVersion", self.version)
-            self.observed.update_job(body, gone=event.change == "DELETED")
-        if event.change == LISTED and not mine:
-            self.observed.mark_job_removed()
-
-
-def _runs(pod: PodState) -> bool:
-    return pod.running_s is not None or (pod.over is not None and pod.phase == "Succeeded")

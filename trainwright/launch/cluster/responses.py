@@ -1,8 +1,8 @@
-"""Answers of the Kubernetes API: objects, streams of lines, and the errors that other answers become."""
+"""Calls of the Kubernetes API, their answers, and the errors that other answers become."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,13 @@ import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
 
-from trainwright.errors import (
-    DependencyError,
-    InputError,
-    PermissionRefused,
-    TrainwrightError,
-    TransientError,
-)
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
+
+Object = dict[str, Any]
 
 _LONGEST_PAUSE_S = 120.0
-_UNAUTHORIZED, _CONFLICT = 401, 409
+_CONFLICT, _EXPIRED = 409, 410
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _NO_RUNTIME = re.compile(r"TrainingRuntime\b.*\bnot found")
 _RUNTIME_HINT = (
     "kubectl apply -f deploy/trainer/runtime.yaml, by the cluster's administrator, makes the runtime "
@@ -29,27 +26,27 @@ _RUNTIME_HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class ApiCall:
-    """A call of the API, in the terms of a Role.
-
-    Attributes:
-        verb: Such as ``create``.
-        resource: Such as ``pytorchjobs`` or ``pods/log``.
-        namespace: The namespace.
-        group: The API group; empty for the core.
-        name: The object, where it is one.
-        operator: The operator that has to be installed for it; empty for the API's own objects.
-    """
+    """A call of the API, in the terms of a Role; ``operator`` has to be installed for its resource."""
 
     verb: str
     resource: str
     namespace: str
     group: str = ""
+    version: str = "v1"
     name: str = ""
     operator: str = ""
 
     def __str__(self) -> str:
         """Return verb, resource and group."""
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+    @property
+    def path(self) -> str:
+        """The path of its URL."""
+        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        resource, _, part = self.resource.partition("/")
+        pieces = (base, "namespaces", self.namespace, resource, self.name, part)
+        return "/".join(piece for piece in pieces if piece)
 
     @property
     def rule(self) -> str:
@@ -70,12 +67,14 @@ class ApiGone(Exception):
     """The requested version is too old: list again (410)."""
 
 
-class ApiUnavailable(Exception):
-    """A call failed that may succeed later.
+class ApiInvalid(InputError):
+    """The API rejects the content of a call (400, 422)."""
 
-    Args:
-        error: The error to raise when the outage lasts too long.
-        pause_s: The pause that the API asks for, in seconds.
+
+class ApiUnavailable(Exception):
+    """A call failed that may succeed later, after ``pause_s`` seconds if the API asks for that.
+
+    ``error`` is raised when the outage lasts too long.
     """
 
     def __init__(self, error: TransientError, pause_s: float = 0.0) -> None:
@@ -83,81 +82,87 @@ class ApiUnavailable(Exception):
         super().__init__(error.what)
 
 
-class ApiInvalid(InputError):
-    """The API rejects the content of a call (400, 422)."""
-
-
 def transport_error(error: Exception) -> Exception:
     """Return the error for a call without an answer."""
-    told = f"{type(error).__name__}: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in told:
+    reason = f"{type(error).__name__}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
         return DependencyError(
-            f"the certificate of the Kubernetes API is not trusted: {told:.300}",
+            f"the certificate of the Kubernetes API is not trusted: {reason:.300}",
             hint="Look at the certificate authority of the configuration.",
         )
-    return ApiUnavailable(TransientError(f"cannot reach the Kubernetes API: {told:.300}"))
+    return ApiUnavailable(TransientError(f"cannot reach the Kubernetes API: {reason:.300}"))
 
 
-def foreign_answer(said: object, call: ApiCall) -> ApiUnavailable:
+def foreign_answer(answer: object, call: ApiCall) -> ApiUnavailable:
     """Return the error for an answer that is not the API's, such as the login page of a proxy."""
-    text = " ".join((said.decode(errors="replace") if isinstance(said, bytes) else str(said)).split())
-    told = f"what answers to {call} is not the Kubernetes API: {text:.200}"
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    what = f"what answers to {call} is not the Kubernetes API: {' '.join(text.split()):.200}"
     hint = "Look at the address of the API, and at what stands between it and this step."
-    return ApiUnavailable(TransientError(told, hint=hint))
+    return ApiUnavailable(TransientError(what, hint=hint))
 
 
-def parse_object(data: bytes, call: ApiCall) -> dict[str, Any]:
-    """Return the object, the list or the status of an answer.
+def parse_object(data: bytes | str, call: ApiCall, *fields: str) -> Object:
+    """Return an answer that is an object with such fields, which are objects themselves.
 
     Raises:
-        ApiUnavailable: The answer is none of these.
+        ApiUnavailable: It is not.
     """
     try:
         answer = json.loads(data)
     except ValueError:
         answer = None
-    if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+    if isinstance(answer, dict) and all(isinstance(answer.get(name), dict) for name in fields):
         return answer
     raise foreign_answer(data, call)
 
 
 def rejection(error: k8s.ApiException, call: ApiCall) -> Exception:
     """Return the error for an answer with an error status: one of this module, or a permanent one."""
-    message = message_of(error.body, str(error.reason or ""))
+    message = _message_of(error)
     match error.status:
         case 0 | None:
-            return transport_error(error)
+            found = transport_error(error)
         case 400 | 405 | 406 | 413 | 415 | 422:
-            return ApiInvalid(f"the Kubernetes API refuses to {call}: {message}", where="job for a cluster")
-        case 401 | 403:
-            return _forbidden(message, call, known=error.status != _UNAUTHORIZED)
+            found = ApiInvalid(f"the Kubernetes API refuses to {call}: {message}", where="job for a cluster")
+        case 401:
+            found = PermissionRefused(
+                f"the Kubernetes API does not know this step: {message}",
+                where=str(call),
+                hint="Look at the step's service account and its token.",
+            )
+        case 403:
+            found = _forbidden(message, call)
         case 404:
-            return _not_found(error, message, call)
+            found = _not_found(error, message, call)
         case 409 | 410:
-            return ApiConflict(message) if error.status == _CONFLICT else ApiGone(message)
-    told = TransientError(f"the Kubernetes API answers {error.status} to {call}: {message}")
-    return ApiUnavailable(told, _retry_after_s(error.headers))
+            found = ApiConflict(message) if error.status == _CONFLICT else ApiGone(message)
+        case _:
+            retry_after = urllib3.HTTPHeaderDict(error.headers or {}).get("Retry-After", "")
+            pause_s = min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isdigit() else 0.0
+            what = f"the Kubernetes API answers {error.status} to {call}: {message}"
+            found = ApiUnavailable(TransientError(what), pause_s)
+    return found
 
 
-def _forbidden(message: str, call: ApiCall, *, known: bool) -> TrainwrightError:
-    """Return the error for a 401 or a 403, whose several causes only the message tells apart."""
-    if not known:
-        return PermissionRefused(
-            f"the Kubernetes API does not know this step: {message}",
-            where=str(call),
-            hint="Look at the step's service account and its token.",
-        )
+def _message_of(error: k8s.ApiException) -> str:
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body
+    try:
+        return str(json.loads(str(body))["message"])
+    except (TypeError, ValueError, KeyError):
+        return (str(body or "").strip() or str(error.reason or ""))[:300]
+
+
+def _forbidden(message: str, call: ApiCall) -> Exception:
+    """Return the error for a 403, whose several causes only the message tells apart."""
     if "admission webhook" in message or "violates PodSecurity" in message:
         hint = _RUNTIME_HINT if _NO_RUNTIME.search(message) else ""
         return InputError(f"the cluster refuses to {call}: {message}", where="job for a cluster", hint=hint)
     if "being terminated" in message:
-        return DependencyError(
-            f"namespace {call.namespace} is being removed: {message}", hint="Use another namespace."
-        )
+        what = f"namespace {call.namespace} is being removed: {message}"
+        return DependencyError(what, hint="Use another namespace.")
     if "exceeded quota" in message:
-        return DependencyError(
-            f"the namespace's quota is used up: {message}", hint="Wait, or ask for a larger one."
-        )
+        what = f"the namespace's quota is used up: {message}"
+        return DependencyError(what, hint="Wait, or ask for a larger one.")
     return PermissionRefused(
         f"this step is not allowed to {call} in namespace {call.namespace}: {message}",
         where=f"Role rule {call.rule}",
@@ -173,31 +178,9 @@ def _not_found(error: k8s.ApiException, message: str, call: ApiCall) -> Exceptio
             hint=f"Install {call.operator}, or choose another resources.launcher." if call.operator else "",
         )
     if call.verb == "create":
-        return DependencyError(
-            f"cannot {call} in namespace {call.namespace}: {message}", hint="Look at the namespace's name."
-        )
+        what = f"cannot {call} in namespace {call.namespace}: {message}"
+        return DependencyError(what, hint="Look at the namespace's name.")
     return ApiNotFound(message or str(error))
-
-
-def message_of(body: object, otherwise: str = "") -> str:
-    """Return the message in the body of an answer."""
-    if isinstance(body, bytes):
-        body = body.decode(errors="replace")
-    try:
-        return str(json.loads(str(body))["message"])
-    except (TypeError, ValueError, KeyError):
-        return (str(body or "").strip() or otherwise)[:300]
-
-
-def _retry_after_s(headers: Mapping[str, str] | None) -> float:
-    """Return the pause that the API asks for, in seconds."""
-    asked = urllib3.HTTPHeaderDict(headers or {}).get("Retry-After", "")
-    return min(float(asked), _LONGEST_PAUSE_S) if asked.isdigit() else 0.0
-
-
-Object = dict[str, Any]
-_EXPIRED = 410
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def read_lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
@@ -225,22 +208,13 @@ def watch_events(response: urllib3.BaseHTTPResponse, call: ApiCall) -> Iterator[
         ApiUnavailable: It broke.
     """
     for line in read_lines(response):
-        change = _watch_event(line, call)
-        if change["type"] == "ERROR":
+        change = parse_object(line, call, "object")
+        if change.get("type") == "ERROR":
             status = change["object"]
             if status.get("code") == _EXPIRED:
                 raise ApiGone(status.get("message", ""))
-            told = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
-            raise rejection(told, call)
+            found = k8s.ApiException(status=status.get("code") or 500, reason=status.get("message", ""))
+            raise rejection(found, call)
+        if "type" not in change:
+            raise foreign_answer(line, call)
         yield change
-
-
-def _watch_event(line: str, call: ApiCall) -> Object:
-    """Return one event of a watch."""
-    try:
-        change = json.loads(line)
-    except ValueError:
-        change = None
-    if isinstance(change, dict) and "type" in change and isinstance(change.get("object"), dict):
-        return change
-    raise foreign_answer(line, call)

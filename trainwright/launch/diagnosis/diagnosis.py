@@ -1,16 +1,25 @@
 """Diagnose how a job ended: only the marker of rank 0 is a success, and a failure has a cause."""
 
 import math
+import re
+import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trainwright.launch import logs, redaction
+from trainwright.launch.agent.rank_errors import (
+    CLASS_BY_ERROR,
+    RankError,
+    first_error,
+    last_round,
+    round_folder,
+)
 from trainwright.launch.diagnosis import incidents
-from trainwright.launch.diagnosis.findings import Finding
 from trainwright.launch.diagnosis.incidents import Incident, find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.reports import ProcessReport
-from trainwright.launch.diagnosis.waiting import Waiting, find_waiting
-from trainwright.launch.failure import Failure
+from trainwright.launch.diagnosis.state import PodState
+from trainwright.launch.diagnosis.waiting import find_waiting
+from trainwright.launch.failure import FAILURE_CLASSES, Failure
 from trainwright.launch.job import Completion
 
 _KUBERNETES_FACTS = frozenset({"HOST_OOM", "PREEMPTED", "EVICTED_DISK", "NODE_GPU"})
@@ -23,16 +32,15 @@ _REPEATED_EVENTS = frozenset({"Error", "PyTorchJobFailed", "PyTorchJobRestarting
 """Reasons of events that repeat a state or announce a restart that does not come."""
 
 _MAX_PODS = 12
+_VAGUE = frozenset({"UNKNOWN", "USER_EXCEPTION"})
+_NOT_FINITE = re.compile(r"not finite|\bnan\b|\binf\b", re.IGNORECASE)
+_KILLED_BY = re.compile(r"was killed by (SIG\w+)")
+_ENDED_WITH = re.compile(r"ended with exit code (-?\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """A job that has succeeded: rank 0 wrote its marker.
-
-    Attributes:
-        completion: The marker.
-        doubts: Observations that contradict success, such as a job that says Failed.
-    """
+    """A job that has succeeded, with observations that contradict it, such as a job that says Failed."""
 
     completion: Completion
     doubts: tuple[str, ...] = ()
@@ -40,6 +48,68 @@ class Success:
 
 Outcome = Success | Failure
 """How a job ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessReport:
+    """A failure reported by a process.
+
+    Unless the process ``named`` the cause, its agent only observed its exit, or it raised an exception of
+    another library, often only because another process was gone.
+    """
+
+    failure: Failure
+    named: bool
+
+
+def read_report(folder: Path) -> ProcessReport | None:
+    """Read the report of an attempt's last round: its agents' ``failure.json``, or its ranks' errors.
+
+    The ``failure.json`` of the attempt itself may be of an earlier round, before a suspension or a restart.
+    """
+    number = last_round(folder)
+    if number is None:
+        return None
+    path = round_folder(folder, number) / Failure.FILE
+    if path.exists():
+        failure = Failure.read(path)
+        # An agent that only observed an exit knows less than the pods, which may show an OOM kill.
+        return ProcessReport(failure=failure, named=failure.kind != "UNKNOWN")
+    error = first_error(folder, number)
+    return report_of_rank(error) if error else None
+
+
+def report_of_rank(error: RankError) -> ProcessReport:
+    """Classify the error of one process."""
+    said = f"{error.error}: {error.what}"
+    clue = logs.find_clue(said)
+    ours = error.error in CLASS_BY_ERROR and not error.witnessed
+    kind = error.kind or (clue.kind if clue and not ours else "")
+    if not kind:
+        kind = (
+            "HOST_OOM" if error.error == "MemoryError" else CLASS_BY_ERROR.get(error.error, "USER_EXCEPTION")
+        )
+    if kind == "DIVERGED" and _NOT_FINITE.search(error.what):
+        kind = "NAN_LOSS"
+    exit_code: int | None = error.code
+    if error.witnessed:  # the agent that observed it says so in its message
+        killed, ended = _KILLED_BY.search(error.what), _ENDED_WITH.search(error.what)
+        exit_code = int(ended[1]) if ended else None
+        if killed:
+            exit_code = -signal.Signals[killed[1]] if killed[1] in signal.Signals.__members__ else None
+    where = f" ({error.where})" if error.where else ""
+    failure = Failure.of(
+        kind,
+        error.what,
+        rank=error.rank,
+        exit_code=exit_code,
+        reason=error.error,
+        evidence=(f"{error.name}: {said}{where}", "\n".join(error.evidence)),
+        advice=error.hint,
+        code=error.code if ours and error.code != FAILURE_CLASSES[kind].code else None,
+    )
+    follows = error.follows or bool(clue and clue.weak and not ours)
+    return ProcessReport(failure=failure, named=not follows and (ours or kind not in _VAGUE))
 
 
 def diagnose(
@@ -68,7 +138,9 @@ def diagnose(
         return None
     found = find_incidents(observed)
     if completion is not None:
-        return Success(completion=completion, doubts=_doubts(observed, found))
+        odd = [] if job.final == "Succeeded" else [f"the job says {job.final or 'nothing, and is gone'}"]
+        lost = [entry.failure.what for entry in found if not entry.recovered]
+        return Success(completion=completion, doubts=redaction.bounded_evidence([*odd, *lost]))
     chosen = _cause(observed, found)
     failure = _weighed(observed, chosen, report)
     shown = redaction.bounded_evidence([*failure.evidence, *_other_evidence(observed, chosen, found, report)])
@@ -82,23 +154,16 @@ def diagnose(
 
 
 def limit_failure(observed: ObservedJob, kind: str, what: str, *, saved_s: float = 0.0) -> Failure:
-    """Return the failure of a job that exceeds a limit of the launcher.
-
-    Args:
-        observed: What was observed of the job.
-        kind: ``DEADLINE``, ``STUCK``, or the class of what it waited for.
-        what: A sentence with the limit and the state.
-        saved_s: Time of the last committed checkpoint.
-    """
-    held = find_waiting(observed)
-    shown = [_waiting_text(held)] if held else []
-    found = find_incidents(observed)
+    """Return the failure of a job that exceeds a limit of the launcher."""
+    waiting = find_waiting(observed)
+    shown = [f"waits: {waiting}"] if waiting else []
+    others = _other_evidence(observed, None, find_incidents(observed), None)
     return Failure.of(
         kind,
         redaction.redact(what),
-        pod=held.pod if held else "",
-        reason=held.reason if held else "",
-        evidence=redaction.bounded_evidence([*shown, *_other_evidence(observed, None, found, None)]),
+        pod=waiting.pod if waiting else "",
+        reason=waiting.reason if waiting else "",
+        evidence=redaction.bounded_evidence([*shown, *others]),
         lost_gpu_s=incidents.gpu_seconds(observed, since_s=saved_s),
     )
 
@@ -125,42 +190,29 @@ def _cause(observed: ObservedJob, found: tuple[Incident, ...]) -> Incident | Non
 
 def _weighed(observed: ObservedJob, chosen: Incident | None, report: ProcessReport | None) -> Failure:
     """Weigh the incident of a pod against the report of the processes."""
-    found = _failure(observed, chosen.pod.name, chosen.finding) if chosen else _without_incident(observed)
+    job = observed.job
+    found = chosen.failure if chosen else _without_incident(observed)
+    if chosen and job is not None and job.gone and not job.final:
+        found = replace(found, what=f"{found.what}, and then the job was deleted")
     if report is None:
         return found
     told = report.failure
-    fact = chosen is not None and not chosen.finding.weak and found.kind in _KUBERNETES_FACTS
+    strong = chosen is not None and not chosen.weak
     # Elsewhere an agent was stopped because the operator cleaned up after the pod that failed.
-    alone = chosen is not None and not chosen.finding.weak and chosen.pod.deletion is None
+    alone = strong and chosen is not None and chosen.pod.deletion is None
     if alone and told.kind == "PREEMPTED" and found.kind != "PREEMPTED":
         return replace(found, evidence=(*found.evidence, *told.evidence))
     final = found.kind in {"DEADLINE", "DELETED"} and told.kind in _SYMPTOMS
-    if final or (fact and (told.kind in _SYMPTOMS or not report.named)):
+    fact = strong and found.kind in _KUBERNETES_FACTS and (told.kind in _SYMPTOMS or not report.named)
+    if final or fact:
         code = told.code if told.kind == found.kind else found.code
         rank = found.rank if found.rank is not None else told.rank
         return replace(found, code=code, rank=rank, evidence=(*told.evidence, *found.evidence))
     if told.kind == "UNKNOWN" and found.kind != "UNKNOWN":
         return replace(found, evidence=(*told.evidence, *found.evidence))
-    pod = told.pod or found.pod
     beside = (found.what,) if chosen else ()
-    return replace(told, pod=pod, evidence=(*told.evidence, *beside, *found.evidence))
-
-
-def _failure(observed: ObservedJob, pod: str, finding: Finding) -> Failure:
-    gone = observed.job is not None and observed.job.gone and not observed.job.said
-    return Failure.of(
-        finding.kind,
-        finding.what + (", and then the job was deleted" if gone else ""),
-        pod=pod,
-        rank=finding.rank,
-        exit_code=finding.exit_code,
-        reason=finding.reason,
-        evidence=finding.evidence,
-        advice=finding.advice,
-        code=finding.code,
-        retryable=finding.retryable,
-        budget=finding.budget,
-    )
+    evidence = (*told.evidence, *beside, *found.evidence)
+    return replace(told, pod=told.pod or found.pod, evidence=evidence)
 
 
 def _without_incident(observed: ObservedJob) -> Failure:
@@ -168,37 +220,17 @@ def _without_incident(observed: ObservedJob) -> Failure:
     job = observed.job
     if job is not None and job.late:
         return Failure.of("DEADLINE", job.message, reason="DeadlineExceeded")
-    held = find_waiting(observed)
-    if job is not None and not job.said:
-        if held and held.kind != "INFRASTRUCTURE":
-            what = f"the job was deleted while it waited: {held.words}"
-            return Failure.of(
-                held.kind, what, pod=held.pod, reason=held.reason, evidence=(_waiting_text(held),)
-            )
-        ran = any(pod.starts for pod in observed.pods)
-        return Failure.of(
-            "DELETED",
-            f"the job was deleted by someone else {'while' if ran else 'before'} it ran",
-            reason="Deleted",
-        )
-    said = job.said if job else ""
-    return Failure.of(
-        "UNKNOWN",
-        f"the job says {said} without its completion marker {Completion.FILE}, and no pod shows why",
-        reason=said,
-    )
-
-
-def _waiting_text(held: Waiting) -> str:
-    return f"waits: {held}"
-
-
-def _doubts(observed: ObservedJob, found: tuple[Incident, ...]) -> tuple[str, ...]:
-    """Return observations that contradict a success."""
-    job = observed.job
-    said = job.said if job else ""
-    odd = [] if said == "Succeeded" else [f"the job says {said or 'nothing, and is gone'}"]
-    return redaction.bounded_evidence([*odd, *(entry.finding.what for entry in found if not entry.recovered)])
+    waiting = find_waiting(observed)
+    if job is not None and not job.final:
+        if waiting and waiting.kind != "INFRASTRUCTURE":
+            what, evidence = f"the job was deleted while it waited: {waiting.words}", (f"waits: {waiting}",)
+            fields = {"pod": waiting.pod, "reason": waiting.reason, "evidence": evidence}
+            return Failure.of(waiting.kind, what, **fields)
+        when = "while" if any(pod.starts for pod in observed.pods) else "before"
+        return Failure.of("DELETED", f"the job was deleted by someone else {when} it ran", reason="Deleted")
+    final = job.final if job else ""
+    what = f"the job says {final} without its completion marker {Completion.FILE}, and no pod shows why"
+    return Failure.of("UNKNOWN", what, reason=final)
 
 
 def _other_evidence(
@@ -208,22 +240,25 @@ def _other_evidence(
     seen: list[str] = []
     if chosen and (tail := logs.parse_log(observed.log(chosen.pod.uid)).tail):
         seen.append(f"end of the log of pod {chosen.pod.name}:\n" + "\n".join(tail))
-    seen += [entry.finding.what for entry in found if entry is not chosen][:_MAX_PODS]
+    seen += [entry.failure.what for entry in found if entry is not chosen][:_MAX_PODS]
     if observed.job and observed.job.message:
         seen.append(f"job: {observed.job.message}")
-    told = (
-        event for event in observed.events if event.kind != "Node" and event.reason not in _REPEATED_EVENTS
-    )
-    warned = [event for event in told if event.warning and not event.message.startswith("Error pod ")]
-    seen += [f"event on {event.name}: {event.reason}: {event.message}" for event in warned[-5:]]
+    warnings = [
+        event
+        for event in observed.events
+        if event.warning
+        and event.kind != "Node"
+        and event.reason not in _REPEATED_EVENTS
+        and not event.message.startswith("Error pod ")
+    ]
+    seen += [f"event on {event.name}: {event.reason}: {event.message}" for event in warnings[-5:]]
     if chosen is None and report is None:
-        seen += [_pod_summary(observed, index) for index in range(min(len(observed.pods), _MAX_PODS))]
+        seen += [_pod_summary(pod) for pod in observed.pods[:_MAX_PODS]]
     return seen
 
 
-def _pod_summary(observed: ObservedJob, index: int) -> str:
+def _pod_summary(pod: PodState) -> str:
     """Return a line about a pod that explains nothing."""
-    pod = observed.pods[index]
     ends = [f"{end.container} ended with {end.exit_code} ({end.reason})" for end in pod.endings]
     state = "; ".join(ends) or ("ran" if pod.starts else "never started")
     return f"pod {pod.name}: {pod.phase}, {state}" + (", deleted" if pod.deletion is not None else "")

@@ -3,17 +3,17 @@
 The loss of one pod ends the processes of all others, and each of those exits looks like a loss of its own: an
 elastic survivor returns the exit code of the rank that was evicted, and a job of 11 nodes that its queue
 preempts loses 11 pods. Kubernetes does not tell these apart, so losses are grouped by what ran at the time of
-the first one, and each group is charged to a budget once.
+the first one, and each group is charged to a budget once. Times are in seconds since 1970.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainwright.launch import logs
 from trainwright.launch.diagnosis import findings
-from trainwright.launch.diagnosis.findings import Finding
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.state import MAIN_CONTAINERS, ContainerExit, JobState, PodState
 from trainwright.launch.failure import Failure
@@ -22,14 +22,23 @@ from trainwright.launch.logs import LogFindings
 _SKEW_S = 5
 """Largest difference between the clocks of a cluster's machines, in seconds."""
 
+_GROUPING_S = 600.0
+"""Seconds after a loss, or after its pod is back, in which other pods can still end because of it.
+
+A node that dies silently is noticed when a collective operation times out. Too long a time counts two
+interruptions as one.
+"""
+
+_SYMPTOMS = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "UNKNOWN"})
+"""Classes of consequences, whose cause Kubernetes may report later."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """A failed exit or a removal of one pod. Times are in seconds since 1970.
+    """A failed exit or a removal of one pod.
 
     Attributes:
-        pod: The pod.
-        finding: Its class and evidence.
+        weak: Whether it only shows that something else failed before.
         at_s: When; infinite if unknown.
         order: Number of the observation that first showed it, which orders those of the same second.
         began_s: Start of the container's run that it ended; None if it ended the whole pod.
@@ -37,7 +46,8 @@ class Incident:
     """
 
     pod: PodState
-    finding: Finding
+    failure: Failure
+    weak: bool = False
     at_s: float
     order: int
     began_s: float | None = None
@@ -50,8 +60,8 @@ class Incident:
 
     @property
     def cause_order(self) -> tuple[bool, float, int]:
-        """Sort key: the least is the cause; weak findings come last."""
-        return self.finding.weak, self.at_s, self.order
+        """Sort key: the least is the cause; weak ones come last."""
+        return self.weak, self.at_s, self.order
 
 
 def find_incidents(observed: ObservedJob) -> tuple[Incident, ...]:
@@ -62,29 +72,25 @@ def find_incidents(observed: ObservedJob) -> tuple[Incident, ...]:
 
 
 def _pod_incidents(observed: ObservedJob, pod: PodState) -> list[Incident]:
-    story, events = logs.parse_log(observed.log(pod.uid)), observed.events_of(pod)
-    found = [
-        Incident(
-            pod=pod,
-            finding=findings.classify_exit(pod, end, story, events),
-            at_s=_failed_at_s(end, story),
-            order=end.order,
+    if eviction := findings.classify_eviction(pod):
+        since = (pod.disruption.since_s if pod.disruption else None) or pod.finished_s or math.inf
+        return [Incident(pod=pod, failure=eviction, at_s=since, order=pod.deletion or pod.first)]
+    log, events, found = logs.parse_log(observed.log(pod.uid)), observed.events_of(pod), []
+    for end in pod.endings:
+        if end.exit_code and end.started_s is not None and not _killed_by_deletion(pod, end):
+            failure, weak = findings.classify_exit(pod, end, log, events)
             # A failed init container is recovered from as soon as the training container runs.
-            began_s=end.started_s if end.container in MAIN_CONTAINERS else 0.0,
-        )
-        for end in pod.endings
-        if end.exit_code and end.started_s is not None and not _killed_by_deletion(pod, end)
-    ]
-    if thrown := findings.classify_eviction(pod):
-        since = (pod.disruption.since_s if pod.disruption else None) or pod.finished_s
-        return [Incident(pod=pod, finding=thrown, at_s=since or math.inf, order=pod.deletion or pod.first)]
+            began_s = end.started_s if end.container in MAIN_CONTAINERS else 0.0
+            at_s = _failed_at_s(end, log)
+            found.append(
+                Incident(pod=pod, failure=failure, weak=weak, at_s=at_s, order=end.order, began_s=began_s)
+            )
     if pod.starts and _was_deleted(observed, pod):
+        suspended, replaced = _was_suspended(observed, pod), bool(observed.successors(pod))
         found.append(
             Incident(
                 pod=pod,
-                finding=findings.classify_deletion(
-                    pod, suspended=_was_suspended(observed, pod), replaced=bool(observed.successors(pod))
-                ),
+                failure=findings.classify_deletion(pod, suspended=suspended, replaced=replaced),
                 at_s=math.inf if pod.deletion_s is None else pod.deletion_s,
                 order=pod.deletion or pod.gone or pod.first,
             )
@@ -92,19 +98,16 @@ def _pod_incidents(observed: ObservedJob, pod: PodState) -> list[Incident]:
     return found
 
 
-def _failed_at_s(end: ContainerExit, story: LogFindings) -> float:
+def _failed_at_s(end: ContainerExit, log: LogFindings) -> float:
     """Return when the first process failed, which may be before its container ended."""
     ended_s = math.inf if end.finished_s is None else end.finished_s
-    first_s = story.root.at_s if story.root else None
-    within = first_s is not None and (end.started_s or 0.0) <= first_s <= ended_s
-    return first_s if within and first_s is not None else ended_s
+    first_s = log.root.at_s if log.root else None
+    return first_s if first_s is not None and (end.started_s or 0.0) <= first_s <= ended_s else ended_s
 
 
 def _killed_by_deletion(pod: PodState, end: ContainerExit) -> bool:
     """Tell whether a container ended because its pod was being deleted."""
-    if end.during_deletion:
-        return True
-    return (
+    return end.during_deletion or (
         pod.deletion == end.order
         and pod.deletion_s is not None
         and (end.finished_s or 0.0) >= pod.deletion_s
@@ -136,14 +139,13 @@ def _cleaned_up(job: JobState, pod: PodState, others: list[PodState]) -> bool:
     """
     if job.ended_s is None or pod.deletion is None or pod.deletion_s is None or pod.deletion_s < job.ended_s:
         return False
-    return any(_cause_of(other, pod.deletion, pod.deletion_s) for other in others)
-
-
-def _cause_of(other: PodState, deletion: int, deletion_s: float) -> bool:
-    """Tell whether a pod ended before the deletion of another one, or in the same second."""
-    if other.deletion is None:
-        return other.over is not None and (other.finished_s or math.inf) <= deletion_s
-    return other.deletion < deletion or (other.deletion == deletion and other.disruption is not None)
+    for other in others:
+        if other.deletion is None:
+            if other.over is not None and (other.finished_s or math.inf) <= pod.deletion_s:
+                return True
+        elif other.deletion < pod.deletion or (other.deletion == pod.deletion and other.disruption):
+            return True
+    return False
 
 
 def _vanished(observed: ObservedJob, pod: PodState) -> bool:
@@ -171,8 +173,8 @@ def _ended_with(job: JobState, observed: ObservedJob, pod: PodState) -> bool:
     at_s = math.inf if pod.deletion_s is None else pod.deletion_s
     late = job.ended_s is not None and at_s != math.inf and at_s > job.ended_s + _SKEW_S
     with_job = job.deletion_s is not None and at_s >= job.deletion_s
-    unended = job.gone and not job.said and not observed.successors(pod)
-    return with_job or unended or (bool(job.said) and late)
+    unended = job.gone and not job.final and not observed.successors(pod)
+    return with_job or unended or (bool(job.final) and late)
 
 
 def _ended_before(other: PodState, pod: PodState) -> bool:
@@ -205,71 +207,47 @@ def _recovered_s(observed: ObservedJob, entry: Incident) -> float | None:
     return min((start for start in again if ended_s is None or start <= ended_s), default=None)
 
 
-def held_span(pod: PodState, until_s: float) -> tuple[float, float] | None:
-    """Return from when until when a pod held its GPUs, in seconds since 1970; None if it never did.
-
-    It holds them from its scheduling until its last container has ended.
-    """
-    if pod.scheduled_s is None:
-        return None
-    ended = pod.finished_s if pod.over is not None or pod.gone is not None else None
-    if ended is None:
-        ended = pod.deletion_s if pod.gone is not None and pod.deletion_s is not None else until_s
-    return pod.scheduled_s, max(ended, pod.scheduled_s)
-
-
 def gpu_seconds(observed: ObservedJob, *, since_s: float = 0.0) -> float:
     """Return the GPU seconds that the observed pods have held since a time.
 
-    With the time of the last checkpoint as ``since_s`` (seconds since 1970), these are lost by a restart.
+    With the time of the last checkpoint as ``since_s``, these are lost by a restart. A pod holds its GPUs
+    from its scheduling until its last container has ended.
     """
-    until_s = latest_s(observed)
-    spans = [(pod.gpus, span) for pod in observed.pods if (span := held_span(pod, until_s))]
-    return float(sum(gpus * max(0.0, end - max(start, since_s)) for gpus, (start, end) in spans))
+    until_s, total = _latest_s(observed), 0.0
+    for pod in observed.pods:
+        if pod.scheduled_s is None:
+            continue
+        ended_s = pod.finished_s if pod.over is not None or pod.gone is not None else None
+        if ended_s is None:
+            ended_s = pod.deletion_s if pod.gone is not None and pod.deletion_s is not None else until_s
+        total += pod.gpus * max(0.0, ended_s - max(pod.scheduled_s, since_s))
+    return total
 
 
-def latest_s(observed: ObservedJob) -> float:
+def _latest_s(observed: ObservedJob) -> float:
     """Return the latest time in any observed object; of an ended job, its end.
 
     Running pods are counted up to here, so the reader's clock plays no part.
     """
     job = observed.job
-    if job and job.said and job.ended_s is not None:
+    if job and job.final and job.ended_s is not None:
         return job.ended_s
     times = [event.at_s for event in observed.events]
     for pod in observed.pods:
         ends = [end.finished_s for end in pod.endings]
         times += [pod.created_s, pod.scheduled_s, pod.running_s, pod.deletion_s, *ends]
     if job:
-        since = [entry.since_s for entry in job.conditions.values()]
+        since = [reason.since_s for _, reason in job.conditions.values()]
         times += [job.created_s, job.deletion_s, *since]
     return max((time for time in times if time is not None), default=0.0)
 
 
-_GROUPING_S = 600.0
-"""Seconds after a loss, or after its pod is back, in which other pods can still end because of it.
-
-A node that dies silently is noticed when a collective operation times out. Too long a time counts two
-interruptions as one.
-"""
-
-_SYMPTOMS = frozenset({"HANG", "INFRASTRUCTURE", "NCCL_TIMEOUT", "UNKNOWN"})
-"""Classes of consequences, whose cause Kubernetes may report later."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A pod, or a run of its container, that was lost. Times are in seconds since 1970, None if unknown.
+    """A pod, or a run of its container, that was lost. Times are None if unknown.
 
     Attributes:
         key: The pod's uid, with the start of the run where only that was lost.
-        budget: The budget that it counts against.
-        kind: The failure class.
-        what: What happened.
-        place: Its place in the job, which a replacement takes.
-        suspended: Whether the job's queue suspended the job.
-        began_s: When the lost run began.
-        at_s: When it was lost.
         back_s: When its place ran again; None if it did not.
     """
 
@@ -286,16 +264,16 @@ class Loss:
     @classmethod
     def of(cls, entry: Incident) -> "Loss":
         """Return the loss of an incident."""
-        pod, finding = entry.pod, entry.finding
-        runs = [entry.began_s] if entry.began_s is not None else list(pod.starts[-1:])
+        pod, failure = entry.pod, entry.failure
+        began_s = entry.began_s if entry.began_s is not None else next(iter(pod.starts[-1:]), None)
         return cls(
             key=pod.uid if entry.began_s is None else f"{pod.uid}/{entry.began_s:.0f}",
-            budget=finding.budget,
-            kind=finding.kind,
-            what=finding.what,
+            budget=failure.budget,
+            kind=failure.kind,
+            what=failure.what,
             place=pod.place,
-            suspended=finding.reason == "Suspended",
-            began_s=next(iter(runs), None),
+            suspended=failure.reason == "Suspended",
+            began_s=began_s,
             at_s=None if entry.at_s == math.inf else entry.at_s,
             back_s=entry.back_s,
         )
@@ -329,15 +307,17 @@ class Interruption:
         places = {entry.place for entry in self.losses}
         if began_s > first_s or (began_s == first_s and loss.place in places):
             return False
-        latest_s = max(
-            _time_or_inf(entry.back_s if entry.back_s is not None else entry.at_s) for entry in self.losses
-        )
-        return loss.at_s is None or loss.at_s <= latest_s + _GROUPING_S
+        times = [entry.at_s if entry.back_s is None else entry.back_s for entry in self.losses]
+        return loss.at_s is None or loss.at_s <= max(map(_time_or_inf, times)) + _GROUPING_S
+
+
+def _time_or_inf(at_s: float | None) -> float:
+    return math.inf if at_s is None else at_s
 
 
 def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
-    """Return the losses among incidents, those with weak findings excluded."""
-    return tuple(Loss.of(entry) for entry in found if not entry.finding.weak)
+    """Return the losses among incidents, weak ones excluded."""
+    return tuple(Loss.of(entry) for entry in found if not entry.weak)
 
 
 def group_interruptions(lost: Iterable[Loss]) -> tuple[Interruption, ...]:
@@ -356,23 +336,13 @@ def charged_losses(lost: Iterable[Loss]) -> tuple[Loss, ...]:
     return tuple(loss for group in group_interruptions(lost) if (loss := group.charged))
 
 
-def count_interruptions(lost: Iterable[Loss]) -> dict[str, int]:
-    """Count interruptions by budget."""
-    return _count_budgets(charged_losses(lost))
-
-
 def count_attempt_interruptions(
     failure: Failure, lost: Iterable[Loss], *, used_up: bool = False
 ) -> dict[str, int]:
     """Count the interruptions of a failed attempt by budget, its own failure included once.
 
-    The failure is the last interruption if the job did not recover from it, or exceeded its backoff limit.
-    Otherwise, as when the job hangs hours after a recovery, the failure counts in addition.
-
-    Args:
-        failure: How the attempt failed.
-        lost: What the attempt lost.
-        used_up: Whether the operator ended the job at its backoff limit.
+    The failure is the last interruption if the job did not recover from it, or exceeded its backoff limit
+    (``used_up``). Otherwise, as when the job hangs hours after a recovery, the failure counts in addition.
     """
     groups = group_interruptions(lost)
     ended = bool(groups) and (used_up or not groups[-1].recovered)
@@ -380,16 +350,6 @@ def count_attempt_interruptions(
     # A launcher that ends a job for its budget names the class of the loss that exceeded it.
     last = next((loss for loss in reversed(paid) if loss.budget == failure.budget), None)
     within = not ended and last is not None and last.kind == failure.kind
-    counts = _count_budgets(paid)
-    return {**counts, failure.budget: counts.get(failure.budget, 0) + (0 if within else 1)}
-
-
-def _count_budgets(found: Sequence[Loss]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for loss in found:
-        counts[loss.budget] = counts.get(loss.budget, 0) + 1
-    return counts
-
-
-def _time_or_inf(at_s: float | None) -> float:
-    return math.inf if at_s is None else at_s
+    counts = Counter(loss.budget for loss in paid)
+    counts[failure.budget] += 0 if within else 1
+    return dict(counts)

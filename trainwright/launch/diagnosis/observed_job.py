@@ -1,5 +1,6 @@
 """All that a launcher has observed of one job. It only grows: pods and events vanish from a cluster."""
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,23 +15,18 @@ MAX_LOG = 65_536
 _JOB_OBJECTS = frozenset({"PyTorchJob", "TrainJob", "JobSet", "Job", "Pod", "Workload"})
 """Kinds of objects whose events concern a job; a node's events concern its pods."""
 
-_MAX_EVENTS = 500
+_MAX_EVENTS, _MAX_LOGS = 500, 64
 _NODE_EVENT_S = 60
 """Seconds after a pod's end in which events of its node still count: nodes report late."""
 
-_MAX_LOGS = 64
 _NO_LOG = re.compile(r"unable to retrieve container logs for \S+\s*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A Kubernetes event about an object (``kind``, ``name``, ``uid``). A hint: events are late or repeated.
+    """A Kubernetes event about an object. A hint: events are late or repeated.
 
-    Attributes:
-        reason: One word.
-        message: A sentence.
-        warning: Whether it is a warning.
-        at_s: When it last occurred, in seconds since 1970; None if unknown.
+    ``at_s`` is when it last occurred, in seconds since 1970; None if unknown.
     """
 
     kind: str
@@ -46,11 +42,8 @@ class ObservedJob:
     """Everything observed of one job, by watches, lists, or both.
 
     Versions of one kind have to arrive in order, as a watch or a list returns them; the order between kinds
-    does not matter. Pods have to be selected by the job's name.
-
-    Args:
-        name: The job's name.
-        uid: Its identity, if known. An older job of that name, and its pods, are then ignored.
+    does not matter. Pods have to be selected by the job's name. With a ``uid``, an older job of that name,
+    and its pods, are ignored.
     """
 
     def __init__(self, name: str, uid: str = "") -> None:
@@ -65,13 +58,7 @@ class ObservedJob:
         self._missing: tuple[float, float] | None = None
 
     def update(self, kind: str, change: str, body: Object) -> None:
-        """Add an event of a watch.
-
-        Args:
-            kind: Kind of the object.
-            change: ``ADDED``, ``MODIFIED`` or ``DELETED``.
-            body: The object.
-        """
+        """Add an event of a watch: kind, change (``ADDED``, ``MODIFIED`` or ``DELETED``) and object."""
         gone = change == "DELETED"
         match kind:
             case "PyTorchJob" | "TrainJob":
@@ -84,10 +71,13 @@ class ObservedJob:
     def update_job(self, job: Object, *, gone: bool = False) -> None:
         """Add a version of the job; ``gone`` marks the last one of a removed job."""
         uid = job["metadata"].get("uid", "")
-        if job["metadata"]["name"] != self.name or (self._uid and uid != self._uid):
-            return
-        self._uid = uid
-        self.job = state.updated_job_state(self.job or state.new_job_state(job), job, gone=gone)
+        if job["metadata"]["name"] == self.name and self._uid in ("", uid):
+            self._uid = uid
+            self.job = state.updated_job_state(self.job or state.new_job_state(job), job, gone=gone)
+
+    def mark_job_removed(self) -> None:
+        """Record that the job was not found."""
+        self.job = dataclasses.replace(self.job or JobState(), gone=True)
 
     def update_pod(self, pod: Object, *, gone: bool = False) -> None:
         """Add a version of a pod; ``gone`` marks the last one of a removed pod."""
@@ -99,7 +89,8 @@ class ObservedJob:
         self._observations += 1
         there = {self._update_pod(pod) for pod in pods}
         for uid in self._pods.keys() - there:
-            self._pods[uid] = state.removed_pod_state(self._pods[uid], self._observations)
+            if self._pods[uid].gone is None:
+                self._pods[uid] = dataclasses.replace(self._pods[uid], gone=self._observations)
 
     def _update_pod(self, pod: Object, *, gone: bool = False) -> str:
         uid: str = pod["metadata"].get("uid") or pod["metadata"]["name"]
@@ -110,26 +101,30 @@ class ObservedJob:
     def add_event(self, event: Object) -> None:
         """Add a Kubernetes event about the job, one of its pods, its Kueue Workload, or a node."""
         about = event.get("involvedObject") or {}
-        name = about.get("name", "")
-        kind = about.get("kind", "")
+        kind, name, uid = (about.get(key, "") for key in ("kind", "name", "uid"))
         workloads = tuple(f"{owner}-{self.name}-" for owner in ("pytorchjob", "trainjob", "jobset"))
         mine = name == self.name or name.startswith((f"{self.name}-", *workloads))
-        mine = mine or (self.workload is not None and about.get("uid", "") == self.workload.uid)
+        mine = mine or (self.workload is not None and uid == self.workload.uid)
         if kind != "Node" and (not mine or kind not in _JOB_OBJECTS):
             return
         series = event.get("series") or {}
         times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-        key = event["metadata"].get("uid") or event["metadata"]["name"]
-        self._events.pop(key, None)
-        self._events[key] = Event(
-            kind=kind,
-            name=name,
-            uid=about.get("uid", ""),
-            reason=event.get("reason") or "",
-            message=event.get("message") or "",
-            warning=event.get("type") == "Warning",
-            at_s=next((at for text in times if (at := parse_time(text)) is not None), None),
+        self._add_event(
+            event["metadata"].get("uid") or event["metadata"]["name"],
+            Event(
+                kind=kind,
+                name=name,
+                uid=uid,
+                reason=event.get("reason") or "",
+                message=event.get("message") or "",
+                warning=event.get("type") == "Warning",
+                at_s=next((at for text in times if (at := parse_time(text)) is not None), None),
+            ),
         )
+
+    def _add_event(self, key: str, event: Event) -> None:
+        self._events.pop(key, None)
+        self._events[key] = event
         if len(self._events) > _MAX_EVENTS:
             del self._events[next(iter(self._events))]
 
@@ -140,7 +135,7 @@ class ObservedJob:
         key = f"{found.uid}/QuotaReserved"
         self._events.pop(key, None)
         if found.reason:
-            self._events[key] = Event(
+            event = Event(
                 kind="Workload",
                 name=found.name,
                 uid=found.uid,
@@ -149,6 +144,7 @@ class ObservedJob:
                 warning=False,
                 at_s=found.since_s,
             )
+            self._add_event(key, event)
 
     def mark_workload_missing(self, now_s: float) -> None:
         """Record that Kueue has no Workload of the job at a time."""
@@ -168,10 +164,6 @@ class ObservedJob:
         if len(self._logs) > _MAX_LOGS:
             del self._logs[next(iter(self._logs))]
 
-    def mark_job_removed(self) -> None:
-        """Record that the job was not found."""
-        self.job = state.removed_job_state(self.job)
-
     @property
     def pods(self) -> tuple[PodState, ...]:
         """The pods of this job, in the order of their first observation."""
@@ -190,15 +182,14 @@ class ObservedJob:
 
     def events_of(self, pod: PodState) -> tuple[Event, ...]:
         """Return the events of a pod, and of its node while the pod was there."""
-        end = pod.finished_s if pod.finished_s is not None else float("inf")
+        start, end = pod.scheduled_s or 0.0, float("inf") if pod.finished_s is None else pod.finished_s
         return tuple(
             event
             for event in self.events
             if (event.kind == "Pod" and event.uid == pod.uid)
             or (
-                event.kind == "Node"
-                and event.name == pod.node
-                and (pod.scheduled_s or 0.0) <= (event.at_s or 0.0) <= end + _NODE_EVENT_S
+                (event.kind, event.name) == ("Node", pod.node)
+                and start <= (event.at_s or 0.0) <= end + _NODE_EVENT_S
             )
         )
 

@@ -1,6 +1,6 @@
 """The state of a job and of its pods, accumulated over all observed versions of their objects.
 
-A pod is gone within seconds, so its state is kept here.
+A pod is gone within seconds, so its state is kept here. Times are in seconds since 1970.
 """
 
 import dataclasses
@@ -9,19 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-
-def parse_time(text: object) -> float | None:
-    """Return a timestamp of Kubernetes in seconds since 1970; None for an empty one."""
-    return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else None
-
+from trainwright.launch.manifests import QUEUE, WORKLOAD_PRIORITY
 
 Object = Mapping[str, Any]
-
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label that names a Kueue queue."""
-
-WORKLOAD_PRIORITY = "kueue.x-k8s.io/priority-class"
-"""Label that names a Kueue WorkloadPriorityClass."""
 
 _OPERATORS = frozenset({"kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller"})
 _RUNTIME_MISSING = "TrainingRuntimeNotSupported"
@@ -31,76 +21,85 @@ _BACKOFF_LIMIT = "reached the specified backoff limit"
 _DEADLINES = ("active longer than specified deadline", "exceeded its active deadline")
 """The operators' messages for a job that they ended themselves, with all its pods."""
 
-
+_FINAL = ("Succeeded", "Failed")
 _SYNONYMS = {"Complete": "Succeeded"}
 """A TrainJob's condition types that a PyTorchJob names otherwise."""
 
+MAIN_CONTAINERS = frozenset({"pytorch", "node"})
+"""The operators' names for the training container, of a PyTorchJob and of a TrainJob."""
+
+_LABEL, _SET = "training.kubeflow.org/", "jobset.sigs.k8s.io/"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def parse_time(text: object) -> float | None:
+    """Return a timestamp of Kubernetes in seconds since 1970; None for an empty one."""
+    return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else None
+
 
 @dataclass(frozen=True, kw_only=True)
-class JobCondition:
-    """One condition of a job."""
+class StatusReason:
+    """A reason of Kubernetes with its message and time."""
 
-    holds: bool
     reason: str
-    message: str
-    since_s: float | None
+    message: str = ""
+    since_s: float | None = None
+
+
+def _reason(entry: Object) -> StatusReason:
+    return StatusReason(
+        reason=entry.get("reason") or "",
+        message=entry.get("message") or "",
+        since_s=parse_time(entry.get("lastTransitionTime")),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """The state of a job. Times are in seconds since 1970.
+    """The state of a job.
 
     Attributes:
-        uid: Its identity.
-        created_s: Creation time.
-        queue: Its Kueue queue; empty if none.
-        priority: Its Kueue WorkloadPriorityClass; empty if none.
-        operator: The name of its operator.
         manager: Another controller that manages it (``managedBy``); empty if its operator does.
-        pods: Number of requested pods.
         needed: Number of running pods from which on it counts as running.
-        taken_up: Whether the operator has written any status.
+        reconciled: Whether the operator has written any status.
         refusal: The controller's current reason why the runtime cannot run it.
-        conditions: Its conditions, by type.
         suspensions: Start and end (None: still suspended) of each suspension.
-        deletion_s: When its deletion was requested.
-        gone: Whether it was removed or not found.
     """
 
-    uid: str
-    created_s: float | None
+    uid: str = ""
+    created_s: float | None = None
     queue: str = ""
     priority: str = ""
     operator: str = "the training operator"
     manager: str = ""
     pods: int = 1
     needed: int = 1
-    taken_up: bool = False
+    reconciled: bool = False
     refusal: str = ""
-    conditions: dict[str, JobCondition] = field(default_factory=dict)
+    conditions: dict[str, tuple[bool, StatusReason]] = field(default_factory=dict)
     suspensions: tuple[tuple[float, float | None], ...] = ()
     deletion_s: float | None = None
     gone: bool = False
 
     def holds(self, kind: str) -> bool:
         """Tell whether a condition is True."""
-        return kind in self.conditions and self.conditions[kind].holds
+        return kind in self.conditions and self.conditions[kind][0]
 
     @property
-    def said(self) -> str:
+    def final(self) -> str:
         """Its final conditions: Succeeded, Failed, both, or neither (empty)."""
-        return " and ".join(kind for kind in ("Succeeded", "Failed") if self.holds(kind))
+        return " and ".join(kind for kind in _FINAL if self.holds(kind))
 
     @property
     def ended(self) -> bool:
         """True if a final condition holds, or the object is gone."""
-        return self.gone or bool(self.said)
+        return self.gone or bool(self.final)
 
     @property
     def ended_s(self) -> float | None:
         """Time of its first final condition, else of the request to delete it."""
-        kinds = [self.conditions[kind].since_s for kind in ("Succeeded", "Failed") if self.holds(kind)]
-        return min((time for time in kinds if time), default=self.deletion_s)
+        times = [self.conditions[kind][1].since_s for kind in _FINAL if self.holds(kind)]
+        return min((time for time in times if time), default=self.deletion_s)
 
     @property
     def late(self) -> bool:
@@ -115,28 +114,26 @@ class JobState:
     @property
     def message(self) -> str:
         """The messages of its final conditions."""
-        return "; ".join(
-            self.conditions[kind].message for kind in ("Succeeded", "Failed") if self.holds(kind)
-        )
+        return "; ".join(self.conditions[kind][1].message for kind in _FINAL if self.holds(kind))
 
 
 def new_job_state(job: Object) -> JobState:
     """Return the state of a job from its first version."""
     metadata, spec = job["metadata"], job.get("spec") or {}
-    policy = spec.get("runPolicy") or {}
+    labels = metadata.get("labels") or {}
     replicas = spec.get("pytorchReplicaSpecs") or {}
     counts = [(entry or {}).get("replicas") or 1 for entry in replicas.values()]
-    manager = policy.get("managedBy") or spec.get("managedBy") or ""
-    nodes = (spec.get("trainer") or {}).get("numNodes") or 1
+    pods = sum(counts) or (spec.get("trainer") or {}).get("numNodes") or 1
+    manager = (spec.get("runPolicy") or {}).get("managedBy") or spec.get("managedBy") or ""
     return JobState(
         uid=metadata.get("uid") or "",
         created_s=parse_time(metadata.get("creationTimestamp")),
-        queue=(metadata.get("labels") or {}).get(QUEUE) or "",
-        priority=(metadata.get("labels") or {}).get(WORKLOAD_PRIORITY) or "",
+        queue=labels.get(QUEUE) or "",
+        priority=labels.get(WORKLOAD_PRIORITY) or "",
         operator="the training operator" if replicas else "Kubeflow Trainer",
         manager="" if manager in _OPERATORS else manager,
-        pods=sum(counts) or nodes,
-        needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or sum(counts) or nodes,
+        pods=pods,
+        needed=(spec.get("elasticPolicy") or {}).get("minReplicas") or pods,
     )
 
 
@@ -145,64 +142,43 @@ def updated_job_state(state: JobState, job: Object, *, gone: bool = False) -> Jo
     metadata, status = job["metadata"], job.get("status") or {}
     entries = status.get("conditions") or []
     conditions = {
-        _SYNONYMS.get(entry["type"], entry["type"]): JobCondition(
-            holds=entry.get("status") == "True",
-            reason=entry.get("reason") or "",
-            message=entry.get("message") or "",
-            since_s=parse_time(entry.get("lastTransitionTime")),
-        )
+        _SYNONYMS.get(entry["type"], entry["type"]): (entry.get("status") == "True", _reason(entry))
         for entry in entries
         if entry.get("reason") != _RUNTIME_MISSING
     }
-    refusals = [
-        entry.get("message") or _RUNTIME_MISSING
-        for entry in entries
-        if entry.get("reason") == _RUNTIME_MISSING
-    ]
-    kept = {kind: state.conditions[kind] for kind in ("Succeeded", "Failed") if state.holds(kind)}
+    missing = [entry for entry in entries if entry.get("reason") == _RUNTIME_MISSING]
+    final = {kind: state.conditions[kind] for kind in _FINAL if state.holds(kind)}
     return dataclasses.replace(
         state,
         queue=(metadata.get("labels") or {}).get(QUEUE) or state.queue,
-        taken_up=state.taken_up or bool(entries or status.get("jobsStatus")),
-        refusal=next(iter(refusals), ""),
-        conditions=conditions | kept,
+        reconciled=state.reconciled or bool(entries or status.get("jobsStatus")),
+        refusal=(missing[0].get("message") or _RUNTIME_MISSING) if missing else "",
+        conditions=conditions | final,
         suspensions=_suspensions(state, conditions.get("Suspended")),
         deletion_s=state.deletion_s or parse_time(metadata.get("deletionTimestamp")),
         gone=state.gone or gone,
     )
 
 
-def _suspensions(state: JobState, condition: JobCondition | None) -> tuple[tuple[float, float | None], ...]:
+def _suspensions(
+    state: JobState, condition: tuple[bool, StatusReason] | None
+) -> tuple[tuple[float, float | None], ...]:
     """Return the suspensions after a new version of the condition.
 
     A job that was resumed before it was first observed counts as suspended since its creation. That may be
     too long; the opposite error would let it exceed a limit too early.
     """
-    known = state.suspensions
+    known, since_s = state.suspensions, condition[1].since_s if condition else None
     open_since = known[-1][0] if known and known[-1][1] is None else None
-    if condition is None or condition.since_s is None:
+    if condition is None or since_s is None:
         return known
-    if condition.holds and open_since is None:
-        return (*known, (condition.since_s, None))
-    if not condition.holds and open_since is not None:
-        return (*known[:-1], (open_since, condition.since_s))
-    if not condition.holds and not known and state.created_s is not None:
-        return ((state.created_s, max(state.created_s, condition.since_s)),)
+    if condition[0]:
+        return known if open_since is not None else (*known, (since_s, None))
+    if open_since is not None:
+        return (*known[:-1], (open_since, since_s))
+    if not known and state.created_s is not None:
+        return ((state.created_s, max(state.created_s, since_s)),)
     return known
-
-
-def removed_job_state(state: JobState | None) -> JobState:
-    """Return the state of a job that was not found."""
-    return dataclasses.replace(state or JobState(uid="", created_s=None), gone=True)
-
-
-MAIN_CONTAINERS = frozenset({"pytorch", "node"})
-"""The operators' names for the training container, of a PyTorchJob and of a TrainJob."""
-
-_LABEL, _SET = "training.kubeflow.org/", "jobset.sigs.k8s.io/"
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_ENDED_PHASES = frozenset({"Succeeded", "Failed"})
-_GPU = "/gpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +186,6 @@ class ContainerExit:
     """One exit of a container.
 
     Attributes:
-        container: Its name.
-        exit_code: Its exit code; above 128 mostly a signal.
         reason: Kubernetes' reason: Completed, Error, OOMKilled, ContainerStatusUnknown, StartError.
         message: Kubernetes' message, or the container's termination message.
         started_s: When it started; None if it never did.
@@ -231,47 +205,25 @@ class ContainerExit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusReason:
-    """A reason of Kubernetes with its message and time."""
-
-    reason: str
-    message: str = ""
-    since_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PodState:
-    """The state of a pod. Times are in seconds since 1970, orders number the observations.
+    """The state of a pod. ``first``, ``over``, ``deletion`` and ``gone`` are numbers of observations.
 
     Attributes:
-        name: Its name; a pod that replaces it has the same.
-        uid: Its identity.
         owner: Identity of the job that owns it; empty where something in between does, as with a TrainJob.
-        place: Its place among the job's pods: a pod that replaces it has the same, under another name or not.
+        place: Its place among the job's pods, which a replacement takes, under another name or not.
         chief: Whether rank 0 runs in it.
-        role: ``master`` or ``worker``; that of a TrainJob's pods is ``node``.
-        node_rank: Its number among the job's pods, as far as its environment tells.
         rank: The rank of its only process; None where it has several, or where torchrun gives the numbers.
         torchrun: Whether its program is torchrun itself, which ends with 1 whatever its processes end with.
-        gpus: GPUs it holds while it is scheduled.
-        memory_volumes: Names of its volumes that lie in memory.
         grace_s: Its termination grace period in seconds; None if unknown.
-        node: The node it was put on; empty before.
-        created_s: When it was created.
-        scheduled_s: When it was put on a node.
         running_s: When the container that runs now had started; None if none runs.
         endings: Every end of its containers, the oldest first.
-        waiting: Why its container does not start, now; None if it does.
-        obstacle: The most telling reason why it did not start, ever: Kubernetes alternates between several.
+        obstacle: The most telling reason why it did not start: Kubernetes alternates between several.
         unscheduled: Why no node takes it, now.
-        phase: Kubernetes' phase.
-        over: The sight that first showed it Succeeded or Failed.
+        over: When it was first observed as Succeeded or Failed.
         verdict: Kubernetes' reason for the phase, such as Evicted.
         disruption: Why it is taken off its node.
-        deletion_s: When its deletion was asked for.
-        deletion: The sight that first showed that.
-        gone: The sight that first missed it, or showed it being removed.
-        first: The sight that first showed it.
+        deletion_s, deletion: When its deletion was requested, and first observed.
+        gone: When it was first missed, or observed as removed.
     """
 
     name: str
@@ -279,8 +231,6 @@ class PodState:
     owner: str
     place: str
     chief: bool
-    role: str
-    node_rank: int | None
     rank: int | None
     torchrun: bool
     gpus: int
@@ -292,7 +242,6 @@ class PodState:
     scheduled_s: float | None = None
     running_s: float | None = None
     endings: tuple[ContainerExit, ...] = ()
-    waiting: StatusReason | None = None
     obstacle: StatusReason | None = None
     unscheduled: StatusReason | None = None
     phase: str = "Pending"
@@ -319,14 +268,14 @@ class PodState:
 def new_pod_state(pod: Object, order: int) -> PodState:
     """Return the state of a pod from its first version."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    container = _main_container(spec.get("containers") or [{}])
+    container = _main_container(spec.get("containers") or [])
     labels = metadata.get("labels") or {}
     environment = {entry["name"]: entry.get("value") or "" for entry in container.get("env") or []}
     in_set = f"{_SET}jobset-name" in labels
-    rank, torchrun = (
-        _number(labels.get(_INDEX) if in_set else environment.get("RANK")),
-        _is_torchrun(container),
-    )
+    number = str((labels.get(_INDEX) if in_set else environment.get("RANK")) or "")
+    rank = int(number) if number.isdigit() else None
+    program = " ".join([*(container.get("command") or []), *(container.get("args") or [])])
+    torchrun = "torchrun" in program or "torch.distributed.run" in program
     alone = (
         environment.get("WORLD_SIZE") == environment.get("PET_NNODES")
         and environment.get("PET_NPROC_PER_NODE") in {"1", "auto"}
@@ -342,11 +291,9 @@ def new_pod_state(pod: Object, order: int) -> PodState:
         # The pod names of an indexed Job end with random letters.
         place=metadata["name"].rpartition("-")[0] if in_set else metadata["name"],
         chief=(role == "node" and rank == 0) if in_set else labels.get(f"{_LABEL}job-role") == "master",
-        role=role,
-        node_rank=rank,
         rank=rank if alone else None,
         torchrun=torchrun,
-        gpus=sum(int(amount or 0) for name, amount in limits.items() if name.endswith(_GPU)),
+        gpus=sum(int(amount or 0) for name, amount in limits.items() if name.endswith("/gpu")),
         memory_volumes=tuple(
             volume["name"]
             for volume in spec.get("volumes") or []
@@ -362,25 +309,23 @@ def updated_pod_state(state: PodState, pod: Object, order: int, *, gone: bool = 
     """Return the state after one more version of the pod."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled, disrupted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     placed = parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
     deletion_s = parse_time(metadata.get("deletionTimestamp"))
     if deletion_s is not None:
         deletion_s -= metadata.get("deletionGracePeriodSeconds") or 0
-    disrupted = conditions.get("DisruptionTarget", {})
     phase = status.get("phase") or state.phase
-    waiting = _waiting(status)
+    running = _main_container(status.get("containerStatuses") or []).get("state") or {}
     return dataclasses.replace(
         state,
         node=(pod.get("spec") or {}).get("nodeName") or state.node,
         scheduled_s=state.scheduled_s or placed,
-        running_s=_running(status),
-        endings=_exits(state, status, order, deleting=state.deletion is not None),
-        waiting=waiting,
-        obstacle=_more_specific(state.obstacle, waiting),
+        running_s=parse_time((running.get("running") or {}).get("startedAt")),
+        endings=_exits(state, status, order),
+        obstacle=_obstacle(state.obstacle, status),
         unscheduled=_reason(scheduled) if scheduled.get("status") == "False" else None,
         phase=phase,
-        over=state.over if state.over is not None or phase not in _ENDED_PHASES else order,
+        over=state.over if state.over is not None or phase not in _FINAL else order,
         verdict=_reason(status) if status.get("reason") else state.verdict,
         disruption=_reason(disrupted) if disrupted.get("status") == "True" else state.disruption,
         deletion_s=state.deletion_s if state.deletion_s is not None else deletion_s,
@@ -391,26 +336,8 @@ def updated_pod_state(state: PodState, pod: Object, order: int, *, gone: bool = 
 
 def _main_container(entries: list[Any]) -> Any:
     """Return the entry of the training container, or the first one."""
-    return next(
-        (entry for entry in entries if entry.get("name") in MAIN_CONTAINERS), entries[0] if entries else {}
-    )
-
-
-def _number(text: object) -> int | None:
-    return int(text) if isinstance(text, str) and text.isdigit() else None
-
-
-def _is_torchrun(container: Object) -> bool:
-    words = " ".join([*(container.get("command") or []), *(container.get("args") or [])])
-    return "torchrun" in words or "torch.distributed.run" in words
-
-
-def _reason(entry: Object) -> StatusReason:
-    return StatusReason(
-        reason=entry.get("reason") or "",
-        message=entry.get("message") or "",
-        since_s=parse_time(entry.get("lastTransitionTime")),
-    )
+    main = [entry for entry in entries if entry.get("name") in MAIN_CONTAINERS]
+    return next(iter([*main, *entries]), {})
 
 
 def _statuses(status: Object) -> list[Any]:
@@ -419,27 +346,17 @@ def _statuses(status: Object) -> list[Any]:
     return [*(status.get("initContainerStatuses") or []), *([_main_container(found)] if found else [])]
 
 
-def _running(status: Object) -> float | None:
-    """Return when the running training container started."""
-    state = _main_container(status.get("containerStatuses") or []).get("state") or {}
-    return parse_time((state.get("running") or {}).get("startedAt"))
-
-
-def _waiting(status: Object) -> StatusReason | None:
-    """Return why a container waits, the most informative reason first."""
-    found = [(entry.get("state") or {}).get("waiting") for entry in _statuses(status)]
-    words = [_reason(entry) for entry in found if entry and entry.get("reason")]
-    return max(words, key=lambda word: (bool(word.message), word.reason != "PodInitializing"), default=None)
-
-
-def _more_specific(known: StatusReason | None, new: StatusReason | None) -> StatusReason | None:
+def _obstacle(known: StatusReason | None, status: Object) -> StatusReason | None:
     """Return the reason that names a cause: ErrImagePull does, the later ImagePullBackOff does not."""
+    waiting = [(entry.get("state") or {}).get("waiting") for entry in _statuses(status)]
+    reasons = [_reason(entry) for entry in waiting if entry and entry.get("reason")]
+    new = max(reasons, key=lambda word: (bool(word.message), word.reason != "PodInitializing"), default=None)
     if new is None or not new.message or new.reason == "CrashLoopBackOff":
         return known
     return known if known and new.message.startswith("Back-off") else new
 
 
-def _exits(state: PodState, status: Object, order: int, *, deleting: bool) -> tuple[ContainerExit, ...]:
+def _exits(state: PodState, status: Object, order: int) -> tuple[ContainerExit, ...]:
     """Return the known exits and those that this version adds, including those before a restart."""
     known = list(state.endings)
     seen = {(end.container, end.exit_code, end.finished_s) for end in known}
@@ -456,13 +373,8 @@ def _exits(state: PodState, status: Object, order: int, *, deleting: bool) -> tu
                 started_s=parse_time(ended.get("startedAt")),
                 finished_s=parse_time(ended.get("finishedAt")),
                 order=order,
-                during_deletion=deleting,
+                during_deletion=state.deletion is not None,
             )
             if (end.container, end.exit_code, end.finished_s) not in seen:
                 known.append(end)
     return tuple(known)
-
-
-def removed_pod_state(state: PodState, order: int) -> PodState:
-    """Return the state of a pod that is no longer listed."""
-    return state if state.gone is not None else dataclasses.replace(state, gone=order)

@@ -19,11 +19,7 @@ __all__ = ["Architecture", "InBlocks", "InColumns", "InStages", "Inputs", "Targe
 
 
 def make(network: Network) -> Architecture:
-    """Return the architecture that a section describes.
-
-    Raises:
-        InputError: It cannot be created.
-    """
+    """Return the architecture that a section describes."""
     if isinstance(network, Mlp):
         return TabularMlp(network)
     if isinstance(network, LanguageModel):

@@ -1,4 +1,4 @@
-"""The interface of architectures, the description of their data, and the output head of tabular ones."""
+"""The interface of architectures, the description of their data, and the loss and scores of tabular ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,12 +34,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The description of the samples.
-
-    Attributes:
-        target: The target.
-        transforms: The fitted transforms of the columns; None for tokens.
-    """
+    """The description of the samples: their target, and the fitted transforms of the columns of rows."""
 
     target: Target
     transforms: Transforms | None = None
@@ -124,19 +119,20 @@ class InStages(Protocol):
         ...
 
 
-class OutputHead:
-    """Turns the output of a model of rows into a loss and a score.
+class TabularArchitecture:
+    """The last layer, the loss and the scores of an architecture of rows; its ``build`` sets the target.
 
     Regression trains on ``(label - mean) / deviation``; only :meth:`predict` reverts that.
-
-    Raises:
-        InternalError: The target is tokens.
     """
 
-    def __init__(self, target: Target) -> None:
-        if target.kind == "tokens":
-            raise InternalError("a model of rows was asked for tokens")
-        self._target = target
+    _target: Target
+
+    def _prepare(self, inputs: Inputs) -> Transforms:
+        """Set the target, and return the transforms of the columns."""
+        if inputs.transforms is None:
+            raise InternalError("a network of rows got no transforms")
+        self._target = inputs.target
+        return inputs.transforms
 
     @property
     def width(self) -> int:
@@ -187,24 +183,3 @@ class OutputHead:
             case _:
                 mean, deviation = self._target.rates
                 return output.double() * deviation + mean
-
-
-class TabularArchitecture:
-    """The loss and the scores of an architecture of rows; its ``build`` sets the output head."""
-
-    _head: OutputHead | None = None
-
-    @property
-    def head(self) -> OutputHead:
-        """The output head; known once the network is built."""
-        if self._head is None:
-            raise InternalError("the network is not built yet")
-        return self._head
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row."""
-        return self.head.loss(output, target)
-
-    def predict(self, output: Tensor) -> Tensor:
-        """Return the scores of each row."""
-        return self.head.predict(output)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainwright.errors import InternalError
 from trainwright.experiment import FeatureTokenizer
-from trainwright.train.architectures.contract import Inputs, OutputHead, TabularArchitecture
+from trainwright.train.architectures.contract import Inputs, TabularArchitecture
 from trainwright.train.architectures.mlp import zero_unknown
 from trainwright.transforms import Transforms
 
@@ -25,10 +24,6 @@ class Tokenizer(nn.Module):
     """Turns a row into tokens: CLS, one for each numeric feature, one for each category column.
 
     A number's token is ``bias + value * direction``, a category's is ``bias + its embedding``; CLS is a bias.
-
-    Args:
-        transforms: The fitted transforms of the columns.
-        width: Width of a token.
     """
 
     decays = False  # as in the paper: a direction is a number's embedding, the rest are biases
@@ -57,10 +52,7 @@ class Tokenizer(nn.Module):
 class Block(nn.Module):
     """Attention and a ReGLU network, each with a residual connection.
 
-    Args:
-        network: Widths and dropout.
-        first: Whether it is the first block, whose attention has no norm before it.
-        last: Whether it is the last block, which computes only CLS.
+    The attention of the first block has no norm before it; the last block computes only CLS.
     """
 
     def __init__(self, network: FeatureTokenizer, *, first: bool, last: bool) -> None:
@@ -98,15 +90,9 @@ class Block(nn.Module):
 
 
 class TokenNetwork(nn.Module):
-    """A tokenizer, blocks, and a last layer that reads CLS.
+    """A tokenizer, blocks, and a last layer that reads CLS."""
 
-    Args:
-        network: Sizes.
-        transforms: The fitted transforms of the columns.
-        head: The output head.
-    """
-
-    def __init__(self, network: FeatureTokenizer, transforms: Transforms, head: OutputHead) -> None:
+    def __init__(self, network: FeatureTokenizer, transforms: Transforms, head: TabularArchitecture) -> None:
         super().__init__()
         self.tokenizer = Tokenizer(transforms, network.width)
         count = network.layers
@@ -119,14 +105,9 @@ class TokenNetwork(nn.Module):
         head.initialize(self.last)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
-        """Return the logits, or the standardised predictions.
+        """Return the logits, or the standardised predictions: (rows,), or (rows, classes) if more than two.
 
-        Args:
-            numeric: Shape (rows, features), float32.
-            categories: Shape (rows, columns), int32 or int64.
-
-        Returns:
-            Shape (rows,), or (rows, classes) for more than two.
+        ``numeric`` is (rows, features), float32; ``categories`` (rows, columns), int32 or int64.
         """
         tokens = self.tokenizer(numeric, categories)
         for block in self.blocks:
@@ -142,10 +123,7 @@ class TabularTransformer(TabularArchitecture):
 
     def build(self, inputs: Inputs) -> TokenNetwork:
         """Create the untrained network."""
-        if inputs.transforms is None:
-            raise InternalError("a network of rows got no transforms")
-        self._head = OutputHead(inputs.target)
-        return TokenNetwork(self._network, inputs.transforms, self._head)
+        return TokenNetwork(self._network, self._prepare(inputs), self)
 
     def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
         """Return the transformer blocks: each is sharded, recomputed and compiled by itself."""

@@ -9,7 +9,6 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -27,20 +26,25 @@ _CONTRACT = "The contract is in docs/models.md."
 
 
 def import_architecture(network: Imported) -> Architecture:
-    """Import the class of a section, and create it with the section's options.
-
-    Raises:
-        InputError: It cannot be imported, is not a class with the three methods, or does not take the
-            options.
-    """
+    """Import the class of a section, and create it with the section's options."""
     module_name, _, name = network.path.partition(":")
-    module = _import(module_name)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        head = ", ".join(repr(entry) for entry in sys.path[:_SHOWN])
+        raise InputError(
+            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
+            f"sys.path begins with {head}",
+            where=_WHERE,
+            hint="Install its package in the job's image (docs/models.md); nothing is installed at run time.",
+        ) from error
     found = getattr(module, name, None)
     if found is None:
+        names = sorted(each for each in vars(module) if not each.startswith("_"))[:10]
         raise InputError(
             f"module {module_name!r} ({getattr(module, '__file__', 'built in')}) has no {name!r}",
             where=_WHERE,
-            hint=f"It has {_names(module)}.",
+            hint=f"It has {', '.join(names) or 'nothing'}.",
         )
     _require_methods(found, network.path)
     try:
@@ -49,7 +53,7 @@ def import_architecture(network: Imported) -> Architecture:
         raise InputError(
             f"{network.path} cannot be created with options {sorted(network.options)}: {error}",
             where="network.options",
-            hint=f"It takes {_signature(found)}.",
+            hint=f"It takes {inspect.signature(found)}.",
         ) from error
 
 
@@ -68,17 +72,9 @@ def code_digest(network: object) -> dict[str, str]:
 def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> nn.Module:
     """Build a module, run it on three rows of zeros, and check the results against the contract.
 
-    Args:
-        architecture: Builds it.
-        inputs: Description of the samples.
-        device: Device of the module.
-
     Returns:
         The module, in training mode; the run drew no random number. A model of tokens is not run and stays on
         the CPU: it may fit into no device as a whole, and is moved once it is split.
-
-    Raises:
-        InputError: A method fails, or returns a wrong shape or type.
     """
     module = _call("build", architecture.build, inputs)
     if not isinstance(module, nn.Module):
@@ -123,19 +119,6 @@ def _require(name: str, found: Any, shape: tuple[int, ...], kind: torch.dtype) -
     )
 
 
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        head = ", ".join(repr(entry) for entry in sys.path[:_SHOWN])
-        raise InputError(
-            f"module {name!r} cannot be imported: {type(error).__name__}: {error}; "
-            f"sys.path begins with {head}",
-            where=_WHERE,
-            hint="Install its package in the job's image (docs/models.md); nothing is installed at run time.",
-        ) from error
-
-
 def _require_methods(found: Any, path: str) -> None:
     """Check the three methods; name those that are missing or take other arguments."""
     if not isinstance(found, type):
@@ -156,14 +139,3 @@ def _require_methods(found: Any, path: str) -> None:
                 where=_WHERE,
                 hint=_CONTRACT,
             ) from None
-
-
-def _names(module: ModuleType) -> str:
-    return ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:10]) or "nothing"
-
-
-def _signature(found: type) -> str:
-    try:
-        return str(inspect.signature(found))
-    except ValueError:
-        return "options without a signature"

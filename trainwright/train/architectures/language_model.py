@@ -97,10 +97,6 @@ class LanguageNetwork(nn.Module):
     """The transformer, or one pipeline stage of it.
 
     Parameters have the same names in a stage as in the whole, so stages make up one checkpoint.
-
-    Args:
-        network: Sizes.
-        layers: Numbers of its blocks, from 0; all if absent.
     """
 
     turns: Tensor
@@ -118,14 +114,10 @@ class LanguageNetwork(nn.Module):
         self.register_buffer("turns", turns, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token at every position.
+        """Return the logits of the next token at every position, shape (samples, places, vocabulary).
 
-        Args:
-            tokens: Shape (samples, places), int64 or int32, at most ``context`` places; in a later pipeline
-                stage the output of the stage before, (samples, places, width).
-
-        Returns:
-            Shape (samples, places, vocabulary); of an earlier stage (samples, places, width).
+        ``tokens`` has shape (samples, places), at most ``context`` places. A stage gives the next one its
+        hidden states instead, shape (samples, places, width).
         """
         hidden = tokens if self.embedding is None else _lowered(self.embedding(tokens))
         turns = self.turns[: hidden.shape[1]]
@@ -133,9 +125,7 @@ class LanguageNetwork(nn.Module):
             hidden = block(hidden, turns)
         if self.norm is None:
             return hidden
-        return self._logits(self.norm(hidden))
-
-    def _logits(self, hidden: Tensor) -> Tensor:
+        hidden = self.norm(hidden)
         if self.head is not None:
             logits: Tensor = self.head(hidden)
             return logits
@@ -176,10 +166,6 @@ class DecoderLanguageModel:
         with torch.device("meta"):
             module = LanguageNetwork(self._network)
         module.to_empty(device="cpu")
-        self._start(module)
-        return module
-
-    def _start(self, module: LanguageNetwork) -> None:
         network = self._network
         module.turns.copy_(turns_of(network.context, network.width // network.heads, network.rope_base))
         for name, weight in module.named_parameters():
@@ -188,6 +174,7 @@ class DecoderLanguageModel:
             else:
                 added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
                 nn.init.normal_(weight, std=_DEVIATION / ((2 * network.layers) ** 0.5 if added else 1))
+        return module
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy of each sequence's tokens, in nats."""
@@ -209,13 +196,12 @@ class DecoderLanguageModel:
         network = _own(module)
         plan: dict[str, ParallelStyle] = {}
         for number in network.blocks:
-            attention, feed_forward = f"blocks.{number}.attention", f"blocks.{number}.feed_forward"
-            for name in ("query", "key", "value"):
-                plan[f"{attention}.{name}"] = ColwiseParallel()
-            plan[f"{attention}.output"] = RowwiseParallel()
-            plan[f"{feed_forward}.gate"] = ColwiseParallel()
-            plan[f"{feed_forward}.up"] = ColwiseParallel()
-            plan[f"{feed_forward}.down"] = RowwiseParallel()
+            for name in ("attention.query", "attention.key", "attention.value"):
+                plan[f"blocks.{number}.{name}"] = ColwiseParallel()
+            for name in ("feed_forward.gate", "feed_forward.up"):
+                plan[f"blocks.{number}.{name}"] = ColwiseParallel()
+            for name in ("attention.output", "feed_forward.down"):
+                plan[f"blocks.{number}.{name}"] = RowwiseParallel()
         if network.embedding is not None and not self._network.tied:
             plan["embedding"] = RowwiseParallel(input_layouts=Replicate())
         if network.head is not None:
@@ -244,35 +230,3 @@ def _own(module: nn.Module) -> LanguageNetwork:
     if not isinstance(module, LanguageNetwork):
         raise InternalError(f"not a language network: {type(module).__name__}")
     return module
-
-
-_PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L4": 121e12}
-"""Dense bf16 operations per second of NVIDIA's devices (SXM where there are two), from their data sheets."""
-
-
-def matrix_weights(network: LanguageModel) -> int:
-    """Return the number of weights in matrix products of a token: all but a look-up table."""
-    width, depth = network.width, network.width // network.heads
-    attention = 2 * width * width + 2 * width * network.shared_heads * depth
-    block = attention + 3 * width * network.units + 2 * width
-    return network.layers * block + width + network.vocabulary * width
-
-
-def flops_per_token(network: LanguageModel, *, causal: bool = False) -> int:
-    """Return the operations of a forward and a backward pass for one token, for model FLOPs utilization.
-
-    ``6 N + 12 L W T``: each of N weights is multiplied and added once forward and twice backward; in each of
-    L blocks, T keys and values of width W meet each token. PaLM (Chowdhery et al., 2022, appendix B) and
-    TorchTitan divide by the same, so figures can be compared. Recomputed activations do not count.
-
-    Args:
-        network: The model.
-        causal: Count only the half of the attention that a causal model needs: 6 L W T.
-    """
-    attention = 12 * network.layers * network.width * network.context
-    return 6 * matrix_weights(network) + (attention // 2 if causal else attention)
-
-
-def peak_flops(device: str) -> float | None:
-    """Return the dense bf16 operations per second of a device by its name; None if it is unknown."""
-    return next((peak for name, peak in _PEAK_FLOPS.items() if name in device), None)

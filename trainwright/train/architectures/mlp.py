@@ -8,9 +8,8 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from trainwright.errors import InternalError
 from trainwright.experiment import Mlp
-from trainwright.train.architectures.contract import Inputs, OutputHead, TabularArchitecture
+from trainwright.train.architectures.contract import Inputs, TabularArchitecture
 from trainwright.transforms import Transforms
 
 
@@ -18,14 +17,9 @@ class TabularNetwork(nn.Module):
     """A multilayer perceptron over numbers and embedded categories.
 
     All category columns share one embedding table: a single look-up per row.
-
-    Args:
-        network: Sizes of the layers.
-        transforms: The fitted transforms of the columns.
-        head: The output head.
     """
 
-    def __init__(self, network: Mlp, transforms: Transforms, head: OutputHead) -> None:
+    def __init__(self, network: Mlp, transforms: Transforms, head: TabularArchitecture) -> None:
         super().__init__()
         columns = len(transforms.categories)
         largest = max((category.size for category in transforms.categories), default=0)
@@ -45,14 +39,9 @@ class TabularNetwork(nn.Module):
             zero_unknown(self.embedding, transforms)
 
     def forward(self, numeric: Tensor, categories: Tensor) -> Tensor:
-        """Return the logits, or the standardised predictions.
+        """Return the logits, or the standardised predictions: (rows,), or (rows, classes) if more than two.
 
-        Args:
-            numeric: Shape (rows, features), float32.
-            categories: Shape (rows, columns), int32 or int64.
-
-        Returns:
-            Shape (rows,), or (rows, classes) for more than two; float32.
+        ``numeric`` is (rows, features), float32; ``categories`` (rows, columns), int32 or int64.
         """
         rows = numeric
         if self.embedding is not None:
@@ -80,7 +69,4 @@ class TabularMlp(TabularArchitecture):
 
     def build(self, inputs: Inputs) -> TabularNetwork:
         """Create the untrained network."""
-        if inputs.transforms is None:
-            raise InternalError("a network of rows got no transforms")
-        self._head = OutputHead(inputs.target)
-        return TabularNetwork(self._network, inputs.transforms, self._head)
+        return TabularNetwork(self._network, self._prepare(inputs), self)

@@ -5,29 +5,27 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
-from trainwright.errors import DependencyError, Diverged, InputError, PreemptedUnsaved
+from trainwright.errors import DependencyError, Diverged, InputError, PreemptedUnsaved, TrainwrightError
 from trainwright.experiment.training import Checkpointing
 from trainwright.train.checkpoint.manifest import CheckpointName, Manifest
-from trainwright.train.checkpoint.reader import damage, load, open_reader
 from trainwright.train.checkpoint.state import (
-    Shapes,
     TrainState,
     plain_facts,
-    require_same_shapes,
-    saved_shapes,
-    shapes_of,
+    require_same_architecture,
     tensors_of,
     tensors_to_load,
 )
 from trainwright.train.checkpoint.store import CheckpointStore, superseded
-from trainwright.train.checkpoint.writer import CheckpointWriter, SaveResult, reason_not_to_commit
+from trainwright.train.checkpoint.tensor_files import TensorReader, damage, read_tensors, write_tensors
 from trainwright.train.process_group import SAVE_TIMEOUT, Coordinator, Ranks, new_gloo_group
 
 _T = TypeVar("_T")
@@ -41,34 +39,11 @@ _TENSORS_PER_PARAMETER = 3
 _log = logging.getLogger("trainwright.train")
 
 
-@dataclass
-class CheckpointCosts:
-    """Costs of saving so far.
-
-    Attributes:
-        saves: Saves started.
-        stall_s: Seconds for which training stood still because of them.
-        resume_s: Seconds that finding and reading a checkpoint took.
-        resumed: Step that the training was resumed from; 0 for a new training.
-        committed: Step of the newest checkpoint; 0 if there is none.
-    """
-
-    saves: int = 0
-    stall_s: float = 0.0
-    resume_s: float = 0.0
-    resumed: int = 0
-    committed: int = 0
-
-
 class SaveSchedule:
     """Decides when to save, at the same steps on every process, without communication at every step.
 
     With ``every_steps`` each check is a save. With ``every_s`` rank 0's clock decides, and each check comes
     half-way to the due time by the current speed: checks are rare, and a change of speed is noticed.
-
-    Args:
-        settings: Intervals.
-        clock: Returns seconds.
     """
 
     def __init__(self, settings: Checkpointing, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,6 +85,11 @@ class Checkpointer:
         attempt: The attempt that these processes belong to.
         decisive: Settings that decide the training's result; a checkpoint with others is rejected.
         ranks: The processes.
+
+    Attributes:
+        stall_s: Seconds for which training stood still because of saves.
+        resume_s: Seconds that finding and reading a checkpoint took.
+        committed: Step of the newest checkpoint; 0 if there is none.
     """
 
     def __init__(
@@ -120,16 +100,18 @@ class Checkpointer:
         decisive: Mapping[str, Any],
         ranks: Ranks,
     ) -> None:
-        self.costs = CheckpointCosts()
-        self._attempt, self._decisive, self._size = attempt, dict(decisive), ranks.size
+        self.stall_s, self.resume_s, self.committed = 0.0, 0.0, 0
+        self._attempt, self._decisive, self._ranks = attempt, dict(decisive), ranks
         self._coordinator = Coordinator(ranks)
         # A group of its own: a save continues in the background while the coordinator is used.
-        self._writer = CheckpointWriter(new_gloo_group(SAVE_TIMEOUT), ranks.rank, ranks.device)
+        self._background = Coordinator(ranks, new_gloo_group(SAVE_TIMEOUT))
+        # Copies tensors to host memory, into the buffers of the save before.
+        self._stager = StateDictStager(pin_memory=ranks.device.type == "cuda", share_memory=False)
         self._schedule = SaveSchedule(settings)
         self._folder = job_directory / "checkpoints"
         self._store = CheckpointStore(job_directory, attempt, settings) if ranks.leads else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[SaveResult] | None = None
+        self._pending: Future[None] | None = None
         self._token, self._saved, self._failures = 0, -1, 0
 
     def resume(self, state: TrainState) -> None:
@@ -142,13 +124,13 @@ class Checkpointer:
         """
         started = time.monotonic()
         self._token = self._on_store(CheckpointStore.open)
-        self._require_space(state)
+        size = sum(value.numel() * value.element_size() for value in tensors_of(state).values())
+        self._on_store(lambda store: store.require_space(_TENSORS_PER_PARAMETER * size))
         found = self._restore(state)
         self._schedule.restart(state.step)
-        self.costs.resume_s, self.costs.resumed = time.monotonic() - started, state.step
-        self.costs.committed = state.step
+        self.resume_s, self.committed = time.monotonic() - started, state.step
         if found and self._store:
-            sys.stderr.write(f"resumed from {found.name} in {self.costs.resume_s:.1f} s\n")
+            sys.stderr.write(f"resumed from {found.name} in {self.resume_s:.1f} s\n")
 
     def after_step(self, state: TrainState, loss: float, *, last: bool) -> None:
         """Save the state if a save is due; with ``last``, save it and wait for the commit.
@@ -159,24 +141,22 @@ class Checkpointer:
             PreemptedUnsaved: A newer start continues this training.
         """
         started = time.monotonic()
+        watched = state.facts.get("watched") or {}
+        best = bool(watched.get("step") == state.step and watched.get("best"))
         if last:
             self._save_last(state, loss)
-        elif self._schedule.checks(state.step) or self._is_best(state):
-            self._check(state, loss)
-        self.costs.stall_s += time.monotonic() - started
+        elif self._schedule.checks(state.step) or best:
+            self._check(state, loss, best=best)
+        self.stall_s += time.monotonic() - started
 
     def roll_back(self, state: TrainState) -> None:
-        """Load the newest verified checkpoint; later saves count as newer than all before.
-
-        Raises:
-            Diverged: There is none.
-        """
+        """Load the newest verified checkpoint; later saves count as newer than all before."""
         step = state.step
         self._settle()
         self._token = self._on_store(CheckpointStore.open)
         if not self._restore(state):
             raise Diverged(f"nothing was saved before step {step:,}", where="training.checkpoints")
-        self._saved, self.costs.committed = -1, state.step
+        self._saved, self.committed = -1, state.step
         self._schedule.restart(state.step)
 
     def load_best(self, state: TrainState) -> bool:
@@ -187,20 +167,14 @@ class Checkpointer:
     def _on_store(self, call: Callable[[CheckpointStore], _T]) -> _T:
         return self._coordinator.on_leader(lambda: call(cast(CheckpointStore, self._store)))
 
-    @staticmethod
-    def _is_best(state: TrainState) -> bool:
-        """Return whether the watched split was evaluated after this very step, and was best."""
-        entry = state.facts.get("watched") or {}
-        return bool(entry.get("step") == state.step and entry.get("best"))
-
-    def _check(self, state: TrainState, loss: float) -> None:
+    def _check(self, state: TrainState, loss: float, *, best: bool) -> None:
         """Decide together whether to save.
 
         A save that is still being written is waited for: otherwise a slow disk would let training run ahead
         of the last checkpoint, and a kill would lose more than one interval.
         """
         due, gap = self._schedule.propose(state.step)
-        proposal = [self._store.superseded(), due or self._is_best(state), gap] if self._store else [0, 0, 0]
+        proposal = [self._store.superseded(), due or best, gap] if self._store else [0, 0, 0]
         replaced, due, gap = self._coordinator.maximum(proposal)
         if replaced:
             raise superseded(self._token, str(self._folder))
@@ -219,86 +193,75 @@ class Checkpointer:
             self._store.finish()
 
     def _begin(self, state: TrainState, loss: float) -> None:
-        """Copy the state, and start writing it in the background."""
+        """Copy the tensors, and start writing the copies in the background."""
         manifest = Manifest(
             step=state.step,
             start=self._token,
             attempt=self._attempt,
             files=(),
-            processes=self._size,
+            processes=self._ranks.size,
             torch=torch.__version__,
             told=self._decisive,
             facts=plain_facts(state.facts),
             loss=loss,
             time="",
         )
-        written = self._writer.begin(tensors_of(state), self._folder / str(manifest.name))
-        self._pending = self._thread.submit(self._finish, manifest, written)
+        on_gpu = self._ranks.device.type == "cuda"
+        copies: dict[str, Tensor] = self._stager.stage(tensors_of(state), non_blocking=on_gpu)
+        if on_gpu:
+            torch.accelerator.synchronize()  # training changes the tensors next
+        self._pending = self._thread.submit(self._write, manifest, copies)
         self._saved = state.step
-        self.costs.saves += 1
 
-    def _finish(self, manifest: Manifest, written: "Future[Any]") -> SaveResult:
-        """Digest, commit, copy and clean up, in the background."""
-        part = self._writer.finish(written, self._folder / str(manifest.name))
-        parts = self._writer.gather(part)
-        result = SaveResult("committed")
-        if self._store:
-            files = tuple(file for part in parts for file in part.files)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            result = reason_not_to_commit(parts) or _commit(
-                self._store, replace(manifest, files=files, time=now)
-            )
-            if result.kind != "committed":
-                self._store.discard(manifest.name)
-        result = self._writer.broadcast(result)
-        if result.kind == "committed":
-            self.costs.committed = manifest.step
-            if self._store:
-                self._store.after_commit(manifest.name)
-        return result
+    def _write(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+        """Write, digest, commit and clean up, in the background; raises the same error on all processes."""
+        folder, together = self._folder / str(manifest.name), self._background
 
-    def _settle(self) -> None:
-        """Wait for the pending save, and act on its result, in the same way on every process."""
-        if self._pending is None:
-            return
-        result, self._pending = self._pending.result(), None
-        match result.kind:
-            case "committed":
-                self._failures = 0
-            case "superseded":
-                raise PreemptedUnsaved(result.why, where=str(self._folder))
-            case "not_finite":
+        def commit() -> None:
+            if bad := sorted({name for _, not_finite in written for name in not_finite}):
                 raise Diverged(
-                    f"a checkpoint was rejected: {result.why}",
+                    f"a checkpoint was rejected: {len(bad)} tensors are not finite, such as {bad[0]}",
                     where="training.checkpoints",
                     hint="Lower the learning rate; the checkpoint before it is intact.",
                 )
-            case "failed":
-                self._failures, self._saved = self._failures + 1, -1
-                if self._failures >= _MAX_FAILURES:
-                    raise DependencyError(
-                        f"the state could not be saved {self._failures} times in a row: {result.why}",
-                        where=str(self._folder),
-                        hint="Free space on that disk, or raise its quota; earlier checkpoints are intact.",
-                    )
-                if self._store:
-                    _log.warning("the state could not be saved; the next save retries: %s", result.why)
+            files = tuple(file for part, _ in written for file in part)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            cast(CheckpointStore, self._store).commit(replace(manifest, files=files, time=now))
 
-    def _require_space(self, state: TrainState) -> None:
-        """Compare the size of a checkpoint, over all processes, with the free space."""
-        sizes = {name: value.numel() * value.element_size() for name, value in tensors_of(state).items()}
-        merged: dict[str, int] = {}
-        for entry in self._coordinator.on_all(lambda: sizes):
-            merged |= entry
-        needed = _TENSORS_PER_PARAMETER * sum(merged.values())
-        self._on_store(lambda store: store.require_space(needed))
+        try:
+            written = together.on_all(lambda: write_tensors(tensors, folder, together.group))
+            together.on_leader(commit)
+        except TrainwrightError:
+            if self._store:
+                self._store.discard(manifest.name)
+            raise
+        self.committed = manifest.step
+        if self._store:
+            self._store.after_commit(manifest.name)
+
+    def _settle(self) -> None:
+        """Wait for the pending save; of an error that may pass, raise only the second in a row."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        try:
+            pending.result()
+            self._failures = 0
+        except (Diverged, PreemptedUnsaved):
+            raise
+        except TrainwrightError as error:
+            self._failures, self._saved = self._failures + 1, -1
+            if self._failures >= _MAX_FAILURES:
+                raise DependencyError(
+                    f"the state could not be saved {self._failures} times in a row: {error.what}",
+                    where=str(self._folder),
+                    hint="Free space on that disk, or raise its quota; earlier checkpoints are intact.",
+                ) from None
+            if self._store:
+                _log.warning("the state could not be saved; the next save retries: %s", error.what)
 
     def _restore(self, state: TrainState, step: int | None = None) -> Manifest | None:
-        """Load the newest checkpoint that verifies, of all or of one step.
-
-        Raises:
-            DependencyError: None verifies, and one could not be fetched now but may be later.
-        """
+        """Load the newest checkpoint that verifies, of all or of one step."""
         unreachable = ""
         candidates = self._on_store(CheckpointStore.candidates)
         candidates = [entry for entry in candidates if step is None or entry[0].step == step]
@@ -328,44 +291,21 @@ class Checkpointer:
         Returns:
             The manifest, if it can be read; the damage; whether it may be temporary.
         """
-
-        def fetch(store: CheckpointStore) -> tuple[Manifest | None, str, bool]:
-            try:
-                return store.fetch(name, remote=remote), "", False
-            except (InputError, DependencyError) as error:
-                return None, error.what, isinstance(error, DependencyError)
-
-        manifest, wrong, transient = self._on_store(fetch)
-        if manifest is None:
-            return None, wrong, transient
-        share = manifest.files[self._coordinator.rank :: self._coordinator.size]
         try:
+            manifest = self._on_store(lambda store: store.fetch(name, remote=remote))
+            share = manifest.files[self._ranks.rank :: self._ranks.size]
             found = self._coordinator.on_all(lambda: damage(self._folder / str(name), share))
-        except DependencyError as error:
-            return None, error.what, True
+        except (InputError, DependencyError) as error:
+            return None, error.what, isinstance(error, DependencyError)
         if self._store and not any(found):
             self._store.mark_verified(name)
         return manifest, next((wrong for wrong in found if wrong), ""), False
 
     def _load(self, state: TrainState, manifest: Manifest) -> None:
-        folder = self._folder / str(manifest.name)
-        read = self._coordinator.on_all(lambda: open_reader(folder, manifest).read_metadata())
-        metadata = read[self._coordinator.rank]
-        expected: Shapes = {}
-        for shapes in self._coordinator.on_all(lambda: shapes_of(tensors_of(state))):
-            expected |= shapes
-        require_same_shapes(expected, saved_shapes(metadata), str(folder))
-        load(tensors_to_load(state, metadata), folder, manifest, self._coordinator.group)
+        reader = TensorReader(self._folder / str(manifest.name), manifest)
+        metadata = self._coordinator.on_all(reader.read_metadata)[self._ranks.rank]
+        require_same_architecture(state, metadata, self._coordinator, str(reader.folder))
+        read_tensors(tensors_to_load(state, metadata), reader, self._coordinator.group)
         state.step = manifest.step
         state.facts.clear()
         state.facts.update(manifest.facts)
-
-
-def _commit(store: CheckpointStore, manifest: Manifest) -> SaveResult:
-    try:
-        store.commit(manifest)
-    except PreemptedUnsaved as error:
-        return SaveResult("superseded", error.what)
-    except Exception as error:  # the other processes wait for this one
-        return SaveResult("failed", str(error))
-    return SaveResult("committed")

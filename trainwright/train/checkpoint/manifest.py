@@ -16,13 +16,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, order=True)
 class CheckpointName:
-    """The name of a checkpoint's folder. Names sort from the oldest to the newest.
+    """The name of a checkpoint's folder: fencing token of the start that wrote it, and steps taken.
 
-    A later start continues from what existed then, so its checkpoints are newer, whatever their step.
-
-    Attributes:
-        start: Fencing token of the start that wrote it.
-        step: Steps taken.
+    Names sort from the oldest to the newest. A later start continues from what existed then, so its
+    checkpoints are newer, whatever their step.
     """
 
     start: int
@@ -82,24 +79,14 @@ class Manifest(Document):
         return CheckpointName(start=self.start, step=self.step)
 
     @property
-    def size(self) -> int:
-        """Bytes of all its files."""
-        return sum(entry.size for entry in self.files)
-
-    @property
     def watched(self) -> float | None:
         """Loss on the watched split, if it was measured at this very step."""
         entry = self.facts.get("watched") or {}
         return float(entry["loss"]) if entry.get("step") == self.step else None
 
     def require_same_training(self, settings: Mapping[str, Any]) -> None:
-        """Reject settings that decide the result and differ from those of this checkpoint.
-
-        Raises:
-            InputError: They differ; names each difference with both values.
-        """
-        differing = differences(self.told, settings)
-        if differing:
+        """Reject settings that decide the result and differ from those of this checkpoint."""
+        if differing := differences(self.told, settings):
             raise InputError(
                 f"checkpoint {self.name} is of another training: {'; '.join(differing[:_SHOWN])}",
                 where="training",
@@ -110,13 +97,9 @@ class Manifest(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorChunk:
-    """A part of a tensor.
+    """A part of a tensor: its first index along each axis, its shape, and the place of its bytes.
 
-    Attributes:
-        offsets: First index of the part along each axis of the tensor.
-        shape: Its shape.
-        file: The file with its bytes, in C order and the machine's own byte order.
-        start: Offset of the bytes in the file.
+    The bytes are in C order and the machine's own byte order.
     """
 
     offsets: tuple[int, ...]
@@ -143,12 +126,7 @@ class TensorIndex(Document):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
-
-    Raises:
-        InputError: It cannot be read.
-        PermissionRefused: It, or a file that it lists, lies outside the folder.
-    """
+    """Read the manifest of a checkpoint."""
     if folder.is_symlink():
         raise PermissionRefused("a checkpoint is not read through a symbolic link", where=str(folder))
     manifest = Manifest.read(folder / Manifest.FILE)

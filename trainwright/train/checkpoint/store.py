@@ -3,9 +3,9 @@
 import json
 import logging
 import shutil
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from trainwright import storage
@@ -21,11 +21,13 @@ from trainwright.train.checkpoint.manifest import (
     read_manifest,
     uncommitted,
 )
-from trainwright.train.checkpoint.retention import Retention
+from trainwright.train.checkpoint.tensor_files import damage
+
+_PIN = "pinned-by-"
+"""First letters of the name of a file that keeps its checkpoint."""
 
 _PARALLEL_TRANSFERS = 4
 _RETRY_S = 5.0
-_PIN = "pinned-by-"
 _log = logging.getLogger("trainwright.train")
 
 
@@ -35,10 +37,6 @@ class StartTokens:
     A token is a create-only file ``starts/NNNN.json``, so no two starts get the same one, on any machine or
     store. A start checks before every commit that no higher token exists, and ends if one does. Unlike
     :mod:`trainwright.storage.lease` it waits for nobody: a new start replaces a live one at once.
-
-    Args:
-        place: Path or URI of the folder of checkpoints.
-        access: Retry limits for calls to a store.
     """
 
     def __init__(self, place: str, access: Access) -> None:
@@ -46,16 +44,11 @@ class StartTokens:
 
     def newest(self) -> int:
         """Return the highest token taken so far, 0 if none."""
-        path = storage.local_path(self._place)
-        if path is not None:
-            names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-        else:
-            try:
-                found = storage.list_files(self._place, access=self._access)
-            except InputError:
-                return 0
-            names = [file.uri.rsplit("/", 1)[-1] for file in found]
-        return max((int(Path(name).stem) for name in names if Path(name).stem.isdigit()), default=0)
+        try:
+            names = [Path(file.uri).stem for file in storage.list_files(self._place, access=self._access)]
+        except InputError:
+            return 0
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def take(self, token: int, attempt: str) -> bool:
         """Take a token; return False if another start has it."""
@@ -65,15 +58,6 @@ class StartTokens:
         except AlreadyExists:
             return False
         return True
-
-    def require(self, token: int) -> None:
-        """Check that no higher token was taken.
-
-        Raises:
-            PreemptedUnsaved: A newer start continues the training.
-        """
-        if self.newest() > token:
-            raise superseded(token, self._place)
 
 
 def superseded(token: int, where: str) -> PreemptedUnsaved:
@@ -86,17 +70,10 @@ def superseded(token: int, where: str) -> PreemptedUnsaved:
 
 
 class CheckpointStore:
-    """The checkpoints of a training on disk and in the remote store. Only rank 0 has one.
-
-    Args:
-        job_directory: Folder that all attempts at the training share.
-        attempt: The attempt that this process belongs to.
-        settings: Retention, and the remote store.
-    """
+    """The checkpoints of a training on disk and in the remote store. Only rank 0 has one."""
 
     def __init__(self, job_directory: Path, attempt: str, settings: Checkpointing) -> None:
         self.folder, self._attempt, self._settings = job_directory / "checkpoints", attempt, settings
-        self._job_directory = job_directory
         self._tokens = StartTokens(str(self.folder), Access())
         # A job directory is named after a digest of its configuration: its copies are found from anywhere.
         key = job_directory.name.rpartition("-")[2]
@@ -104,21 +81,22 @@ class CheckpointStore:
             RemoteCopies(storage.join(settings.store, key), settings.keep) if settings.store else None
         )
         self._retention = Retention(self.folder, settings.keep, keep_best=settings.keep_best)
+        self.mark_verified = self._retention.mark_verified
         self.token = 0
 
     def open(self) -> int:
-        """Take the next fencing token, and return it.
-
-        Raises:
-            PreemptedUnsaved: A newer attempt has started.
-            DependencyError: There is no local checkpoint, and the remote store, which may have one, does not
-                answer.
-        """
-        if newer := self._newer_attempt():
-            raise PreemptedUnsaved(
-                f"attempt {self._attempt} of this training was replaced by attempt {newer}",
-                where=str(self._job_directory),
-            )
+        """Take the next fencing token, and return it."""
+        # An attempt's folder alone proves nothing: a launcher may have adopted an older attempt.
+        for path in (self.folder / "starts").glob("*.json"):
+            try:
+                attempt = str(json.loads(path.read_text()).get("attempt", ""))
+            except (OSError, ValueError, AttributeError):
+                continue
+            if attempt.isdigit() and self._attempt.isdigit() and int(attempt) > int(self._attempt):
+                raise PreemptedUnsaved(
+                    f"attempt {self._attempt} of this training was replaced by attempt {attempt}",
+                    where=str(self.folder.parent),
+                )
         local = [name.start for name in committed(self.folder) + uncommitted(self.folder)]
         while True:
             self.token = max([self._tokens.newest(), self._newest_remote(), *local]) + 1
@@ -142,12 +120,7 @@ class CheckpointStore:
         return sorted(found, key=lambda entry: (entry[0], not entry[1]), reverse=True)
 
     def fetch(self, name: CheckpointName, *, remote: bool) -> Manifest:
-        """Return the manifest of a checkpoint, once its files are on disk.
-
-        Raises:
-            InputError: It cannot be read.
-            PermissionRefused: It leads outside its folder.
-        """
+        """Return the manifest of a checkpoint, once its files are on disk."""
         folder = self.folder / str(name)
         if remote and self._copies:
             fresh = self.folder / f"{name}.fetched"
@@ -161,20 +134,12 @@ class CheckpointStore:
             raise InputError(f"the manifest is that of {manifest.name}", where=str(folder))
         return manifest
 
-    def mark_verified(self, name: CheckpointName) -> None:
-        """Record that the digests of a checkpoint hold."""
-        self._retention.mark_verified(name)
-
     def superseded(self) -> bool:
         """Return whether a newer start exists."""
         return self._tokens.newest() > self.token or bool(self._copies and self._copies.superseded)
 
     def commit(self, manifest: Manifest) -> None:
-        """Publish a checkpoint whose files are on disk, by writing its manifest.
-
-        Raises:
-            PreemptedUnsaved: A newer start exists.
-        """
+        """Publish a checkpoint whose files are on disk, by writing its manifest."""
         if self.superseded():
             raise superseded(self.token, str(self.folder))
         text = canonical(manifest.to_json()) + "\n"
@@ -184,7 +149,7 @@ class CheckpointStore:
     def after_commit(self, name: CheckpointName) -> None:
         """Queue a committed checkpoint for copying, and apply the retention policy."""
         if self._copies:
-            self._copies.offer(self.folder / str(name))
+            self._copies.offer(name, self.folder)
         try:
             self._retention.apply(self.token, self._copies.in_use if self._copies else [])
         except (OSError, TrainwrightError) as error:
@@ -200,51 +165,23 @@ class CheckpointStore:
             self._copies.finish(self._settings.wait_s)
 
     def require_space(self, needed: int) -> None:
-        """Check that a checkpoint of so many bytes fits on the disk.
-
-        Raises:
-            DependencyError: It does not.
-        """
+        """Check that a checkpoint of so many bytes fits on the disk, in place of all earlier ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        free, wanted = shutil.disk_usage(self.folder).free, needed * (self._settings.keep + 1)
-        space = free
-        for name in committed(self.folder):
-            try:
-                space += read_manifest(self.folder / str(name)).size
-            except TrainwrightError:
-                continue
-        if needed > space:
+        free = shutil.disk_usage(self.folder).free
+        used = sum(path.stat().st_size for path in self.folder.glob("step-*/*"))
+        if needed > free + used:
             raise DependencyError(
-                f"a checkpoint takes about {_mib(needed)}, and there are {_mib(free)} free",
+                f"a checkpoint takes about {needed / 2**20:,.1f} MiB, and there are {free / 2**20:,.1f} MiB "
+                "free",
                 where=str(self.folder),
                 hint="Free space on that disk, or raise its quota, and run the step again.",
             )
-        if wanted > space:
-            _log.warning(
-                "%d checkpoints and a new one take about %s; there are %s in %s",
-                *(self._settings.keep, _mib(wanted), _mib(space), self.folder),
-            )
-
-    def _newer_attempt(self) -> str:
-        """Return a newer attempt whose processes have started, empty if there is none.
-
-        An attempt's folder alone proves nothing: a launcher may have adopted an older attempt.
-        """
-        for path in sorted((self.folder / "starts").glob("*.json"), reverse=True):
-            try:
-                attempt = str(json.loads(path.read_text()).get("attempt", ""))
-            except (OSError, ValueError, AttributeError):
-                continue
-            if attempt.isdigit() and self._attempt.isdigit() and int(attempt) > int(self._attempt):
-                return attempt
-        return ""
 
     def _newest_remote(self) -> int:
         if not self._copies:
             return 0
         try:
-            names = self._copies.names()
-            return max([self._copies.tokens.newest(), *(name.start for name in names)])
+            return max([self._copies.tokens.newest(), *(name.start for name in self._copies.names())])
         except (TrainwrightError, OSError) as error:
             if not committed(self.folder):
                 raise DependencyError(
@@ -255,31 +192,85 @@ class CheckpointStore:
             return 0
 
 
-class RemoteCopies:
-    """Copies of committed checkpoints in another place, such as a bucket: in the background, one at a time.
+class Retention:
+    """The retention policy of a folder of checkpoints, each of which it verifies once."""
 
-    Args:
-        place: Path or URI of their folder.
-        keep: Newest copies that stay.
-        retry_s: Seconds for which one call to the store is retried.
-    """
+    def __init__(self, folder: Path, keep: int, *, keep_best: bool) -> None:
+        self._folder, self._keep, self._keep_best = folder, keep, keep_best
+        self._verified: dict[CheckpointName, bool] = {}
+
+    def mark_verified(self, name: CheckpointName) -> None:
+        """Record that the digests of a checkpoint hold."""
+        self._verified[name] = True
+
+    def apply(self, start: int, in_use: Collection[CheckpointName]) -> None:
+        """Remove what is not to stay; failures are logged and retried the next time."""
+        for name in uncommitted(self._folder):
+            if name.start < start:
+                self._remove(name)
+        names, newest = committed(self._folder), list[CheckpointName]()
+        for name in names:
+            if len(newest) < self._keep and self._verifies(name):
+                newest.append(name)
+        if len(newest) < self._keep:
+            return
+        stay = {*newest, *in_use}
+        if self._keep_best and (best := self._best(names)):
+            stay.add(best)
+        for name in names:
+            pinned = any((self._folder / str(name)).glob(f"{_PIN}*.json"))
+            if name < newest[-1] and name not in stay and not pinned:
+                self._remove(name)
+
+    def _verifies(self, name: CheckpointName) -> bool:
+        if name not in self._verified:
+            folder = self._folder / str(name)
+            try:
+                wrong = damage(folder, read_manifest(folder).files)
+                self._verified[name] = not wrong
+            except (OSError, TrainwrightError) as error:
+                wrong = str(error)  # may be transient: verified again the next time
+            if wrong:
+                _log.warning("checkpoint %s does not count: %s", name, wrong)
+        return self._verified.get(name, False)
+
+    def _best(self, names: list[CheckpointName]) -> CheckpointName | None:
+        losses: dict[CheckpointName, float] = {}
+        for name in names:
+            try:
+                watched = Manifest.read(self._folder / str(name)).watched
+            except TrainwrightError:
+                continue
+            if watched is not None:
+                losses[name] = watched
+        return min(losses, key=lambda name: (losses[name], name), default=None)
+
+    def _remove(self, name: CheckpointName) -> None:
+        """Remove a checkpoint, its manifest first, so that it never exists without its files."""
+        folder = self._folder / str(name)
+        try:
+            (folder / Manifest.FILE).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        except OSError as error:
+            _log.warning("checkpoint %s could not be removed: %s", name, error)
+
+
+class RemoteCopies:
+    """Copies of committed checkpoints elsewhere, such as in a bucket: in the background, one at a time."""
 
     def __init__(self, place: str, keep: int, retry_s: float = 30.0) -> None:
         self._place, self._keep, self._access = place, keep, Access(retry_s=retry_s)
         self.tokens = StartTokens(place, self._access)
-        self._token, self._attempt, self._claimed = 0, "", False
-        self._changed = threading.Condition()
-        self._waiting: Path | None = None
-        self._copying: Path | None = None
         self.superseded = False
-        self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
+        self._token, self._attempt, self._claimed = 0, "", False
+        self._thread = ThreadPoolExecutor(1, "copies")
+        self._offered: CheckpointName | None = None
+        self._pending: dict[CheckpointName, Future[None]] = {}
 
     @property
     def in_use(self) -> list[CheckpointName]:
-        """The checkpoint that is being copied."""
-        copying = self._copying
-        name = CheckpointName.parse(copying.name) if copying else None
-        return [name] if name else []
+        """The checkpoints that are being copied or wait for it."""
+        return [name for name, copying in list(self._pending.items()) if not copying.done()]
 
     def names(self) -> list[CheckpointName]:
         """List the copies, newest first."""
@@ -293,11 +284,7 @@ class RemoteCopies:
         return self._claimed
 
     def fetch(self, name: CheckpointName, folder: Path) -> None:
-        """Copy a checkpoint back into a folder, its manifest last.
-
-        Raises:
-            TrainwrightError: It cannot be read.
-        """
+        """Copy a checkpoint back into a folder, its manifest last."""
         manifest = self._manifest(name)
 
         def fetch_file(entry: CheckpointFile) -> None:
@@ -308,79 +295,65 @@ class RemoteCopies:
             list(pool.map(fetch_file, manifest.files))
         storage.create(str(folder / Manifest.FILE), canonical(manifest.to_json()).encode())
 
-    def offer(self, folder: Path) -> None:
+    def offer(self, name: CheckpointName, folder: Path) -> None:
         """Copy a committed checkpoint next, in place of one that still waits."""
         if self.superseded:
             return
-        with self._changed:
-            if self._waiting:
-                _log.warning(
-                    "checkpoint %s is not copied: the store is slower than the saves", self._waiting.name
-                )
-            self._waiting = folder
-            self._changed.notify_all()
-        if self._thread.ident is None:
-            self._thread.start()
+        for waiting, copying in list(self._pending.items()):
+            if copying.cancel():
+                _log.warning("checkpoint %s is not copied: the store is slower than the saves", waiting)
+            if copying.done():
+                del self._pending[waiting]
+        self._offered = name
+        self._pending[name] = self._thread.submit(self._copy, name, folder / str(name))
 
     def finish(self, wait_s: float) -> None:
         """Wait for pending copies, at most ``wait_s`` seconds."""
-        with self._changed:
-            done = self._changed.wait_for(lambda: not self._waiting and not self._copying, wait_s)
-        if not done:
+        if wait(self._pending.values(), wait_s).not_done:
             _log.warning("the last checkpoint was not copied to %s within %g s", self._place, wait_s)
+            self._offered = None
 
-    def _work(self) -> None:
-        while not self.superseded:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None)
-                self._copying, self._waiting = self._waiting, None
-            assert self._copying is not None  # noqa: S101 - waited for
-            self._copy(self._copying)
-            with self._changed:
-                self._copying = None
-                self._changed.notify_all()
-
-    def _copy(self, folder: Path) -> None:
+    def _copy(self, name: CheckpointName, folder: Path) -> None:
         """Copy a checkpoint; retry until that succeeds or a newer one is offered."""
         logged = False
-        while not self._waiting:
+        while self._offered == name and not self.superseded:
             try:
                 self._publish(folder)
             except PreemptedUnsaved:
                 self.superseded = True
-                return
             except (TrainwrightError, OSError) as error:
                 if not logged:
-                    _log.warning("checkpoint %s waits for its store: %s", folder.name, error)
+                    _log.warning("checkpoint %s waits for its store: %s", name, error)
                 logged = True
                 time.sleep(_RETRY_S)
-                continue
-            try:
-                self._remove_old()
-            except (TrainwrightError, OSError) as error:  # whoever may write to a store may not always delete
-                _log.warning("old copies in the store could not be removed: %s", error)
+            else:
+                break
+        else:
             return
+        try:
+            self._remove_old()
+        except (TrainwrightError, OSError) as error:  # whoever may write to a store may not always delete
+            _log.warning("old copies in the store could not be removed: %s", error)
 
     def _publish(self, folder: Path) -> None:
         if not self._claimed and not self.claim(self._token, self._attempt):
             raise PreemptedUnsaved(f"the store {self._place} has a newer start of this training")
         manifest = read_manifest(folder)
 
-        def publish_file(entry: CheckpointFile) -> None:
-            self._put(folder / entry.path, self._uri(manifest.name, entry.path))
+        def publish_file(file: str) -> None:
+            path, uri = folder / file, self._uri(manifest.name, file)
+            try:
+                storage.publish(path, uri, self._access)
+            except AlreadyExists:
+                # An earlier try of this start left it: nobody else writes under its token.
+                if storage.head(uri, access=self._access).size != path.stat().st_size:
+                    raise
 
         with ThreadPoolExecutor(_PARALLEL_TRANSFERS) as pool:
-            list(pool.map(publish_file, manifest.files))
-        self.tokens.require(self._token)
-        self._put(folder / Manifest.FILE, self._uri(manifest.name, Manifest.FILE))
-
-    def _put(self, path: Path, uri: str) -> None:
-        try:
-            storage.publish(path, uri, self._access)
-        except AlreadyExists:
-            # An earlier try of this start left it: nobody else writes under its token.
-            if storage.head(uri, access=self._access).size != path.stat().st_size:
-                raise
+            list(pool.map(publish_file, [entry.path for entry in manifest.files]))
+        if self.tokens.newest() > self._token:
+            raise superseded(self._token, self._place)
+        publish_file(Manifest.FILE)
 
     def _remove_old(self) -> None:
         files = [file.uri.rsplit("/", 2) for file in storage.list_files(self._place, access=self._access)]
@@ -395,14 +368,7 @@ class RemoteCopies:
 
     def _manifest(self, name: CheckpointName) -> Manifest:
         uri = self._uri(name, Manifest.FILE)
-        try:
-            return Manifest.from_json(json.loads(storage.read_bytes(uri, access=self._access)), where=uri)
-        except ValueError as error:
-            raise InputError(f"the manifest is not JSON: {error}", where=uri) from None
+        return Manifest.parse(storage.read_bytes(uri, access=self._access), where=uri)
 
     def _uri(self, name: CheckpointName, file: str) -> str:
         return storage.join(self._place, str(name), file)
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"

@@ -9,8 +9,11 @@ nodes, work may be done twice; nothing else breaks.
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
+import json
 import logging
+import mmap
 import os
 import resource
 import secrets
@@ -18,24 +21,30 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.errors import DependencyError, InputError
+from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.experiment.training import Feeding
 from trainwright.storage.file_lock import file_lock, is_same_file, remove_unlocked
 from trainwright.storage.local import naming_path
-from trainwright.train.feeding import shard_file
+from trainwright.train.process_group import Ranks
+
+FORMAT = 1
+"""Part of every key: raised when the meaning of the bytes changes, so that older shards are not read."""
 
 SUFFIX = ".shard"
 
+HEADER_SIZE = 4096
+"""Bytes before the array: one page, so that the array starts on a page boundary."""
+
 Pick: TypeAlias = Callable[[slice, NDArray[Any], NDArray[np.int64]], None]
 
+_READ_SIZE = 1 << 22
 _POLL_S = 0.02
 _EVICT_MAPPED_AFTER_S = 0.5
 """Wait before a shard that others map is evicted, too: they keep their mapping."""
@@ -46,16 +55,13 @@ _GIB = 2**30
 _log = logging.getLogger("trainwright.train")
 
 
+class _Damaged(Exception):
+    """A file is not a complete shard."""
+
+
 @dataclass(frozen=True)
 class ShardSpec:
-    """The specification of a shard.
-
-    Attributes:
-        key: Determines its content: equal keys mean equal bytes.
-        dtype: Type of its array.
-        shape: Shape of its array.
-        encode: Yields the array in pieces.
-    """
+    """A shard: its key, which determines its bytes; its array; and what yields the array in pieces."""
 
     key: str
     dtype: str
@@ -65,7 +71,7 @@ class ShardSpec:
     @property
     def size(self) -> int:
         """Bytes of its file."""
-        return shard_file.HEADER_SIZE + shard_file.array_size(self.dtype, self.shape)
+        return HEADER_SIZE + int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class ShardCache:
@@ -73,14 +79,11 @@ class ShardCache:
 
     Args:
         folder: Its path; created if missing.
-        limit: Maximum bytes of all its files; if absent, 90 % of the disk's free space.
-
-    Raises:
-        PermissionRefused: The folder is not writable.
+        limit: Maximum bytes of all its files; if absent, 90 % of the space that is free or its own.
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
-        self.folder, self.limit = folder, limit
+        self.folder, self._limit = folder, limit
         self._mapped: OrderedDict[str, NDArray[Any]] = OrderedDict()
         self._verified: dict[str, str] = {}
         self._mutex = threading.RLock()
@@ -89,29 +92,19 @@ class ShardCache:
             folder.mkdir(parents=True, exist_ok=True)
         self._remove_partial_files()
 
-    @classmethod
-    def of(cls, feeding: Feeding, folder: Path) -> Self:
-        """Open the configured cache, by default in ``folder``."""
-        limit = None if feeding.cache_gib is None else int(feeding.cache_gib * _GIB)
-        return cls(Path(feeding.cache) if feeding.cache else folder, limit)
-
     @property
     def capacity(self) -> int:
         """Bytes that all shards together may take."""
-        if self.limit is not None:
-            return self.limit
-        used = sum(entry.st_size for _, entry in self._files())
-        return int(_SHARE_OF_FREE * (self._free() + used))
+        if self._limit is not None:
+            return self._limit
+        state = os.statvfs(self.folder)
+        return int(_SHARE_OF_FREE * (state.f_bavail * state.f_frsize + self._used()))
 
     def require_fits(self, shard: ShardSpec) -> None:
-        """Check that a shard is not larger than the cache.
-
-        Raises:
-            InputError: It is.
-        """
-        if self.limit is not None and shard.size > self.limit:
+        """Check that a shard is not larger than the cache."""
+        if self._limit is not None and shard.size > self._limit:
             raise InputError(
-                f"one shard takes {shard.size:,} bytes, and the whole cache may take {self.limit:,}",
+                f"one shard takes {shard.size:,} bytes, and the whole cache may take {self._limit:,}",
                 where="training.feeding.cache_gib",
                 hint=f"Set it to {2 * shard.size / _GIB:.2g} or more, or write the data in smaller files.",
             )
@@ -121,18 +114,13 @@ class ShardCache:
         return self._path(shard).exists()
 
     def take(self, shard: ShardSpec) -> NDArray[Any]:
-        """Return the array of a shard, verified and mapped; encode it if it is not cached.
-
-        Raises:
-            InputError: It is larger than the cache.
-            DependencyError: There is no space for it, or the disk fails.
-        """
+        """Return the array of a shard, verified and mapped; encode it if it is not cached."""
         for _ in range(_TRIES):
             with self._mutex:
                 if shard.key in self._mapped:
                     self._mapped.move_to_end(shard.key)
                     return self._mapped[shard.key]
-            with naming_path(self._path(shard)), contextlib.suppress(shard_file.Damaged):
+            with naming_path(self._path(shard)), contextlib.suppress(_Damaged):
                 return self._map(shard, self._opened(shard))
         raise DependencyError(
             f"a shard that was encoded {_TRIES} times is damaged each time",
@@ -142,7 +130,7 @@ class ShardCache:
 
     def encode(self, shard: ShardSpec) -> bool:
         """Encode a shard unless it is cached or another process does; return whether it is cached."""
-        with file_lock(self._lock(shard)) as acquired:
+        with file_lock(self._lock(shard.key)) as acquired:
             if acquired and not self.has(shard):
                 os.close(self._encode(shard))
         return self.has(shard) or acquired
@@ -161,27 +149,22 @@ class ShardCache:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(self._path(shard), os.O_RDONLY)
-            with file_lock(self._lock(shard)) as acquired:
+            with file_lock(self._lock(shard.key)) as acquired:
                 if acquired and not self.has(shard):
                     return self._encode(shard)
             if not acquired:
                 time.sleep(_POLL_S)
 
     def _map(self, shard: ShardSpec, descriptor: int) -> NDArray[Any]:
-        """Verify and map an open shard; remove it if it is damaged.
-
-        Raises:
-            Damaged: It is.
-        """
+        """Verify and map an open shard, read-only; remove it if it is damaged."""
         path = self._path(shard)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            header = shard_file.read_header(descriptor)
-            if self._verified.get(shard.key) != header.token:
-                shard_file.verify(descriptor, header)
-            array = shard_file.map_array(descriptor, header)
+            token = _verify(descriptor, shard, self._verified.get(shard.key))
+            memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            array = np.frombuffer(memory, shard.dtype, offset=HEADER_SIZE).reshape(shard.shape)
             os.utime(descriptor)
-        except shard_file.Damaged as error:
+        except _Damaged as error:
             _log.warning("%s is damaged: %s. It is encoded again.", path, error)
             if is_same_file(path, descriptor):
                 path.unlink(missing_ok=True)
@@ -189,19 +172,21 @@ class ShardCache:
         finally:
             os.close(descriptor)  # the mapping has a copy of it, and so keeps the lock
         with self._mutex:
-            self._verified[shard.key] = header.token
+            self._verified[shard.key] = token
             self._mapped[shard.key] = array
             self.unmap(self._most_mapped)
         return array
 
     def _encode(self, shard: ShardSpec) -> int:
         """Encode a shard, and return its open file."""
+        self.require_fits(shard)
         part = self.folder / f".{shard.key}.{secrets.token_hex(4)}.part"
-        for left in self.folder.glob(f".{shard.key}.*.part"):  # of a process that was killed
-            left.unlink(missing_ok=True)
+        started = time.monotonic()
         try:
-            self._allocate(part, shard)
-            shard_file.write_shard(part, shard.dtype, shard.shape, shard.encode())
+            while not self._allocate(part, shard, force=time.monotonic() - started > _EVICT_MAPPED_AFTER_S):
+                time.sleep(_POLL_S)
+            with naming_path(part), part.open("r+b") as stream:
+                _write(stream, shard)
             descriptor = os.open(part, os.O_RDONLY)
             part.replace(self._path(shard))
         except BaseException:
@@ -209,39 +194,35 @@ class ShardCache:
             raise
         return descriptor
 
-    def _allocate(self, part: Path, shard: ShardSpec) -> None:
-        """Allocate space for a shard, evicting others if need be; one process at a time."""
-        self.require_fits(shard)
-        started = time.monotonic()
-        while True:
-            with file_lock(self.folder / ".room.lock") as acquired:
-                waited_s = time.monotonic() - started
-                if acquired and self._make_space(shard.size, force=waited_s > _EVICT_MAPPED_AFTER_S):
-                    try:
-                        return shard_file.allocate(part, shard.dtype, shard.shape)
-                    except DependencyError as error:
-                        raise DependencyError(
-                            f"{error.what}; a shard of encoded samples takes {shard.size:,} bytes",
-                            where=str(self.folder),
-                            hint="Free space there, or set another disk (training.feeding.cache) or a limit "
-                            "(cache_gib).",
-                        ) from None
-            time.sleep(_POLL_S)
+    def _allocate(self, part: Path, shard: ShardSpec, *, force: bool) -> bool:
+        """Allocate space for a shard, evicting others, with ``force`` even mapped ones; False to try again.
 
-    def _make_space(self, size: int, *, force: bool) -> bool:
-        """Evict shards, with ``force`` even mapped ones; return whether ``size`` bytes are free."""
-        files = self._files()
-        used = sum(state.st_size for _, state in files)
-        lacking = used + size - self.limit if self.limit is not None else size - self._free()
-        if lacking <= 0:
-            return True
-        self.unmap()
-        self._remove_partial_files()
-        oldest = sorted((entry for entry in files if entry[0].suffix == SUFFIX), key=lambda e: e[1].st_mtime)
-        for path, state in oldest:
-            if lacking > 0 and remove_unlocked(path, force=force):
-                lacking -= state.st_size
-        return lacking <= 0 or (force and self.limit is None)
+        One process at a time does. A full disk fails here, and not in the middle of a write.
+        """
+        with file_lock(self.folder / ".room.lock") as acquired:
+            if not acquired:
+                return False
+            lacking = self._used() + shard.size - self.capacity
+            if lacking > 0:
+                self.unmap()
+                self._remove_partial_files()
+                shards = [(path, state) for path, state in self._files() if path.suffix == SUFFIX]
+                for path, state in sorted(shards, key=lambda entry: entry[1].st_mtime):
+                    if lacking > 0 and remove_unlocked(path, force=force):
+                        lacking -= state.st_size
+            if lacking > 0 and not (force and self._limit is None):
+                return False
+            try:
+                with naming_path(part), part.open("xb") as stream:
+                    os.posix_fallocate(stream.fileno(), 0, shard.size)
+            except DependencyError as error:
+                raise DependencyError(
+                    f"{error.what}; a shard of encoded samples takes {shard.size:,} bytes",
+                    where=str(self.folder),
+                    hint="Free space there, or set another disk (training.feeding.cache) or a limit "
+                    "(cache_gib).",
+                ) from None
+        return True
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         found = []
@@ -251,35 +232,63 @@ class ShardCache:
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
         return found
 
-    def _free(self) -> int:
-        state = os.statvfs(self.folder)
-        return int(_SHARE_OF_FREE * state.f_bavail * state.f_frsize)
+    def _used(self) -> int:
+        return sum(state.st_size for _, state in self._files())
 
     def _path(self, shard: ShardSpec) -> Path:
         return self.folder / f"{shard.key}{SUFFIX}"
 
-    def _lock(self, shard: ShardSpec) -> Path:
-        return self.folder / f".{shard.key}.lock"
+    def _lock(self, key: str) -> Path:
+        return self.folder / f".{key}.lock"
 
     def _remove_partial_files(self) -> None:
         """Remove what killed processes left."""
         for part in self.folder.glob(".*.part"):
-            with file_lock(self.folder / f".{part.name.split('.')[1]}.lock") as acquired:
+            with file_lock(self._lock(part.name.split(".")[1])) as acquired:
                 if acquired:
                     part.unlink(missing_ok=True)
 
 
+def _write(stream: Any, shard: ShardSpec) -> None:
+    """Write the pieces of an array into an allocated file, and its header last."""
+    total, left = hashlib.sha256(), shard.size - HEADER_SIZE
+    stream.seek(HEADER_SIZE)
+    for part in shard.encode():
+        left -= part.nbytes
+        if part.dtype != np.dtype(shard.dtype) or left < 0:
+            raise InternalError(f"a shard of {shard.shape} {shard.dtype} got {part.shape} {part.dtype} more")
+        content = np.ascontiguousarray(part).view(np.uint8).reshape(-1).data
+        total.update(content)
+        stream.write(content)
+    if left:
+        raise InternalError(f"a shard of {shard.shape} {shard.dtype} got {left:,} bytes too few")
+    header = {"dtype": shard.dtype, "shape": shard.shape}
+    header |= {"sha256": total.hexdigest(), "token": secrets.token_hex(8)}
+    stream.seek(0)
+    stream.write(json.dumps(header).encode().ljust(HEADER_SIZE))
+
+
+def _verify(descriptor: int, shard: ShardSpec, verified: str | None) -> str:
+    """Check size and digest of a shard; return its token, which differs for every file ever written."""
+    try:
+        header = json.loads(os.pread(descriptor, HEADER_SIZE, 0))
+        expected, token = header["sha256"], header["token"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _Damaged(f"its header cannot be read: {error}") from None
+    if os.fstat(descriptor).st_size != shard.size:
+        raise _Damaged(f"it does not have {shard.size:,} bytes")
+    if token != verified:
+        total, at = hashlib.sha256(), HEADER_SIZE
+        while block := os.pread(descriptor, _READ_SIZE, at):
+            total.update(block)
+            at += len(block)
+        if total.hexdigest() != expected:
+            raise _Damaged(f"its digest is {total.hexdigest()[:12]}, it was written with {expected[:12]}")
+    return str(token)
+
+
 class ShardedSplit:
-    """The shards of a split in order, in a cache that holds all of them, or some at a time.
-
-    Args:
-        cache: Their cache.
-        shards: All of them.
-        samples: Samples of each, in the same order.
-
-    Raises:
-        InputError: One shard is larger than the cache.
-    """
+    """The shards of a split in order, in a cache that holds all of them, or some at a time."""
 
     def __init__(self, cache: ShardCache, shards: Sequence[ShardSpec], samples: Sequence[int]) -> None:
         cache.require_fits(max(shards, key=lambda shard: shard.size))
@@ -288,61 +297,40 @@ class ShardedSplit:
         self.size = sum(shard.size for shard in shards)
         self.cached_whole = self.size <= cache.capacity
         """Whether the cache can hold all shards at the same time."""
-        self._executor: ThreadPoolExecutor | None = None
-        self._encoding: Future[None] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        feeding: Feeding,
+        folder: Path,
+        shards: Sequence[ShardSpec],
+        samples: Sequence[int],
+        ranks: Ranks,
+    ) -> "ShardedSplit":
+        """Open a split in the configured cache, by default in ``folder``, and encode it if it fits."""
+        limit = None if feeding.cache_gib is None else int(feeding.cache_gib * _GIB)
+        cache = ShardCache(Path(feeding.cache) if feeding.cache else folder, limit)
+        split = cls(cache, shards, samples)
+        if split.cached_whole:
+            split.encode_all(ranks.local_rank, ranks.local_size)
+        elif ranks.local_rank == 0:
+            _log.warning(
+                "The encoded split takes %.3g GiB, the cache may take %.3g: shards are encoded again on "
+                "demand. training.feeding.block is %s and a shard has up to %s samples; with blocks of "
+                "that size, each shard is encoded about once per epoch.",
+                *(split.size / _GIB, cache.capacity / _GIB, f"{feeding.block:,}", f"{max(samples):,}"),
+            )
+        return split
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def encode_all(self, local_rank: int, local_size: int) -> None:
-        """Encode all shards, if the cache can hold them; the processes of a node share the work.
-
-        Raises:
-            DependencyError: There is no space, or the disk fails.
-        """
-        if not self.cached_whole:
-            return
+        """Encode all shards; the processes of a node share the work."""
         first = local_rank * len(self._shards) // local_size
         left = [*self._shards[first:], *self._shards[:first]]
         while left := [shard for shard in left if not self._cache.encode(shard)]:
             time.sleep(_POLL_S)
-
-    def warn_if_partial(self, block: int, largest: int) -> None:
-        """Log the cost of a cache that cannot hold the split."""
-        if not self.cached_whole:
-            _log.warning(
-                "The encoded split takes %.3g GiB, the cache may take %.3g: shards are encoded again on "
-                "demand. training.feeding.block is %s and a shard has up to %s samples; with blocks of "
-                "that size, each shard is encoded about once per epoch.",
-                *(self.size / _GIB, self._cache.capacity / _GIB, f"{block:,}", f"{largest:,}"),
-            )
-
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Start encoding the shards of ranges of samples [first, last) that will be needed soon.
-
-        Does nothing while those of an earlier call are being encoded: what is needed meanwhile is encoded on
-        demand.
-        """
-        if self.cached_whole or (self._encoding is not None and not self._encoding.done()):
-            return
-        if self._encoding is not None:
-            self._encoding.result()
-        ends = np.array([(first, last - 1) for first, last in ranges], np.int64).reshape(-1, 2)
-        low, high = np.searchsorted(self._starts, ends.T, side="right") - 1
-        needed = {each for begin, end in zip(low, high, strict=True) for each in range(begin, end + 1)}
-        if 2 * sum(self._shards[each].size for each in needed) > self._cache.capacity:
-            return  # no space for them beside those in use now
-        missing = [self._shards[each] for each in sorted(needed) if not self._cache.has(self._shards[each])]
-        if missing:
-            self._executor = self._executor or ThreadPoolExecutor(1, "shards")
-            self._encoding = self._executor.submit(self._encode, missing)
-
-    def close(self) -> None:
-        """Cancel pending encoding, and unmap everything."""
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
-            self._executor = None
-        self._cache.unmap()
 
     def visit(self, index: NDArray[np.int64], pick: Pick) -> NDArray[np.int64]:
         """Visit the shards of some samples, each once.
@@ -377,7 +365,3 @@ class ShardedSplit:
             pick(self._cache.take(shard))
             if not self.cached_whole:
                 self._cache.unmap()
-
-    def _encode(self, missing: list[ShardSpec]) -> None:
-        for shard in missing:
-            self._cache.encode(shard)

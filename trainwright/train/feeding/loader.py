@@ -1,10 +1,9 @@
 """Samples by number, batches of them, and a loader that prepares batches ahead of the step."""
 
-import threading
-import weakref
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Protocol, Self
 
 import numpy as np
@@ -13,9 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainwright.train.feeding.order import SampleOrder
-
-_LOOK_AHEAD = 32
-"""Steps before its first use that a shard begins to be encoded, if the cache does not hold all of them."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +61,12 @@ class SampleSource(Protocol):
         """Return some samples, in the order of ``index``, shape (samples,), each in [0, len)."""
         ...
 
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce that samples of these ranges [first, last) will be taken soon."""
-        ...
-
 
 class Loader:
     """Gives one process its share of every batch; a thread prepares the next ones.
 
-    Gathering a batch is a handful of calls to numpy and torch, which release the GIL.
-
-    Args:
-        samples: The split.
-        order: The order of samples.
-        part: Number of this process among the data-parallel ones.
-        parts: Number of those.
-        prefetch: Batches that are prepared ahead.
-        pin: Use pinned memory, from which a GPU copies while it computes.
+    Gathering a batch is a handful of calls to numpy and torch, which release the GIL. The process is number
+    ``part`` of ``parts`` data-parallel ones; ``pin`` puts batches into pinned memory.
     """
 
     def __init__(
@@ -97,92 +82,49 @@ class Loader:
         self.order = order
         self._samples, self._part, self._parts = samples, part, parts
         self._prefetch, self._pin = prefetch, pin
-        self._ahead: _Prefetcher | None = None
-        self._finalizer: weakref.finalize[[], Loader]
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: deque[Future[Batch]] = deque()
 
     def begin(self, step: int, skip: frozenset[int] | None = None) -> None:
-        """Start at a step, whatever was given before.
-
-        Args:
-            step: The step that sees the next batch.
-            skip: Numbers of batches to skip from now on; unchanged if absent.
-        """
+        """Start at a step, whatever was given before."""
         self.close()
         if skip is not None:
             self.order = replace(self.order, skip=skip)
-        order = replace(self.order)  # an order of its own for the thread: they are not thread-safe
-        samples, part, parts, pin = self._samples, self._part, self._parts, self._pin
-
-        def prepare(number: int) -> Batch:
-            samples.expect(order.ahead(number + _LOOK_AHEAD, part, parts))
-            batch = samples.take(order.share(number, part, parts))
-            return batch.pinned() if pin else batch
-
-        self._ahead = _Prefetcher(prepare, step, self._prefetch)
-        self._finalizer = weakref.finalize(self, self._ahead.request_stop)
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._step, self._thread_order = step, replace(self.order)  # orders are not thread-safe
+        for _ in range(self._prefetch):
+            self._submit()
 
     def next(self) -> Batch:
-        """Return this process's share of the next batch.
-
-        Raises:
-            TrainwrightError: The error of preparing it; each further call raises it again.
-        """
-        if self._ahead is None:
+        """Return this process's share of the next batch."""
+        if self._thread is None:
             self.begin(0)
-        assert self._ahead is not None  # noqa: S101 - begun
-        return self._ahead.next()
+        batch = self._ahead[0].result()
+        self._ahead.popleft()
+        self._submit()
+        return batch
 
     def close(self) -> None:
         """Stop preparing batches."""
-        if self._ahead is not None:
-            self._finalizer.detach()
-            self._ahead.stop()
-            self._ahead = None
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._ahead.clear()
+            self._thread = None
+
+    def _submit(self) -> None:
+        assert self._thread is not None  # noqa: S101 - begun
+        samples, order, pin = self._samples, self._thread_order, self._pin
+        number, part, parts = self._step, self._part, self._parts
+
+        def prepare() -> Batch:
+            batch = samples.take(order.share(number, part, parts))
+            return batch.pinned() if pin else batch
+
+        self._ahead.append(self._thread.submit(prepare))
+        self._step += 1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Prefetcher:
-    """A thread that prepares one batch after another, up to ``most`` ahead."""
-
-    def __init__(self, prepare: Callable[[int], Batch], first: int, most: int) -> None:
-        self._prepare, self._first = prepare, first
-        self._ready: SimpleQueue[Batch | BaseException] = SimpleQueue()
-        self._free = threading.Semaphore(most)
-        self._stopped = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
-        self._thread.start()
-
-    def next(self) -> Batch:
-        if self._error is None:
-            found = self._ready.get()
-            if not isinstance(found, BaseException):
-                self._free.release()
-                return found
-            self._error = found
-        raise self._error
-
-    def request_stop(self) -> None:
-        self._stopped = True
-        self._free.release()
-
-    def stop(self) -> None:
-        self.request_stop()
-        self._thread.join()
-
-    def _work(self) -> None:
-        number = self._first
-        try:
-            while True:
-                self._free.acquire()
-                if self._stopped:
-                    return
-                self._ready.put(self._prepare(number))
-                number += 1
-        except BaseException as error:  # raised by the step that needs the batch
-            self._ready.put(error)

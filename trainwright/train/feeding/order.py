@@ -13,7 +13,7 @@ Skipped batches are a set of numbers, so the order stays a function of the seed 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 from trainwright.errors import InputError
 from trainwright.experiment import Training
 
-_EIGHT = 8
-
 
 def default_streams(parts: int) -> int:
     """Return the default number of streams: the same for 1, 2, 4 and 8 processes."""
-    return math.lcm(_EIGHT, parts)
+    return math.lcm(8, parts)
 
 
 @dataclass(frozen=True)
@@ -84,39 +82,20 @@ class SampleOrder:
         return self.size(self.position(step) % self.batches)
 
     def share(self, step: int, part: int, parts: int) -> NDArray[np.int64]:
-        """Return the samples of a step that belong to one of several data-parallel processes.
-
-        Args:
-            step: Number of the step since the training began, from 0.
-            part: Number of the process, from 0.
-            parts: Number of processes.
+        """Return the samples of a step, from 0, that belong to one of several data-parallel processes.
 
         Returns:
             Numbers of samples, shape (samples,); the concatenated parts are the batch.
-
-        Raises:
-            InputError: The number of processes does not divide the number of streams.
         """
-        epoch, number = divmod(self.position(step), self.batches)
-        return np.concatenate([self._of_stream(epoch, number, each) for each in self._mine(part, parts)])
-
-    def ahead(self, step: int, part: int, parts: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of samples [first, last) that the windows of a step are drawn from."""
-        epoch, number = divmod(self.position(step), self.batches)
-        for stream in self._mine(part, parts):
-            if quota := self._quota(self.batch_size, stream):
-                first, last = self._bounds(stream, number * quota // self.window)
-                yield from self._ranges(epoch, first, last)
-
-    def _mine(self, part: int, parts: int) -> range:
         if self.streams % parts:
             raise InputError(
                 f"{self.streams} streams cannot be shared evenly by {parts} data-parallel processes",
                 where="training.feeding.streams",
                 hint=f"Use a multiple of {parts}, such as {math.lcm(self.streams, parts)}.",
             )
-        each = self.streams // parts
-        return range(part * each, (part + 1) * each)
+        epoch, number = divmod(self.position(step), self.batches)
+        streams = range(part * self.streams // parts, (part + 1) * self.streams // parts)
+        return np.concatenate([self._of_stream(epoch, number, stream) for stream in streams])
 
     def _of_stream(self, epoch: int, number: int, stream: int) -> NDArray[np.int64]:
         """Return the samples of a batch that come from one stream."""
@@ -133,50 +112,36 @@ class SampleOrder:
         """Return how many samples of a batch come from a stream: as even as whole numbers allow."""
         return (stream + 1) * size // self.streams - stream * size // self.streams
 
-    def _bounds(self, stream: int, window: int) -> tuple[int, int]:
-        """Return the positions [first, last) of a window of a stream in the sequence of an epoch.
-
-        Shares of a batch add up along the streams: those before a stream have ``stream * size // streams``.
-        """
-        full, rest = divmod(self.samples, self.batch_size)
-        start, end = (
-            full * (edge * self.batch_size // self.streams) + edge * rest // self.streams
-            for edge in (stream, stream + 1)
-        )
-        first = start + window * self.window
-        return min(first, end), min(first + self.window, end)
-
     def _window(self, epoch: int, stream: int, window: int) -> NDArray[np.int64]:
         """Return the shuffled samples of one window of a stream; caches the last one of each stream."""
         held = self._live.get(stream)
         if held is None or held[:2] != (epoch, window):
-            ranges = self._ranges(epoch, *self._bounds(stream, window))
-            samples = np.concatenate([np.arange(*ends) for ends in ranges])
+            # Shares of a batch add up along the streams: those before one have stream * size // streams.
+            full, rest = divmod(self.samples, self.batch_size)
+            start, end = (
+                full * (edge * self.batch_size // self.streams) + edge * rest // self.streams
+                for edge in (stream, stream + 1)
+            )
+            first = start + window * self.window
+            samples = self._sequence_of(epoch, first, min(first + self.window, end))
             held = epoch, window, self._generator(epoch, 1, stream, window).permutation(samples)
             self._live[stream] = held
         return held[2]
 
-    def _ranges(self, epoch: int, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of samples at positions [first, last) of the sequence of shuffled blocks."""
-        if first >= last:
-            return
-        blocks, starts = self._blocks(epoch)
-        low, high = np.searchsorted(starts, (first, last - 1), side="right") - 1
-        for index in range(low, high + 1):
-            block = int(blocks[index]) * self.block
-            begin = max(first - int(starts[index]), 0)
-            end = min(last - int(starts[index]), self.block, self.samples - block)
-            yield block + begin, block + end
-
-    def _blocks(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the blocks of an epoch in their order, and the position of each."""
+    def _sequence_of(self, epoch: int, first: int, last: int) -> NDArray[np.int64]:
+        """Return the samples at positions [first, last) of the sequence of shuffled blocks of an epoch."""
         if epoch not in self._sequence:
             blocks = self._generator(epoch, 0).permutation(math.ceil(self.samples / self.block))
             sizes = np.minimum(self.block, self.samples - blocks * self.block)
-            while len(self._sequence) > 1:  # this epoch and the one before or after it
-                del self._sequence[next(iter(self._sequence))]
+            self._sequence.clear()
             self._sequence[epoch] = blocks, np.cumsum(sizes) - sizes
-        return self._sequence[epoch]
+        blocks, starts = self._sequence[epoch]
+        low, high = np.searchsorted(starts, (first, last - 1), side="right") - 1
+        found = []
+        for block, start in zip(blocks[low : high + 1] * self.block, starts[low : high + 1], strict=True):
+            begin, end = max(first - start, 0), min(last - start, self.block, self.samples - block)
+            found.append(np.arange(block + begin, block + end))
+        return np.concatenate(found)
 
     def _generator(self, *place: int) -> np.random.Generator:
         """Return a generator for one purpose, independent of all others."""
@@ -205,16 +170,7 @@ class BalancedOrder(SampleOrder):
 
     @classmethod
     def of(cls, labels: NDArray[np.integer], batch_size: int, seed: int) -> Self:
-        """Create the order of a split.
-
-        Args:
-            labels: Class of each sample, shape (samples,), whole numbers from 0.
-            batch_size: Samples of a global batch; the last of an epoch may be smaller.
-            seed: Any number from 0.
-
-        Raises:
-            InputError: A class below the largest one has no sample.
-        """
+        """Create the order of a split from the class of each sample, shape (samples,), numbered from 0."""
         counts = np.bincount(labels)
         if not counts.all():
             empty = ", ".join(map(str, np.flatnonzero(counts == 0)[:5]))
@@ -240,25 +196,11 @@ class BalancedOrder(SampleOrder):
         found: NDArray[np.int64] = self.members[mine].astype(np.int64)
         return found
 
-    def ahead(self, step: int, part: int, parts: int) -> Iterator[tuple[int, int]]:  # noqa: ARG002
-        """Yield nothing: the draws are always from all over the split."""
-        yield from ()
-
 
 def order_of(
     samples: int, training: Training, parts: int, labels: Callable[[], NDArray[np.generic]]
 ) -> SampleOrder:
-    """Return the configured order.
-
-    Args:
-        samples: Samples of the split.
-        training: Batch size, seed, sampling and streams.
-        parts: Data-parallel processes.
-        labels: Returns the class of each sample, for balanced sampling.
-
-    Raises:
-        InputError: Sampling is balanced, and a class has no sample.
-    """
+    """Return the configured order; ``labels`` returns the class of each sample, for balanced sampling."""
     feeding, seed = training.feeding, training.seed
     if training.objective.sampling == "balanced":
         return BalancedOrder.of(labels().astype(np.int64), training.batch_size, seed)

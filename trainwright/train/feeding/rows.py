@@ -4,8 +4,8 @@ The split is divided into pieces at row groups, which the processes share. Fitte
 order of the pieces, so the result does not depend on the number of processes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,8 +24,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Tabular
 from trainwright.experiment.training import Feeding
 from trainwright.serving.columns import numeric_labels, to_values
-from trainwright.train.feeding import shard_file
-from trainwright.train.feeding.cache import ShardCache, ShardedSplit, ShardSpec
+from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import (
     LabelKind,
@@ -77,58 +76,21 @@ class RowSource:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedSplit(Document):
-    """Fitted transforms and label statistics, cached so that a restart does not read the split again.
-
-    Attributes:
-        key: Digest of all that they depend on.
-        transforms: The transforms as JSON.
-        labels: Label statistics of each piece as JSON.
-    """
+    """Fitted transforms and label statistics, cached so that a restart does not read the split again."""
 
     FILE: ClassVar[str] = "fitted.json"
     key: str
     transforms: dict[str, Any]
-    labels: tuple[dict[str, Any], ...]
+    labels: tuple[LabelStats, ...]
 
     @classmethod
-    def of(cls, key: str, transforms: Transforms, labels: list[LabelStats]) -> "FittedSplit":
-        """Describe a fit. JSON has neither integer keys nor infinity, which the bounds of no rows are."""
-        parts = tuple(
-            asdict(part) | {"counts": {str(each): rows for each, rows in part.counts.items()}}
-            if part.rows
-            else {"kind": part.kind, "missing": part.missing}
-            for part in labels
-        )
-        return cls(key=key, transforms=transforms.to_json(), labels=parts)
-
-    def result(self) -> tuple[Transforms, list[LabelStats]]:
-        """Return the fit, equal to the bit."""
-        labels = []
-        for part in self.labels:
-            if "rows" in part:
-                counts = {int(each): rows for each, rows in part["counts"].items()}
-                part = part | {"counts": counts, "low": tuple(part["low"]), "high": tuple(part["high"])}  # noqa: PLW2901
-            labels.append(LabelStats(**part))
-        return Transforms.from_json(self.transforms), labels
-
-    @classmethod
-    def cached(cls, folder: Path | None, key: str) -> "FittedSplit | None":
+    def cached(cls, path: Path, key: str) -> tuple[Transforms, list[LabelStats]] | None:
         """Return the cached fit with a key; None if there is no readable one."""
-        if folder is None or not (path := folder / f"{key}.{cls.FILE}").exists():
-            return None
         try:
             found = cls.read(path)
         except InputError:
             return None
-        return found if found.key == key else None
-
-
-@dataclass(frozen=True)
-class _PieceFit:
-    """The fit of one piece by one process."""
-
-    state: dict[str, Any]
-    labels: LabelStats
+        return (Transforms.from_json(found.transforms), list(found.labels)) if found.key == key else None
 
 
 def fit(
@@ -136,93 +98,79 @@ def fit(
 ) -> tuple[Transforms, list[LabelStats]]:
     """Fit transforms on the rows that have a label, and count the labels of each piece.
 
-    Args:
-        source: The split.
-        network: Encoding of its columns.
-        ranks: The processes; all of them call this together.
-        kind: Configured kind of the labels.
-        folder: Cache of earlier results; none if absent.
-
-    Raises:
-        InputError: A label is outside the range of its kind, or no input column varies.
-        DataRefused: There are fewer than two classes.
+    All processes call this together; ``folder`` caches earlier results.
     """
-    how = [
-        source.kinds,
-        network.scaling,
-        network.max_categories,
-        network.min_category_rows,
-        kind,
-        _PIECE_ROWS,
+    content = [
+        trainwright.__version__,
+        [
+            [each.checksum, each.size, each.rows]
+            for each in source.snapshot.files
+            if each.split == source.split
+        ],
+        [[column.name, column.type] for column in source.snapshot.columns],
+        source.snapshot.roles,
+        [source.kinds, network.scaling, network.max_categories, network.min_category_rows, kind, _PIECE_ROWS],
     ]
-    files = [
-        [entry.checksum, entry.size, entry.rows]
-        for entry in source.snapshot.files
-        if entry.split == source.split
-    ]
-    columns = [[column.name, column.type] for column in source.snapshot.columns]
-    content = [trainwright.__version__, files, columns, source.snapshot.roles, how]
     key = digest_text(canonical(content))[:32]
-    cached = [FittedSplit.cached(folder, key) if ranks.leads else None]
+    path = folder / f"{key}.{FittedSplit.FILE}" if folder else None
+    cached = [FittedSplit.cached(path, key) if ranks.leads and path and path.exists() else None]
     distributed.broadcast_object_list(cached)
-    found = cached[0].result() if cached[0] else _fit(source, network, ranks, kind)
-    resolve_labels(merge_labels(found[1]), kind, source.label, source.split)
-    if not found[0].inputs:
+    transforms, labels = cached[0] or _fit(source, network, ranks, kind)
+    resolve_labels(merge_labels(labels), kind, source.label, source.split)
+    if not transforms.inputs:
         raise InputError(
-            f"no input column is informative: {found[0].unused}", where=f"split {source.split!r}"
+            f"no input column is informative: {transforms.unused}", where=f"split {source.split!r}"
         )
-    if ranks.leads and not cached[0] and folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        FittedSplit.of(key, *found).write(folder / f"{key}.{FittedSplit.FILE}")
-    return found
+    if ranks.leads and path and not cached[0]:
+        FittedSplit(key=key, transforms=transforms.to_json(), labels=tuple(labels)).write(path)
+    return transforms, labels
 
 
 def _fit(
     source: RowSource, network: Tabular, ranks: Ranks, kind: LabelKind
 ) -> tuple[Transforms, list[LabelStats]]:
     count = len(source.pieces)
-    mine = range(ranks.rank * count // ranks.size, (ranks.rank + 1) * count // ranks.size)
+    own = range(ranks.rank * count // ranks.size, (ranks.rank + 1) * count // ranks.size)
     # Sums of counts do not depend on the order: each process sums its own, so that neither its memory nor the
     # exchange holds them once per piece.
-    counted, found = Fit(source.kinds, network.scaling), {}
-    for piece in mine:
-        part = _fit_piece(source, piece, network, kind)
-        found[piece] = _PieceFit(counted.count(part.state), part.labels)
+    counted, found = Fit(source.kinds, network.scaling), dict[int, tuple[dict[str, Any], LabelStats]]()
+    for piece in own:
+        state, labels = _fit_piece(source, piece, network, kind)
+        found[piece] = counted.count(state), labels
     barrier(ranks)
     arriving = gather_to_leader((counted.counts, found), ranks)
     if not ranks.leads:
         list(arriving)  # sends it
+
+    def merge() -> tuple[Transforms, list[LabelStats]]:
+        merged, parts = Fit(source.kinds, network.scaling), dict[int, tuple[dict[str, Any], LabelStats]]()
+        try:
+            for counts, share in arriving:
+                merged.merge(counts)
+                parts |= share
+        finally:
+            for _ in arriving:
+                pass  # receive the rest even after an error, so that no process blocks in its send
+        for piece in sorted(parts):  # in the order of the pieces, as sums of moments are rounded
+            merged.merge(parts[piece][0])
+        labels = [parts[piece][1] for piece in sorted(parts)]
+        return merged.finish(
+            max_categories=network.max_categories, min_rows=network.min_category_rows
+        ), labels
+
     # Rank 0 alone merges them: with many processes, all of them would not fit into the memory of each.
-    coordinator = Coordinator(ranks, ranks.patient)
-    return coordinator.on_leader(lambda: _merge(arriving, Fit(source.kinds, network.scaling), network))
+    return Coordinator(ranks, ranks.patient).on_leader(merge)
 
 
-def _merge(
-    arriving: Iterator[tuple[dict[str, Any], dict[int, _PieceFit]]], merged: Fit, network: Tabular
-) -> tuple[Transforms, list[LabelStats]]:
-    """Merge the fits of all processes; the moments in the order of the pieces, as their sums are rounded."""
-    parts: dict[int, _PieceFit] = {}
-    try:
-        for counts, share in arriving:
-            merged.merge(counts)
-            parts |= share
-    finally:
-        for _ in arriving:
-            pass  # receive the rest even after an error, so that no process blocks in its send
-    order = sorted(parts)
-    for piece in order:
-        merged.merge(parts[piece].state)
-    labels = [parts[piece].labels for piece in order]
-    return merged.finish(max_categories=network.max_categories, min_rows=network.min_category_rows), labels
-
-
-def _fit_piece(source: RowSource, piece: int, network: Tabular, kind: LabelKind) -> _PieceFit:
+def _fit_piece(
+    source: RowSource, piece: int, network: Tabular, kind: LabelKind
+) -> tuple[dict[str, Any], LabelStats]:
     part, labels = Fit(source.kinds, network.scaling), LabelStats()
     classes = is_whole_number(source.label_type) if kind == "auto" else kind != "regression"
     for batch, column in source.read(piece):
         labels = labels.merged(LabelStats.of(column, classes=classes))
         part.add(to_values(_with_label(batch, column, classes=classes), source.kinds))
-    return _PieceFit(part.state, labels)
+    return part.state, labels
 
 
 def _with_label(batch: pa.RecordBatch, column: pa.Array, *, classes: bool) -> pa.RecordBatch:
@@ -231,14 +179,9 @@ def _with_label(batch: pa.RecordBatch, column: pa.Array, *, classes: bool) -> pa
 
 
 class EncodedRows:
-    """Encoded rows by number, from the shards of a node.
+    """Encoded rows by number, from shards of words of 4 bytes, shape (rows, words).
 
-    Args:
-        shards: The shards: words of 4 bytes, shape (rows, words).
-        width: Number of features.
-        words: Words of a row.
-        kind: ``binary``, ``multiclass`` or ``regression``.
-        weights: Weight of each class in the loss; 1 if absent.
+    ``width`` is the number of features, ``weights`` the weight of each class in the loss (1 if absent).
     """
 
     def __init__(
@@ -266,10 +209,6 @@ class EncodedRows:
         weight = torch.ones(len(index)) if self._weights is None else self._weights[target.long()]
         return Batch((numeric, categories), target, weight, torch.from_numpy(index))
 
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce that rows of these ranges [first, last) will be taken soon."""
-        self.shards.expect(ranges)
-
     def labels(self) -> NDArray[Any]:
         """Return the labels of all rows, shape (rows,): float32, or int64 for more than two classes."""
         found: list[NDArray[Any]] = []
@@ -291,31 +230,12 @@ def encode(
     kind: LabelKind = "binary",
     weights: Sequence[float] | None = None,
 ) -> EncodedRows:
-    """Encode the rows that have a label; the processes of each node share the work and the result.
-
-    Args:
-        source: The split.
-        transforms: Transforms fitted on the training split.
-        labels: Label statistics of each piece, from :func:`fit`.
-        folder: Folder of the shards, unless ``feeding`` configures another one.
-        ranks: The processes.
-        feeding: Folder and size of the cache.
-        kind: Configured kind of the labels, as for :func:`fit`.
-        weights: Weight of each class in the loss; 1 if absent.
-
-    Raises:
-        InputError: A shard is larger than the cache.
-        DependencyError: The disk is full.
-    """
-    feeding = feeding or Feeding()
+    """Encode the rows that have a label; the processes of each node share the work and the result."""
     resolved = resolve_labels(merge_labels(labels), kind, source.label, source.split).kind
     words = transforms.width + len(transforms.categories) + 1
     rows = [part.rows for part in labels]
     specs = [_shard(source, piece, transforms, resolved, (count, words)) for piece, count in enumerate(rows)]
-    shards = ShardedSplit(ShardCache.of(feeding, folder), specs, rows)
-    if ranks.local_rank == 0:
-        shards.warn_if_partial(feeding.block, max(rows))
-    shards.encode_all(ranks.local_rank, ranks.local_size)
+    shards = ShardedSplit.open(feeding or Feeding(), folder, specs, rows, ranks)
     return EncodedRows(shards, transforms.width, words, resolved, weights)
 
 
@@ -324,23 +244,20 @@ def _shard(
 ) -> ShardSpec:
     """Return the shard of a piece, with a key from all that its bytes depend on."""
     cut = source.pieces[piece]
-    content = [shard_file.FORMAT, trainwright.__version__, transforms.digest, source.label, kind, *shape]
+    content = [FORMAT, trainwright.__version__, transforms.digest, source.label, kind, *shape]
     rows = [cut.entry.checksum, cut.entry.size, cut.first, cut.last]
     types = {column.name: column.type for column in cut.columns}
     read = [[name, types[name]] for name in (*transforms.inputs, source.label)]
     key = digest_text(canonical([content, rows, read]))[:32]
-    return ShardSpec(key, _WORD, shape, lambda: _encoded(source, piece, transforms, kind, shape[1]))
 
+    def encoded() -> Iterator[NDArray[Any]]:
+        for batch, column in source.read(piece):
+            labelled = _with_label(batch, column, classes=kind != "regression")
+            values = transforms.encode(to_values(labelled, transforms.inputs))
+            packed = np.empty((labelled.num_rows, shape[1]), np.dtype(_WORD))
+            packed[:, : transforms.width] = values.numeric.view(np.int32)
+            packed[:, transforms.width : -1] = values.categories
+            packed[:, -1] = target_values(column, kind).view(np.int32)
+            yield packed
 
-def _encoded(
-    source: RowSource, piece: int, transforms: Transforms, kind: str, words: int
-) -> Iterator[NDArray[Any]]:
-    classes = kind != "regression"
-    for batch, column in source.read(piece):
-        rows = _with_label(batch, column, classes=classes)
-        encoded = transforms.encode(to_values(rows, transforms.inputs))
-        packed = np.empty((rows.num_rows, words), np.dtype(_WORD))
-        packed[:, : transforms.width] = encoded.numeric.view(np.int32)
-        packed[:, transforms.width : -1] = encoded.categories
-        packed[:, -1] = target_values(column, kind).view(np.int32)
-        yield packed
+    return ShardSpec(key, _WORD, shape, encoded)

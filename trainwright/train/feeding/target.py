@@ -1,5 +1,6 @@
 """The target of a training on rows: its labels, class weights, loss, and decision threshold."""
 
+import functools
 import math
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, distributed
+from torch import Tensor
 
 from trainwright import tables
 from trainwright.artifacts import Snapshot
@@ -23,7 +24,7 @@ from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs, Threshold
 from trainwright.serving.predictions import no_labels
 from trainwright.train.architectures import Architecture, Target
-from trainwright.train.process_group import Ranks, barrier
+from trainwright.train.process_group import Coordinator, Ranks
 
 LabelKind: TypeAlias = Literal["auto", "binary", "multiclass", "regression"]
 """The configured kind; with ``auto``, whole numbers are classes and other numbers are regressed."""
@@ -59,8 +60,8 @@ class LabelStats:
     counts: Mapping[int, int] = field(default_factory=dict)
     mean: float = 0.0
     squares: float = 0.0
-    low: tuple[float, int] = (math.inf, 0)
-    high: tuple[float, int] = (-math.inf, 0)
+    low: tuple[float, int] = (0.0, 0)
+    high: tuple[float, int] = (0.0, 0)
 
     @classmethod
     def of(cls, column: pa.Array, *, classes: bool) -> Self:
@@ -85,31 +86,26 @@ class LabelStats:
 
     def merged(self, other: Self) -> Self:
         """Return the statistics of these rows and the ones that follow them (Chan et al., 1979)."""
-        rows, before = self.rows + other.rows, self.rows + self.missing
+        rows, before, missing = self.rows + other.rows, self.rows + self.missing, self.missing + other.missing
+        low, high = ((value, row + before) for value, row in (other.low, other.high))
+        if not other.rows:
+            return replace(self if self.rows else other, missing=missing)
+        if not self.rows:
+            return replace(other, missing=missing, low=low, high=high)
         finite = math.isfinite(self.mean) and math.isfinite(other.mean)
-        step = other.mean - self.mean if self.rows and other.rows and finite else 0.0
+        step = other.mean - self.mean if finite else 0.0
         counts = Counter(self.counts)
         counts.update(other.counts)
         return replace(
-            self if self.rows else other,
+            self,
             rows=rows,
-            missing=self.missing + other.missing,
+            missing=missing,
             counts=dict(sorted(counts.items())),
-            mean=self.mean + step * other.rows / max(rows, 1) if self.rows else other.mean,
-            squares=self.squares + other.squares + step * step * self.rows * other.rows / max(rows, 1),
-            low=min(self.low, (other.low[0], other.low[1] + before), key=lambda entry: entry[0]),
-            high=max(self.high, (other.high[0], other.high[1] + before), key=lambda entry: entry[0]),
+            mean=self.mean + step * other.rows / rows,
+            squares=self.squares + other.squares + step * step * self.rows * other.rows / rows,
+            low=min(self.low, low, key=lambda entry: entry[0]),
+            high=max(self.high, high, key=lambda entry: entry[0]),
         )
-
-    @property
-    def negatives(self) -> int:
-        """Rows of class 0."""
-        return self.counts.get(0, 0)
-
-    @property
-    def positives(self) -> int:
-        """Rows of class 1."""
-        return self.counts.get(1, 0)
 
     @property
     def classes(self) -> int:
@@ -117,15 +113,10 @@ class LabelStats:
         return max(self.counts, default=-1) + 1
 
     @property
-    def deviation(self) -> float:
-        """Standard deviation, for ``regression``."""
-        return math.sqrt(self.squares / self.rows) if self.rows else 0.0
-
-    @property
     def rates(self) -> tuple[float, ...]:
         """Share of rows of each class; for ``regression`` the mean and the standard deviation."""
         if self.kind == "regression":
-            return self.mean, self.deviation
+            return self.mean, math.sqrt(self.squares / self.rows) if self.rows else 0.0
         return tuple(self.counts.get(each, 0) / self.rows for each in range(self.classes))
 
 
@@ -136,45 +127,29 @@ def is_whole_number(arrow_type: str) -> bool:
 
 def merge_labels(parts: Iterable[LabelStats]) -> LabelStats:
     """Return the statistics of consecutive parts together."""
-    found = LabelStats()
-    for part in parts:
-        found = found.merged(part)
-    return found
+    return functools.reduce(LabelStats.merged, parts, LabelStats())
 
 
 def resolve_labels(found: LabelStats, configured: LabelKind, name: str, split: str) -> LabelStats:
-    """Resolve the kind of the labels of a split, and check them against it.
-
-    Args:
-        found: Statistics of all of them.
-        configured: The kind that the experiment asks for.
-        name: Name of the column, for errors.
-        split: Name of the split, for errors.
-
-    Raises:
-        InputError: A label is outside the range of its kind.
-        DataRefused: There are not two classes, or not two different numbers.
-    """
+    """Resolve the kind of the labels of a split, and check them against it."""
     kind: Literal["classes", "binary", "multiclass", "regression"]
     if configured == "auto":
         several = found.high[0] > 1
         kind = "regression" if found.kind == "regression" else "multiclass" if several else "binary"
     else:
         kind = configured
-    _require_in_range(found, kind, name, split)
+    if found.rows:
+        _require_in_range(found, kind, name, split)
     _require_different(found, kind, name, split)
     return replace(found, kind=kind)
 
 
 def _require_in_range(found: LabelStats, kind: str, name: str, split: str) -> None:
     (low, low_row), (high, high_row) = found.low, found.high
-    wrong_row = low_row if low < 0 or math.isinf(low) else high_row
     shown = f"label {name!r} lies in [{low:g}, {high:g}]"
-    where = f"split {split!r}, row {wrong_row:,}"
+    where = f"split {split!r}, row {low_row if low < 0 or math.isinf(low) else high_row:,}"
     if math.isinf(low) or math.isinf(high):
-        if found.rows:
-            raise InputError(f"{shown}, which is not finite", where=where)
-        return
+        raise InputError(f"{shown}, which is not finite", where=where)
     if kind == "regression":
         return
     hint = "Set training.objective.kind to the kind of this label, or use another label."
@@ -196,7 +171,7 @@ def _require_different(found: LabelStats, kind: str, name: str, split: str) -> N
     if len(found.counts) >= _TWO:
         return
     counts = (
-        f"{found.positives:,} ones and {found.negatives:,} zeros"
+        f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
         if found.classes <= _TWO
         else ", ".join(f"{rows:,} of class {each}" for each, rows in found.counts.items())
     )
@@ -214,17 +189,7 @@ def target_values(column: pa.Array, kind: str) -> NDArray[np.float32] | NDArray[
 
 
 def target_of(labels: LabelStats, name: str, objective: Objective) -> Target:
-    """Return the target of a training.
-
-    Args:
-        labels: Statistics of the labels of the training split, with their kind resolved.
-        name: Name of the column.
-        objective: The configured objective.
-
-    Raises:
-        DataRefused: A class below the largest one has no row.
-        InputError: The objective has settings for classes, and the label is a number.
-    """
+    """Return the target of a training from the labels of its split, with their kind resolved."""
     if labels.kind == "regression":
         if wrong := objective.of_classes:
             raise InputError(
@@ -298,27 +263,20 @@ def check_labels(
 ) -> None:
     """Check before the training that the splits to predict have usable labels; reads the label alone.
 
-    Args:
-        folder: Folder of the snapshot.
-        snapshot: Its manifest.
-        splits: Splits that will be scored.
-        outputs: Outputs of the model.
-        ranks: The processes; all of them call this together, and share the reading.
-
-    Raises:
-        InputError: A label is of a class that was not learned.
-        DataRefused: No row of a split has a label.
+    All processes call this together, and share the reading.
     """
-    name, found = snapshot.roles["label"], dict.fromkeys(splits, 0)
-    for split in splits:
-        for piece in tables.pieces(folder, snapshot, [split])[ranks.rank :: ranks.size]:
-            for batch in tables.read_piece(folder, piece, [name]):
-                labels = numeric_labels(batch.column(0), classes=outputs.kind != "regression")
-                found[split] += len(labels) - labels.null_count
-    gathered: list[dict[str, int]] = [{} for _ in range(ranks.size)]
-    barrier(ranks)
-    distributed.all_gather_object(gathered, found)
-    if empty := [split for split in splits if not sum(each[split] for each in gathered)]:
+
+    def count() -> dict[str, int]:
+        found = dict.fromkeys(splits, 0)
+        for split in splits:
+            for piece in tables.pieces(folder, snapshot, [split])[ranks.rank :: ranks.size]:
+                for batch in tables.read_piece(folder, piece, [snapshot.roles["label"]]):
+                    labels = numeric_labels(batch.column(0), classes=outputs.kind != "regression")
+                    found[split] += len(labels) - labels.null_count
+        return found
+
+    counts = Coordinator(ranks, ranks.patient).on_all(count)
+    if empty := [split for split in splits if not sum(each[split] for each in counts)]:
         raise no_labels(empty, snapshot)
 
 
@@ -360,19 +318,11 @@ def choose_threshold(
 ) -> Threshold | None:
     """Choose the configured threshold on a split that was not trained on; None for 0.5.
 
+    ``predict`` maps rows to the probability of label 1.
+
     The best threshold of many is optimistic on its own split. If a split of its own ends the training early,
     the threshold is chosen on that one, and evaluation stays fair; otherwise it is chosen on the evaluated
     split, and the model card says so.
-
-    Args:
-        folder: Folder of the training set.
-        snapshot: Its manifest.
-        training: The rule, and the splits.
-        outputs: Outputs of the model.
-        predict: Maps rows to the probability of label 1.
-
-    Raises:
-        DataRefused: The split does not have rows of both labels.
     """
     rule, name, watched = (
         training.objective.threshold,

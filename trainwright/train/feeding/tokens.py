@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
-from torch import distributed
 
 import trainwright
 from trainwright import tables
@@ -29,24 +27,16 @@ from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
 from trainwright.experiment.training import Feeding
 from trainwright.tables.pinned import open_pinned
-from trainwright.train.feeding import shard_file
-from trainwright.train.feeding.cache import ShardCache, ShardedSplit, ShardSpec
+from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
 from trainwright.train.feeding.loader import Batch
-from trainwright.train.process_group import Ranks, barrier
+from trainwright.train.process_group import Coordinator, Ranks
 
 _SMALL = 1 << 16
 
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Counts of a file or a split.
-
-    Attributes:
-        rows: Rows that have tokens.
-        tokens: Tokens, separators included.
-        sequences: TokenSequences that they are cut into.
-        dropped: Tokens at the end of files that are in no sequence.
-    """
+    """Rows that have tokens, their tokens with separators, their sequences, and the tokens in no sequence."""
 
     rows: int
     tokens: int
@@ -68,20 +58,25 @@ class TokenSource:
         """The non-empty files of the split."""
         return [entry for entry in self.snapshot.files if entry.split == self.split and entry.rows]
 
-    def read(self, file: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of a file in order, with separators, in arrays.
-
-        Raises:
-            InputError: A token is missing or outside the vocabulary.
-        """
-        entry, row, begun = self.files[file], 0, False
+    def batches(self, file: int) -> Iterator[pa.Array]:
+        """Yield the token lists of a file in order."""
+        entry = self.files[file]
         piece = tables.Piece(entry, 0, 1 << 31, entry.rows, self.snapshot.columns)
         for batch in tables.read_piece(self.folder, piece, [self.network.tokens]):
-            lists = batch.column(0)
+            yield batch.column(0)
+
+    def read(self, file: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of a file in order, with separators, in arrays."""
+        entry, row, begun = self.files[file], 0, False
+        for lists in self.batches(file):
             lengths = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
             tokens = self._checked(lists.flatten(), lengths, entry, row)
-            yield self._separated(tokens, lengths[lengths > 0], begun=begun)
+            full, begins_at = lengths[lengths > 0], 0 if begun else 1
             row, begun = row + len(lists), begun or bool(len(tokens))
+            if self.network.separator is not None:  # before each row but the first of the file
+                starts = (np.cumsum(full) - full)[begins_at:]
+                tokens = np.insert(tokens, starts, self.network.separator)
+            yield tokens
 
     def _checked(
         self, values: pa.Array, lengths: NDArray[np.int64], entry: SnapshotFile, first: int
@@ -107,29 +102,14 @@ class TokenSource:
             hint="Set network.vocabulary to the size of the tokenizer that made these tokens.",
         )
 
-    def _separated(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], *, begun: bool
-    ) -> NDArray[np.int64]:
-        """Insert the separator before each row but the first of the file."""
-        if self.network.separator is None or not len(lengths):
-            return tokens
-        starts = np.cumsum(lengths) - lengths
-        return np.insert(tokens, starts if begun else starts[1:], self.network.separator)
-
 
 def count_tokens(source: TokenSource, ranks: Ranks) -> list[TokenCounts]:
-    """Count the tokens of each file, from its footer if possible; all processes call this together.
-
-    Raises:
-        InputError: A token is missing or outside the vocabulary.
-        DataRefused: There is not even one sequence.
-    """
-    mine = {file: _count(source, file) for file in range(ranks.rank, len(source.files), ranks.size)}
-    gathered: list[dict[int, TokenCounts]] = [{} for _ in range(ranks.size)]
-    barrier(ranks)
-    distributed.all_gather_object(gathered, mine)
-    parts = {file: part for share in gathered for file, part in share.items()}
-    counts = [parts[file] for file in range(len(source.files))]
+    """Count the tokens of each file, from its footer if possible; all processes call this together."""
+    files = range(len(source.files))
+    shares = Coordinator(ranks, ranks.patient).on_all(
+        lambda: {file: _count(source, file) for file in files[ranks.rank :: ranks.size]}
+    )
+    counts = [shares[file % ranks.size][file] for file in files]
     if not sum(part.sequences for part in counts):
         context = source.network.context
         raise DataRefused(
@@ -148,7 +128,11 @@ def total_counts(parts: Iterable[TokenCounts]) -> TokenCounts:
 
 
 def _count(source: TokenSource, file: int) -> TokenCounts:
-    rows, tokens = _count_by_footer(source, file) or _count_by_reading(source, file)
+    rows, tokens = _count_by_footer(source, file) or (0, 0)
+    if not rows:
+        for lists in source.batches(file):
+            lengths = lists.value_lengths().fill_null(0).to_numpy()
+            rows, tokens = rows + int((lengths > 0).sum()), tokens + int(lengths.sum())
     if source.network.separator is not None:
         tokens += max(rows - 1, 0)
     sequences = max(tokens - 1, 0) // source.network.context
@@ -158,10 +142,12 @@ def _count(source: TokenSource, file: int) -> TokenCounts:
 
 def _count_by_footer(source: TokenSource, file: int) -> tuple[int, int] | None:
     """Return rows and tokens if the footer has statistics and no row is empty."""
-    entry, tokens = source.files[file], 0
+    entry, tokens, name = source.files[file], 0, re.compile(rf"{re.escape(source.network.tokens)}\.")
     with open_pinned(source.folder, entry, footer_only=True) as opened:
-        for group in range(opened.num_row_groups):
-            column = _column(opened.metadata.row_group(group), source.network.tokens)
+        for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            columns = [group.column(each) for each in range(group.num_columns)]
+            column = next((each for each in columns if name.match(each.path_in_schema)), None)
             if column is None or (statistics := column.statistics) is None:
                 return None
             if not statistics.has_null_count or statistics.null_count:
@@ -170,27 +156,8 @@ def _count_by_footer(source: TokenSource, file: int) -> tuple[int, int] | None:
     return entry.rows, tokens
 
 
-def _column(group: pq.RowGroupMetaData, name: str) -> pq.ColumnChunkMetaData | None:
-    columns = (group.column(index) for index in range(group.num_columns))
-    return next((each for each in columns if re.match(rf"{re.escape(name)}\.", each.path_in_schema)), None)
-
-
-def _count_by_reading(source: TokenSource, file: int) -> tuple[int, int]:
-    entry, rows, tokens = source.files[file], 0, 0
-    piece = tables.Piece(entry, 0, 1 << 31, entry.rows, source.snapshot.columns)
-    for batch in tables.read_piece(source.folder, piece, [source.network.tokens]):
-        lengths = batch.column(0).value_lengths().fill_null(0).to_numpy()
-        rows, tokens = rows + int((lengths > 0).sum()), tokens + int(lengths.sum())
-    return rows, tokens
-
-
 class TokenSequences:
-    """Sequences of tokens by number, from the shards of a node.
-
-    Args:
-        shards: The shards: the tokens of one file each, shape (sequences * context + 1,).
-        context: Tokens per sequence.
-    """
+    """Sequences of tokens by number, from shards of one file each, shape (sequences * context + 1,)."""
 
     def __init__(self, shards: ShardedSplit, context: int) -> None:
         self.shards, self._context = shards, context
@@ -210,10 +177,6 @@ class TokenSequences:
         inputs, target = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         return Batch((inputs,), target, torch.ones(len(index)), torch.from_numpy(index))
 
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce that sequences of these ranges [first, last) will be taken soon."""
-        self.shards.expect(ranges)
-
     def _cut(self, array: NDArray[Any]) -> NDArray[Any]:
         """View a shard as its sequences, which overlap by one token."""
         step, count = array.strides[0], (len(array) - 1) // self._context
@@ -225,27 +188,11 @@ class TokenSequences:
 def encode_tokens(
     source: TokenSource, counts: list[TokenCounts], folder: Path, ranks: Ranks, feeding: Feeding
 ) -> TokenSequences:
-    """Encode the split; the processes of each node share the work and the result.
-
-    Args:
-        source: The split.
-        counts: Counts of each file, from :func:`count_tokens`.
-        folder: Folder of the shards, unless ``feeding`` configures another one.
-        ranks: The processes.
-        feeding: Folder and size of the cache.
-
-    Raises:
-        InputError: A token is missing or outside the vocabulary, or a shard is too large for the cache.
-        DependencyError: The disk is full.
-    """
+    """Encode the split; the processes of each node share the work and the result."""
     full = [file for file, part in enumerate(counts) if part.sequences]
     samples = [counts[file].sequences for file in full]
-    pieces = [_shard(source, file, counts[file]) for file in full]
-    shards = ShardedSplit(ShardCache.of(feeding, folder), pieces, samples)
-    if ranks.local_rank == 0:
-        shards.warn_if_partial(feeding.block, max(samples))
-    shards.encode_all(ranks.local_rank, ranks.local_size)
-    return TokenSequences(shards, source.network.context)
+    shards = [_shard(source, file, counts[file]) for file in full]
+    return TokenSequences(ShardedSplit.open(feeding, folder, shards, samples, ranks), source.network.context)
 
 
 def _shard(source: TokenSource, file: int, counted: TokenCounts) -> ShardSpec:
@@ -253,24 +200,21 @@ def _shard(source: TokenSource, file: int, counted: TokenCounts) -> ShardSpec:
     network, entry = source.network, source.files[file]
     kind = "<u2" if network.vocabulary <= _SMALL else "<u4"
     size = counted.sequences * network.context + 1
-    content = [shard_file.FORMAT, trainwright.__version__, "tokens", network.tokens, network.separator]
+    content = [FORMAT, trainwright.__version__, "tokens", network.tokens, network.separator]
     content += [network.vocabulary, entry.checksum, entry.size, size]
-    key = digest_text(canonical(content))[:32]
-    return ShardSpec(key, kind, (size,), lambda: _encoded(source, file, kind, size, counted))
 
+    def encoded() -> Iterator[NDArray[Any]]:
+        left, found = size, 0
+        for tokens in source.read(file):
+            found += len(tokens)
+            part = tokens[:left].astype(kind)
+            left -= len(part)
+            yield part
+        if found != counted.tokens:
+            raise InputError(
+                f"cached input changed: {found:,} tokens were read, the footer says {counted.tokens:,}",
+                where=entry.uri,
+                hint=RUN_AGAIN,
+            )
 
-def _encoded(
-    source: TokenSource, file: int, kind: str, size: int, counted: TokenCounts
-) -> Iterator[NDArray[Any]]:
-    left, found = size, 0
-    for tokens in source.read(file):
-        found += len(tokens)
-        part = tokens[:left].astype(kind)
-        left -= len(part)
-        yield part
-    if found != counted.tokens:
-        raise InputError(
-            f"cached input changed: {found:,} tokens were read, the footer says {counted.tokens:,}",
-            where=source.files[file].uri,
-            hint=RUN_AGAIN,
-        )
+    return ShardSpec(digest_text(canonical(content))[:32], kind, (size,), encoded)

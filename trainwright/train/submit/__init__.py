@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +11,11 @@ from trainwright import tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import InputError, InternalError, TrainwrightError
-from trainwright.experiment import Resources, Tracking, Training, read_network
+from trainwright.experiment import Resources, Training, read_network
+from trainwright.experiment.resources import JobPlacement
 from trainwright.launch import launcher as launchers
-from trainwright.launch.job import FOLDER_PLACEHOLDER, Budget, Job, JobReference, Launcher, Result
+from trainwright.launch.job import FOLDER_PLACEHOLDER, Job, JobReference, Launcher, Result
 from trainwright.launch.job_directory import publish
-from trainwright.launch.placement import Placement, SecretVariable, Toleration, Volume
 from trainwright.report import markdown
 from trainwright.tracking.history import TrackingDestination, kfp_destination
 from trainwright.train.config import TrainConfig
@@ -32,9 +32,7 @@ class TrainRequest:
     Attributes:
         training_set: Folder of the training-set snapshot.
         data_version: Digest of its manifest.
-        network: Section ``network`` of the experiment.
-        training: Section ``training``.
-        resources: Section ``resources``.
+        network: Section ``network`` of the experiment; ``training`` and ``resources`` likewise.
         image: Image of the job's pods.
         run: Address of the model artifact: the same at every retry of the same step of the same run.
         step: Settings of the pipeline for the step itself, by the names of ``dsl.TaskConfig``'s fields.
@@ -54,32 +52,11 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A successful training.
-
-    Attributes:
-        model_version: Digest of the model's manifest.
-        predictions_version: Digest of the predictions' manifest.
-        metrics: Figures for the run's page.
-    """
+    """A successful training: the digests of both manifests, and figures for the run's page."""
 
     model_version: str
     predictions_version: str
     metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _Submission:
-    """A request with its sections parsed, and the resolved launcher."""
-
-    request: TrainRequest
-    config: TrainConfig
-    resources: Resources
-    launcher: str
-    env: Mapping[str, str]
-
-    @property
-    def on_cluster(self) -> bool:
-        return self.launcher != "local"
 
 
 def submit(
@@ -106,34 +83,35 @@ def submit(
         DataRefused: A split is empty, or there is only one class.
         TrainwrightError: The error of the job.
     """
-    submission = _parse(request)
-    config, resources = submission.config, submission.resources
+    config, resources, env = _parse(request)
+    name = launchers.resolve_launcher(resources.launcher)
+    on_cluster = name != "local"
     check_request(config, request.training_set)
-    with next_attempt_folder(request.run, config.decisive, submission.launcher, resources, model) as folder:
-        job = _prepare(submission, folder)
+    with next_attempt_folder(request.run, config.decisive, name, resources, model) as folder:
+        _write_config(config, folder, name, resources)
+        job = _job(request, config, resources, env, folder, on_cluster=on_cluster)
         try:
-            result = (launcher or _make_launcher(submission)).run(job)
+            result = (launcher or _make_launcher(name, resources, request.workflow)).run(job)
         except TrainwrightError as error:
             show_failure(error, folder, summary, report)
-            if links := _job_links(folder, resources.links):
-                error.hint = f"{error.hint} {', '.join(f'{title}: {url}' for title, url in links)}".strip()
+            error.hint = f"{error.hint} {_describe_job(folder, resources.links)[0]}".strip()
             raise
         # The folder may differ: a launcher may have adopted a running job, or tried again.
         copy_page(result.folder, report)
         submitted = _collect(result)
-        publish(result.folder / "predictions", predictions, copy=submission.on_cluster)
-        publish(result.folder / "model", model, copy=submission.on_cluster)
+        publish(result.folder / "predictions", predictions, copy=on_cluster)
+        publish(result.folder / "model", model, copy=on_cluster)
         # Before the context ends: then the state that a retry would resume from is removed.
         summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(_summarize(model, submitted) + _describe_job(result.folder, resources.links))
+        summary.write_text(_summarize(model, submitted) + _describe_job(result.folder, resources.links)[1])
     return submitted
 
 
 _SectionT = TypeVar("_SectionT")
 
 
-def _parse(request: TrainRequest) -> _Submission:
-    """Parse all sections, and report all their errors together."""
+def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str]]:
+    """Parse all sections, and report all their errors together; return variables for the job, too."""
     check_secrets({"network": request.network, "training": request.training, "resources": request.resources})
     wrong: list[str] = []
 
@@ -150,6 +128,10 @@ def _parse(request: TrainRequest) -> _Submission:
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
     resources, env = apply_task_config(resources, request.step)
+    # Live curves go to KFP's run if there is one, else to the configured server.
+    destination, tracking = kfp_destination(), training.tracking
+    if destination is None and tracking.uri:
+        destination = TrackingDestination(tracking.uri, experiment=tracking.experiment)
     config = TrainConfig(
         attempt="",
         home="",
@@ -159,28 +141,42 @@ def _parse(request: TrainRequest) -> _Submission:
         training=training.model_dump(mode="json"),
         processes=resources.nodes * resources.processes,
         gpus=resources.gpus,
-        destination=_tracking_destination(training.tracking),
+        destination=dataclasses.asdict(destination) if destination else {},
         failed_report=failed_report_prefix(request.run),
     )
-    return _Submission(request, config, resources, launchers.resolve_launcher(resources.launcher), env)
+    return config, resources, env
 
 
-def _prepare(submission: _Submission, folder: Path) -> Job:
-    """Write the configuration into the attempt's folder, and describe the job."""
-    request, resources, config = submission.request, submission.resources, submission.config
-    environment = tracking.environment()
-    replace(
+def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: Resources) -> None:
+    """Write the configuration into the attempt's folder; on a cluster, copy the training set, too."""
+    training_set, environment = Path(config.training_set), tracking.environment()
+    if launcher != "local":
+        target = Path(resources.mount) / "trainwright" / "snapshots" / config.data_version
+        if not (target / Snapshot.FILE).exists():
+            publish(training_set, target, keep=True)
+        training_set = target
+    dataclasses.replace(
         config,
         attempt=folder.name,
         home=str(folder.parent.parent),
-        training_set=str(_training_set_for_job(submission)),
+        training_set=str(training_set),
         launched_by={
-            "launcher": submission.launcher,
+            "launcher": launcher,
             "environment": environment.name,
             "lock_sha256": environment.lock_sha256,
         },
     ).write(folder)
-    on_cluster = submission.on_cluster
+
+
+def _job(
+    request: TrainRequest,
+    config: TrainConfig,
+    resources: Resources,
+    env: Mapping[str, str],
+    folder: Path,
+    *,
+    on_cluster: bool,
+) -> Job:
     return Job(
         run=request.run,
         task="train",
@@ -198,46 +194,18 @@ def _prepare(submission: _Submission, folder: Path) -> Job:
         grace_s=resources.grace_s,
         stall_s=config.settings.guards.stall_s,
         # cuBLAS is deterministic only with a fixed workspace.
-        env={**submission.env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
+        env={**env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
         claim=resources.claim if on_cluster else "",
         mount=resources.mount if on_cluster else "",
-        placement=_placement(resources) if on_cluster else Placement(),
-        budget=Budget(**resources.budget.model_dump()),
+        placement=resources.placement if on_cluster else JobPlacement(),
+        budget=resources.budget,
     )
 
 
-def _make_launcher(submission: _Submission) -> Launcher:
-    resources, workflow = submission.resources, submission.request.workflow
+def _make_launcher(name: str, resources: Resources, workflow: str) -> Launcher:
     return launchers.create_launcher(
-        submission.launcher, workflow=workflow, outage_s=resources.outage_s, pending_s=resources.pending_s
+        name, workflow=workflow, outage_s=resources.outage_s, pending_s=resources.pending_s
     )
-
-
-def _placement(resources: Resources) -> Placement:
-    """Convert the section to the launchers' type."""
-    section = resources.placement.model_dump()
-    kinds = {"tolerations": Toleration, "volumes": Volume, "env_from_secrets": SecretVariable}
-    parts = {name: tuple(kind(**entry) for entry in section[name]) for name, kind in kinds.items()}
-    return Placement(**section | parts)
-
-
-def _tracking_destination(tracking: Tracking) -> dict[str, str]:
-    """Return the destination of live curves: KFP's run if there is one, else the configured server."""
-    destination = kfp_destination()
-    if destination is None and tracking.uri:
-        destination = TrackingDestination(tracking.uri, experiment=tracking.experiment)
-    return dataclasses.asdict(destination) if destination else {}
-
-
-def _training_set_for_job(submission: _Submission) -> Path:
-    """Return the training set's folder for the job; on a cluster, a copy on the shared volume."""
-    source = Path(submission.config.training_set)
-    if not submission.on_cluster:
-        return source
-    target = Path(submission.resources.mount) / "trainwright" / "snapshots" / submission.config.data_version
-    if not (target / Snapshot.FILE).exists():
-        publish(source, target, keep=True)
-    return target
 
 
 def _collect(result: Result) -> Submitted:
@@ -256,26 +224,21 @@ def _collect(result: Result) -> Submitted:
     return Submitted(model.digest, predictions.digest, model.metrics)
 
 
-def _job_links(folder: Path, templates: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return titles and URLs of the configured pages of an attempt's job; empty for a local one."""
-    if not (folder / JobReference.FILE).exists():
-        return []
+def _describe_job(folder: Path, templates: Mapping[str, str]) -> tuple[str, str]:
+    """Return the links of an attempt's job as text, and as Markdown with the commands that show the job."""
+    if not (folder / JobReference.FILE).exists():  # a local job has none
+        return "", ""
     job = JobReference.read(folder)
     values = {"{kind}": job.kind.lower(), "{namespace}": job.namespace, "{name}": job.name}
-    return [
-        (title, re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template))
+    pattern = "|".join(map(re.escape, values))
+    links = {
+        title: re.sub(pattern, lambda found: values[found[0]], template)
         for title, template in templates.items()
-    ]
-
-
-def _describe_job(folder: Path, templates: Mapping[str, str]) -> str:
-    """Return Markdown with the job of an attempt, its links, and the commands that show it."""
-    if not (folder / JobReference.FILE).exists():
-        return ""
-    job = JobReference.read(folder)
-    links = "".join(f"- [{markdown.escape(title)}]({url})\n" for title, url in _job_links(folder, templates))
+    }
+    listed = "".join(f"- [{markdown.escape(title)}]({url})\n" for title, url in links.items())
     commands = "\n".join(job.commands)
-    return f"\n{job.kind} `{job.namespace}/{job.name}`\n\n{links}\n```\n{commands}\n```\n"
+    page = f"\n{job.kind} `{job.namespace}/{job.name}`\n\n{listed}\n```\n{commands}\n```\n"
+    return ", ".join(f"{title}: {url}" for title, url in links.items()), page
 
 
 def _summarize(model: Path, submitted: Submitted) -> str:

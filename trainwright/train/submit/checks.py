@@ -1,5 +1,6 @@
 """Checks of a request before anything starts, without torch and without pyarrow."""
 
+import contextlib
 import difflib
 import json
 import re
@@ -16,20 +17,15 @@ from trainwright.train.config import Degrees, TrainConfig, degrees_of, input_kin
 
 _LABELS = r"bool|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)"
 _TOKENS = r"(large_)?list<\w+: u?int(8|16|32|64)( not null)?>"
-_SCORE = "score"
-"""``trainwright.serving.outputs.SCORE``, whose package needs numpy; the launcher's image has none."""
+_SCORE = r"score(_\d+)?"
+"""Columns of scores, as in ``trainwright.serving.outputs``: that package needs numpy, this image has none."""
 
 _NOT_PARALLEL = ("mlp", "ft_transformer", "trees")
 """Kinds without pipeline stages and tensor parallelism."""
 
 
 def check_request(config: TrainConfig, training_set: Path) -> None:
-    """Check everything that can be checked without reading rows.
-
-    Raises:
-        InputError: The settings do not suit the model, the data or the number of processes.
-        DataRefused: A split is empty.
-    """
+    """Check all that needs no rows; raise InputError, or DataRefused for an empty split."""
     network, training = config.model, config.settings
     check_network(network, training, config.processes, config.gpus)
     store = remote(training.checkpoints.store) if training.checkpoints.store else None
@@ -46,32 +42,24 @@ def check_request(config: TrainConfig, training_set: Path) -> None:
 
 
 def check_secrets(sections: Mapping[str, object]) -> None:
-    """Reject parameters that hold a credential: they are stored, and shown on the page of the run.
-
-    Args:
-        sections: Each section by name: a JSON object, or the text of one.
-
-    Raises:
-        InputError: One does; the message names its place and not its value.
-    """
+    """Reject a credential in a section, a JSON object or its text; the message names its place only."""
 
     def find(value: Any, place: str) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            for key, entry in value.items():
+        if isinstance(value, Mapping | list):
+            entries = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, entry in entries:
                 yield from find(entry, f"{place}.{key}")
-        elif isinstance(value, list):
-            for number, entry in enumerate(value):
-                yield from find(entry, f"{place}.{number}")
         elif isinstance(value, str) and holds_secret(value):
             yield place
 
-    def parse(section: object) -> Any:
-        try:
-            return json.loads(section) if isinstance(section, str) else section
-        except ValueError:
-            return section
-
-    if found := [place for name, text in sections.items() for place in find(parse(text), name)]:
+    found: list[str] = []
+    for name, section in sections.items():
+        content = section
+        if isinstance(section, str):
+            with contextlib.suppress(ValueError):
+                content = json.loads(section)
+        found += find(content, name)
+    if found:
         raise InputError(
             f"this looks like a credential, which would be stored and shown with the run: {', '.join(found)}",
             where="parameters of train",
@@ -81,17 +69,7 @@ def check_secrets(sections: Mapping[str, object]) -> None:
 
 
 def check_network(network: Network, training: Training, processes: int, gpus: int) -> None:
-    """Check that a kind of model supports the settings, on so many processes.
-
-    Args:
-        network: The model.
-        training: The settings.
-        processes: Number of processes in the whole job.
-        gpus: GPUs per node.
-
-    Raises:
-        InputError: It does not; lists everything that is not supported.
-    """
+    """Check that a kind of model supports the settings; raise InputError with all that it does not."""
     if isinstance(network, Trees):
         if wrong := list(_unsupported_by_trees(training, gpus)):
             raise InputError("; ".join(wrong), where="network.kind trees")
@@ -109,20 +87,15 @@ def check_network(network: Network, training: Training, processes: int, gpus: in
 
 
 def _unsupported_by_trees(training: Training, gpus: int) -> Iterator[str]:
-    objective, checkpoints = training.objective, training.checkpoints
+    objective, parallel, checkpoints = training.objective, training.parallel, training.checkpoints
+    instead = "class_weights: balanced weighs the classes alike"
     if gpus:
         yield f"resources.gpus {gpus}: trees are trained on the CPU; set 0"
     if objective.focal:
-        yield (
-            f"training.objective.focal {objective.focal:g}: trees are trained with the cross-entropy alone; "
-            "class_weights: balanced weighs the classes alike"
-        )
+        focal = f"training.objective.focal {objective.focal:g}"
+        yield f"{focal}: trees are trained with the cross-entropy alone; {instead}"
     if objective.sampling != "none":
-        yield (
-            f"training.objective.sampling {objective.sampling}: every round sees all rows; class_weights: "
-            "balanced weighs the classes alike"
-        )
-    parallel = training.parallel
+        yield f"training.objective.sampling {objective.sampling}: every round sees all rows; {instead}"
     if max(parallel.shard, parallel.tensor, parallel.pipeline) > 1:
         yield "training.parallel: trees are trained by one process per machine, each on its share of the rows"
     if checkpoints.store:
@@ -132,11 +105,7 @@ def _unsupported_by_trees(training: Training, gpus: int) -> Iterator[str]:
 
 
 def check_parallelism(network: Network, training: Training, processes: int) -> Degrees:
-    """Check that a training supports its degrees of parallelism, and return them.
-
-    Raises:
-        InputError: It does not; names everything that does not fit with both numbers.
-    """
+    """Return the degrees of parallelism; raise InputError with all that does not fit, and both numbers."""
     found = degrees_of(training.parallel, processes)
     wrong = [*_batch_conflicts(training, found), *_network_conflicts(network, found)]
     if training.compile and found.tensor > 1:
@@ -150,18 +119,14 @@ def check_parallelism(network: Network, training: Training, processes: int) -> D
 def _batch_conflicts(training: Training, found: Degrees) -> Iterator[tuple[str, str]]:
     size, parts, parallel = training.batch_size, found.parts, training.parallel
     if size % parts:
-        yield (
-            "training.batch_size",
-            f"batch_size {size} cannot be shared evenly by {parts} processes. "
-            f"Use {multiples_near(size, parts)}.",
-        )
+        near = multiples_near(size, parts)
+        what = f"batch_size {size} cannot be shared evenly by {parts} processes. Use {near}."
+        yield "training.batch_size", what
     streams = training.feeding.streams
     if streams and streams % parts:
-        yield (
-            "training.feeding.streams",
-            f"{streams} streams cannot be shared evenly by {parts} data-parallel processes. Use "
-            f"{multiples_near(streams, parts)}.",
-        )
+        near = multiples_near(streams, parts)
+        what = f"{streams} streams cannot be shared evenly by {parts} data-parallel processes. Use {near}."
+        yield "training.feeding.streams", what
     if found.pipeline == 1:
         return
     if training.micro_batch:
@@ -170,48 +135,35 @@ def _batch_conflicts(training: Training, found: Degrees) -> Iterator[tuple[str, 
             f"micro_batch {training.micro_batch} and pipeline {found.pipeline} both split a share; use "
             "parallel.micro_batches alone",
         )
-    if parallel.in_flight < found.pipeline and parallel.schedule == "1f1b":
-        yield (
-            "training.parallel.micro_batches",
-            f"{parallel.in_flight} micro-batches do not fill the {found.pipeline} stages of 1f1b",
-        )
-    if parallel.in_flight > size // parts:
-        yield (
-            "training.parallel.micro_batches",
-            f"a share of {size // parts} samples (batch_size {size} over {parts}) has fewer than "
-            f"{parallel.in_flight} micro-batches",
-        )
+    count, where = parallel.in_flight, "training.parallel.micro_batches"
+    if count < found.pipeline and parallel.schedule == "1f1b":
+        yield where, f"{count} micro-batches do not fill the {found.pipeline} stages of 1f1b"
+    if count > size // parts:
+        share = f"a share of {size // parts} samples (batch_size {size} over {parts})"
+        yield where, f"{share} has fewer than {count} micro-batches"
 
 
 def _network_conflicts(network: Network, found: Degrees) -> Iterator[tuple[str, str]]:
     for name, degree in (("tensor", found.tensor), ("pipeline", found.pipeline)):
         if degree > 1 and network.kind in _NOT_PARALLEL:
-            yield (
-                f"training.parallel.{name}",
-                f"network.kind {network.kind!r} does not support {name} {degree}",
-            )
+            what = f"network.kind {network.kind!r} does not support {name} {degree}"
+            yield f"training.parallel.{name}", what
     if not isinstance(network, LanguageModel):
         return
-    split = {"heads": network.heads, "groups": network.groups, "hidden": network.units}
-    for name, size in split.items():
+    for name, size in (("heads", network.heads), ("groups", network.groups), ("hidden", network.units)):
         if size and size % found.tensor:
             yield f"network.{name}", f"{name} {size} cannot be divided evenly by tensor {found.tensor}"
     if network.layers < found.pipeline:
         yield "network.layers", f"{network.layers} layers are too few for pipeline {found.pipeline} stages"
     if network.tied and found.pipeline > 1:
-        yield (
-            "network.tied",
-            f"a tied embedding is at both ends of pipeline {found.pipeline}; set tied to false",
-        )
+        what = f"a tied embedding is at both ends of pipeline {found.pipeline}; set tied to false"
+        yield "network.tied", what
 
 
 def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network | None = None) -> None:
     """Check that a training set suits a training, as far as its manifest tells.
 
-    Args:
-        snapshot: Manifest of the training set.
-        splits: The training split first, then all splits to score or watch.
-        network: The model.
+    ``splits`` are the training split first, then all splits to score or watch.
 
     Raises:
         InputError: The label column is missing or of a wrong type; a split or every input is missing; the
@@ -229,11 +181,9 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network |
             f"no label column {label!r}; there are {_similar(label, types)}", where="training set"
         )
     if not re.fullmatch(_LABELS, types[label]):
-        raise InputError(
-            f"label {label!r} is of type {types[label]}; a label is a number or a bool",
-            where="training set",
-        )
-    if taken := [name for name in types if re.fullmatch(rf"{_SCORE}(_\d+)?", name)]:
+        what = f"label {label!r} is of type {types[label]}; a label is a number or a bool"
+        raise InputError(what, where="training set")
+    if taken := [name for name in types if re.fullmatch(_SCORE, name)]:
         raise InputError(
             f"the training set has a column {taken[0]!r}, the name of the predictions' scores",
             where="training set",

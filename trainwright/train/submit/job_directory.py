@@ -21,7 +21,6 @@ from trainwright.launch.job_directory import (
 from trainwright.train.config import TrainConfig, differences
 
 _SHOWN = 5
-_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @contextmanager
@@ -33,12 +32,7 @@ def next_attempt_folder(
     On a cluster, the attempt's outputs stay: the platform stores them only after the step has ended, and a
     step that is lost meanwhile runs again. The janitor removes such directories later.
 
-    Args:
-        run: Owner of the training: the same at every retry of the same step of the same run.
-        decisive: Settings that decide its result.
-        launcher: Name of the launcher.
-        resources: Mount path of the volume that a cluster's job shares with this step.
-        model: Output folder of the model.
+    ``run``, which is the same at every retry, and the ``decisive`` settings identify the training.
 
     Raises:
         DependencyError: The volume is not mounted, or another process runs the same training.
@@ -48,7 +42,8 @@ def next_attempt_folder(
     name = digest_text(canonical([run, dict(decisive)]))[:16]
     if launcher == "local":
         directory = model.absolute().with_name(f".{model.name}.job-{name}")
-        _report_changes(directory, decisive)
+        if not directory.exists():
+            _report_unfinished(directory, decisive)
         _create(directory)
         with locked_attempt(directory) as folder:
             yield folder
@@ -65,10 +60,8 @@ def next_attempt_folder(
     remove_checkpoints(directory)
 
 
-def _report_changes(directory: Path, decisive: Mapping[str, Any]) -> None:
+def _report_unfinished(directory: Path, decisive: Mapping[str, Any]) -> None:
     """Report why an unfinished training of the same output is not resumed."""
-    if directory.exists():
-        return
     for other in sibling_directories(directory):
         folder = newest_attempt(other)
         if folder and (folder / TrainConfig.FILE).exists():
@@ -84,7 +77,7 @@ def _create(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"the job directory cannot be created: {error.strerror}"
-        if error.errno in _DENIED:
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             hint = f"Let user {os.getuid()}, whom this step runs as, write there."
             raise PermissionRefused(what, where=str(directory), hint=hint) from None
         if (known := in_our_words(error)) is not error:

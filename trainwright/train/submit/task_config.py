@@ -14,7 +14,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Resources
 from trainwright.launch import kubernetes_names
 
-_GPU = "nvidia.com/gpu"
+_FIELDS = {"cpu": "cpu", "memory": "memory_gib", "nvidia.com/gpu": "gpus"}
 _GIB = 1024.0**3
 _PLATFORM_VARIABLE = re.compile(r"(KFP|MLFLOW)_\w+|ARGO_\w+|NAMESPACE")
 """Variables that Kubeflow Pipelines adds for the step alone; some differ at every retry."""
@@ -25,15 +25,7 @@ _SECRET = re.compile(
 
 
 def apply_task_config(resources: Resources, step: Mapping[str, Any]) -> tuple[Resources, dict[str, str]]:
-    """Complete the section ``resources`` with the settings of the task.
-
-    Args:
-        resources: The section.
-        step: The fields of a ``dsl.TaskConfig``: ``affinity``, ``env``, ``node_selector``, ``resources``,
-            ``tolerations``, ``volumes``, ``volume_mounts``; each may be absent.
-
-    Returns:
-        The completed section, and environment variables by name.
+    """Complete the section with the settings of the task, and return it with the task's variables by name.
 
     Raises:
         InputError: A setting cannot be passed on, or contradicts the section; lists all of them.
@@ -59,20 +51,19 @@ def _amounts(resources: Resources, step: Mapping[str, Any], data: dict[str, Any]
         except ValueError as error:
             wrong.append(f"{name}: {error}")
             continue
-        fields = {
-            "cpu": ("cpu", number),
-            "memory": ("memory_gib", number / _GIB),
-            _GPU: ("gpus", int(number)),
-        }
         if name == "ephemeral-storage":
             if data["placement"]["disk_gib"] is None:
                 data["placement"]["disk_gib"] = number / _GIB
-        elif name not in fields:
-            wrong.append(f"{name} cannot be passed on, only {', '.join(fields)}, ephemeral-storage")
-        elif fields[name][0] not in resources.model_fields_set:
-            data[fields[name][0]] = fields[name][1]
-        elif data[fields[name][0]] != fields[name][1]:
-            section = f"resources.{fields[name][0]} is {data[fields[name][0]]:g}"
+            continue
+        if name not in _FIELDS:
+            wrong.append(f"{name} cannot be passed on, only {', '.join(_FIELDS)}, ephemeral-storage")
+            continue
+        field = _FIELDS[name]
+        value = {"cpu": number, "memory_gib": number / _GIB, "gpus": int(number)}[field]
+        if field not in resources.model_fields_set:
+            data[field] = value
+        elif data[field] != value:
+            section = f"resources.{field} is {data[field]:g}"
             sys.stderr.write(f"The job does not get the task's {name} of {amount}: {section}\n")
     if data["gpus"] and "processes" not in resources.model_fields_set:
         data["processes"] = data["gpus"]
@@ -101,34 +92,29 @@ def _nodes(step: Mapping[str, Any], placement: dict[str, Any], wrong: list[str])
 
 
 def _volumes(step: Mapping[str, Any], resources: Resources, wrong: list[str]) -> list[dict[str, Any]]:
-    """Return the task's volumes, without the one that the step and its job share."""
-    sources = {entry["name"]: _source(entry) for entry in step.get("volumes") or []}
+    """Return the task's volumes as ``resources.placement.volumes``, without the one shared with the job."""
+    sources: dict[str, dict[str, Any]] = {}
+    for entry in step.get("volumes") or []:
+        if claim := entry.get("persistentVolumeClaim"):
+            sources[entry["name"]] = {"claim": claim["claimName"]}
+        for field, key, name in (("secret", "secret", "secretName"), ("configMap", "config", "name")):
+            if (source := entry.get(field)) and not source.get("items"):
+                sources[entry["name"]] = {key: source[name], "optional": bool(source.get("optional"))}
     known = {volume.path for volume in resources.placement.volumes}
     found = []
     for mount in step.get("volume_mounts") or []:
-        path, source = mount["mountPath"], sources.get(mount["name"])
-        if source is None:
+        path, volume = mount["mountPath"], sources.get(mount["name"])
+        if volume is None:
             wrong.append(f"the volume at {path} cannot be passed on: it is no claim, Secret or ConfigMap")
         elif path == resources.mount:
-            if source.get("claim") != resources.claim:
+            if volume.get("claim") != resources.claim:
                 wrong.append(f"{path} is not the volume of resources.claim {resources.claim!r}")
         elif path in known:
             wrong.append(f"{path} is mounted by resources.placement.volumes, too")
         else:
             more = {"read_only": bool(mount.get("readOnly")), "sub_path": mount.get("subPath") or ""}
-            found.append({"path": path, **source, **more})
+            found.append({"path": path, **volume, **more})
     return found
-
-
-def _source(volume: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the source of a volume in the form of ``resources.placement.volumes``."""
-    if claim := volume.get("persistentVolumeClaim"):
-        return {"claim": claim["claimName"]}
-    if (secret := volume.get("secret")) and not secret.get("items"):
-        return {"secret": secret["secretName"], "optional": bool(secret.get("optional"))}
-    if (config := volume.get("configMap")) and not config.get("items"):
-        return {"config": config["name"], "optional": bool(config.get("optional"))}
-    return None
 
 
 def _variables(
@@ -139,23 +125,22 @@ def _variables(
     known = {entry["name"]: entry for entry in references}
     for entry in variables:
         name, source = entry["name"], entry.get("valueFrom") or {}
+        secret, config = source.get("secretKeyRef") or {}, source.get("configMapKeyRef") or {}
         if _PLATFORM_VARIABLE.fullmatch(name):
             continue
         if kubernetes_names.RESERVED.fullmatch(name):
             wrong.append(f"variable {name} is set by the operator, torchrun or the launcher")
-            continue
-        if reference := source.get("secretKeyRef") or source.get("configMapKeyRef"):
-            made = {
+        elif secret or config:
+            reference = {
                 "name": name,
-                "secret": "",
-                "config": "",
-                "key": reference["key"],
-                "optional": bool(reference.get("optional")),
-            } | {"secret" if "secretKeyRef" in source else "config": reference["name"]}
-            first = known.setdefault(name, made)
-            if first == made and made not in references:
-                references.append(made)
-            elif first != made and not made["optional"]:
+                "secret": secret.get("name", ""),
+                "config": config.get("name", ""),
+                "key": (secret or config)["key"],
+                "optional": bool((secret or config).get("optional")),
+            }
+            if name not in known:
+                references.append(known.setdefault(name, reference))
+            elif known[name] != reference and not reference["optional"]:
                 wrong.append(f"variable {name} refers to another object than in resources.placement")
         elif source:
             wrong.append(f"variable {name} refers to {', '.join(source)}, which cannot be passed on")

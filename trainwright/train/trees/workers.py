@@ -5,10 +5,9 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xgboost
 from numpy.typing import NDArray
 from torch import distributed
@@ -18,9 +17,11 @@ from xgboost.tracker import RabitTracker
 
 from trainwright.errors import DependencyError
 from trainwright.serving.trees import MatrixLayout
-from trainwright.train.architectures import Target
-from trainwright.train.feeding.loader import SampleSource
+from trainwright.train.feeding.rows import EncodedRows
 from trainwright.train.process_group import Ranks
+
+if TYPE_CHECKING:
+    from trainwright.train.trainers import TrainingRows
 
 _BLOCK_ROWS = 65_536
 _CONNECT_TIMEOUT = timedelta(minutes=10)
@@ -31,39 +32,35 @@ def machines(ranks: Ranks) -> int:
     return ranks.size // ranks.local_size
 
 
-def threads(ranks: Ranks) -> int:
-    """Return the threads of all processes of this machine; the trees do not depend on their number."""
-    return max(1, ranks.local_size * torch.get_num_threads())
-
-
-def row_share(rows: int, ranks: Ranks) -> range:
-    """Return this machine's consecutive share of the rows."""
-    machine, count = ranks.rank // ranks.local_size, machines(ranks)
-    return range(machine * rows // count, (machine + 1) * rows // count)
-
-
 class _Blocks(xgboost.DataIter):
-    """Yields rows in blocks to XGBoost, which reads them several times."""
+    """Yields this machine's share of a split in blocks to XGBoost, which reads them several times."""
 
-    def __init__(self, samples: SampleSource, rows: range, layout: MatrixLayout, target: Target) -> None:
+    def __init__(self, rows: "TrainingRows", samples: EncodedRows) -> None:
         super().__init__(release_data=True)
-        self._samples, self._rows, self._layout, self._target = samples, rows, layout, target
-        self._next = rows.start
+        ranks, count = rows.ranks, machines(rows.ranks)
+        machine = ranks.rank // ranks.local_size
+        self._start, self._stop = (edge * len(samples) // count for edge in (machine, machine + 1))
+        self._next, self._samples, self._target = self._start, samples, rows.target
+        self._layout = MatrixLayout.of(rows.transforms)
 
     def reset(self) -> None:
         """Start again."""
-        self._next = self._rows.start
+        self._next = self._start
 
     def next(self, input_data: Callable[..., Any]) -> bool:
         """Pass one block; return False at the end."""
-        if self._next >= self._rows.stop:
+        if self._next >= self._stop:
             return False
-        end = min(self._next + _BLOCK_ROWS, self._rows.stop)
+        end = min(self._next + _BLOCK_ROWS, self._stop)
         batch = self._samples.take(np.arange(self._next, end))
         numeric, categories = (part.numpy() for part in batch.inputs)
+        label = batch.target.numpy()
+        if self._target.kind == "regression":
+            mean, deviation = self._target.rates
+            label = (label.astype(np.float64) - mean) / deviation
         input_data(
             data=self._layout.matrix(numeric, categories),
-            label=_standardised(batch.target.numpy(), self._target),
+            label=label.astype(np.float32),
             weight=batch.weight.numpy(),
             feature_types=list(self._layout.types),
         )
@@ -71,43 +68,23 @@ class _Blocks(xgboost.DataIter):
         return True
 
 
-def _standardised(label: NDArray[Any], target: Target) -> NDArray[np.float32]:
-    if target.kind != "regression":
-        return label.astype(np.float32)
-    mean, deviation = target.rates
-    return ((label.astype(np.float64) - mean) / deviation).astype(np.float32)
-
-
 class TreeWorker:
-    """Trains trees on this machine's rows, and measures their losses.
-
-    Args:
-        parameters: XGBoost's parameters.
-        target: The target.
-        layout: Maps encoded rows to columns.
-        rows: The training split, and this machine's share of it.
-        watched: The watched split, and this machine's share of it.
-        trees: Trees to resume, from :attr:`trees`.
-    """
+    """Trains trees on this machine's rows, and measures their losses."""
 
     def __init__(
         self,
         parameters: dict[str, Any],
-        target: Target,
-        layout: MatrixLayout,
-        rows: tuple[SampleSource, range],
-        watched: tuple[SampleSource, range] | None = None,
+        rows: "TrainingRows",
+        watched: EncodedRows | None = None,
         trees: bytes | None = None,
     ) -> None:
-        self._target = target
+        self._kind = rows.target.kind
         self._draws = parameters["subsample"] < 1 or parameters["colsample_bytree"] < 1
         options = {name: parameters[name] for name in ("max_bin", "nthread")} | {"enable_categorical": True}
-        self._rows = xgboost.QuantileDMatrix(_Blocks(*rows, layout, target), **options)
+        self._rows = xgboost.QuantileDMatrix(_Blocks(rows, rows.rows), **options)
         self._watched = None
-        if watched:
-            self._watched = xgboost.QuantileDMatrix(
-                _Blocks(*watched, layout, target), ref=self._rows, **options
-            )
+        if watched is not None:
+            self._watched = xgboost.QuantileDMatrix(_Blocks(rows, watched), ref=self._rows, **options)
         known = [matrix for matrix in (self._rows, self._watched) if matrix is not None]
         self.booster = xgboost.Booster(parameters, known, model_file=bytearray(trees) if trees else None)
 
@@ -127,18 +104,20 @@ class TreeWorker:
             self.booster.set_param({"tree_method": "hist"})
         self.booster.update(self._rows, number)
 
-    def training_loss(self) -> tuple[float, float]:
-        """Return the weighted sum of the losses of this machine's rows, and the sum of weights."""
-        return self._sums(self._rows)
+    def losses(self) -> list[float]:
+        """Return the weighted sum of the losses of this machine's rows, and the sum of weights.
 
-    def watched_loss(self) -> tuple[float, float]:
-        """Return the same for the watched split; zeros if there is none."""
-        return self._sums(self._watched) if self._watched is not None else (0.0, 0.0)
-
-    def _sums(self, rows: xgboost.QuantileDMatrix) -> tuple[float, float]:
-        margin = self.booster.predict(rows, output_margin=True).astype(np.float64)
-        label, weight = rows.get_label(), rows.get_weight().astype(np.float64)
-        return float(weight @ row_losses(margin, label, self._target.kind)), float(weight.sum())
+        The same follows for the watched split; zeros if there is none.
+        """
+        sums = []
+        for rows in (self._rows, self._watched):
+            if rows is None:
+                sums += [0.0, 0.0]
+                continue
+            margin = self.booster.predict(rows, output_margin=True).astype(np.float64)
+            label, weight = rows.get_label(), rows.get_weight().astype(np.float64)
+            sums += [float(weight @ row_losses(margin, label, self._kind)), float(weight.sum())]
+        return sums
 
 
 def row_losses(margin: NDArray[np.float64], label: NDArray[np.float32], kind: str) -> NDArray[np.float64]:
@@ -160,15 +139,7 @@ def row_losses(margin: NDArray[np.float64], label: NDArray[np.float32], kind: st
 
 @contextmanager
 def xgboost_communicator(ranks: Ranks, collective_s: float) -> Iterator[None]:
-    """Connect the training processes of several machines by XGBoost's own network; nothing on one machine.
-
-    Args:
-        ranks: The processes.
-        collective_s: Timeout of an exchange, in seconds.
-
-    Raises:
-        DependencyError: They cannot connect.
-    """
+    """Connect the training processes of several machines by XGBoost's own network; nothing on one machine."""
     count = machines(ranks)
     if count == 1:
         yield

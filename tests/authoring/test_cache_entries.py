@@ -1,0 +1,267 @@
+"""Entries of the local cache: content as identity, whole or not there, safe to share."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainwright.artifacts import Column, Environment, Listing, Record, Snapshot, SnapshotFile, SourceFile
+from trainwright.artifacts.metadata import describe
+from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
+from trainwright.local.invocation import _own_metadata
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "one" / "step"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "rows").write_text("original")
+    return folder
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_reader_cannot_change_what_is_kept(tmp_path: Path, step: Path, link: bool) -> None:
+    cache = Cache(tmp_path / "cache", Digests(), link=link)
+    run = step.parent
+    cache.store("k" * 64, step, run, {"path": str(run / "x")})
+    target = tmp_path / "runs" / "two" / "step"
+    target.parent.mkdir()
+    assert cache.restore("k" * 64, target, target.parent) == {"path": str(target.parent / "x")}
+    kept = tmp_path / "cache" / "kk" / ("k" * 64) / "files" / "data" / "rows"
+    given = target / "data" / "rows"
+    assert os.path.samefile(kept, given) == link
+    if link:
+        assert not given.stat().st_mode & 0o222, "shared files are read-only, whoever holds the link"
+    else:
+        given.write_text("changed")
+    assert kept.read_text() == "original"
+
+
+def test_shared_file_that_the_superuser_changes_all_the_same_is_noticed(tmp_path: Path, step: Path) -> None:
+    cache = Cache(tmp_path / "cache", Digests(), link=True)
+    cache.store("k" * 64, step, step.parent, {})
+    file = step / "data" / "rows"
+    file.chmod(0o644)
+    file.write_text("changed!")
+    with pytest.raises(Broken, match="data/rows was changed"):
+        cache.restore("k" * 64, step.parent / "again", step.parent)
+    assert cache.restore("k" * 64, step.parent / "again", step.parent) is None
+    assert not (step.parent / "again").exists()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a file is longer": lambda entry: (entry / "files" / "data" / "rows").write_text("original!"),
+    "a file is empty": lambda entry: (entry / "files" / "data" / "rows").write_text(""),
+    "a file is gone": lambda entry: (entry / "files" / "data" / "rows").unlink(),
+    "the manifest says something else": lambda entry: replace_text(
+        entry / "entry.json", '"count": 3', '"count": 4'
+    ),
+    "the manifest is nonsense": lambda entry: (entry / "entry.json").write_text("{"),
+    "the manifest is gone": lambda entry: (entry / "entry.json").unlink(),
+}
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_entry_counts_as_not_there_and_is_removed(tmp_path: Path, step: Path, damage: str) -> None:
+    cache, key = Cache(tmp_path / "cache", Digests(), link=False), "k" * 64
+    cache.store(key, step, step.parent, {"count": 3})
+    entry = tmp_path / "cache" / "kk" / key
+    (entry / "files" / "data" / "rows").chmod(0o644)
+    DAMAGES[damage](entry)
+    with pytest.raises(Broken):
+        cache.restore(key, step.parent / "again", step.parent)
+    assert not entry.exists()
+    assert sorted(path.name for path in step.parent.iterdir()) == ["step"]
+
+
+def test_two_runs_may_keep_and_reuse_the_same_result_at_once(tmp_path: Path, step: Path) -> None:
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        cache = Cache(tmp_path / "cache", Digests(), link=False)
+        own = tmp_path / "runs" / f"run{number}"
+        own.mkdir()
+        try:
+            for turn in range(150):
+                cache.store("k" * 64, step, step.parent, {})
+                if cache.restore("k" * 64, own / f"step{turn}", own) is not None:
+                    assert (own / f"step{turn}" / "data" / "rows").read_text() == "original"
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert not list((tmp_path / "cache").glob("attempt-*"))
+
+
+def test_key_is_the_same_in_every_run_folder_and_for_no_other_input() -> None:
+    def key(folder: str, value: Any) -> str:
+        return key_of(moved({"text": f"{folder}/rows", "value": value}, folder, HERE))
+
+    assert key("/runs/one", 1) == key("/runs/two", 1)
+    assert len({key("/runs/one", value) for value in (1, "1", True, None, [1], {"1": 1})}) == 6
+
+
+def record(started: str) -> str:
+    place = Environment(name="red", lock_sha256="", library="", library_sha256="", python="", platform="")
+    return json.dumps(
+        Record(step="bring", headline="", started=started, seconds=1, environment=place).to_json()
+    )
+
+
+def test_digest_of_a_folder_depends_on_names_and_bytes_only(tmp_path: Path) -> None:
+    def digest(name: str, files: dict[str, str]) -> str:
+        for path, text in files.items():
+            place = tmp_path / name / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        return Digests().artifact(tmp_path / name)
+
+    one = digest("one", {"a": "1", "b/c": "2", "record.json": record("2026-11-19")})
+    assert digest("two", {"b/c": "2", "a": "1", "record.json": record("2026-11-20")}) == one
+    assert digest("six", {"a": "1", "b/c": "2", "record.json": "no record of ours"}) != one
+    assert digest("three", {"a": "1", "b/d": "2"}) != one
+    assert digest("four", {"a": "1", "b/c": "3"}) != one
+    assert digest("five", {"a": "1", "b/c": "2", "b/record.json": "inside"}) != one
+
+
+SHARDS = {"train-0.parquet": b"abc", "evaluate-0.parquet": b"defg"}
+
+
+def manifest(uris: tuple[str, ...], checksums: tuple[str, ...] = ("md5:1", "md5:2")) -> Snapshot:
+    files = tuple(
+        SnapshotFile(uri=uri, size=len(bytes_), checksum=checksum, rows=1, split="train")
+        for uri, bytes_, checksum in zip(uris, SHARDS.values(), checksums, strict=True)
+    )
+    return Snapshot(files=files, columns=(Column(name="x", type="int64"),), parents={"source": "here"})
+
+
+def snapshot(folder: Path, prefix: str = "data") -> Path:
+    """Write a snapshot with both shards below its own folder, and the listing of its source."""
+    folder.mkdir(parents=True)
+    for name, content in SHARDS.items():
+        path = folder / prefix / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    manifest(tuple(f"{prefix}/{name}" for name in SHARDS)).write(folder)
+    Listing(
+        source=prefix, files=(SourceFile(uri=f"/{prefix}/a", size=1, checksum="", written=str(folder)),)
+    ).write(folder)
+    return folder
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    return snapshot(tmp_path / "one")
+
+
+def test_snapshot_made_again_elsewhere_is_the_same_content(one: Path, tmp_path: Path) -> None:
+    other = snapshot(tmp_path / "two", prefix="attempt-2")
+    moved = replace(Snapshot.read(other), parents={"source": "there"}, quality={"rows.train": 1.0})
+    moved.write(other)
+    assert Digests().artifact(one) == Digests().artifact(other)
+
+
+def test_facts_that_repeat_an_artifacts_documents_are_no_part_of_a_steps_key(
+    one: Path, tmp_path: Path
+) -> None:
+    """They name the parents of a snapshot, so a source that moved would repeat everything after it."""
+    other = snapshot(tmp_path / "two" / "one")
+    replace(Snapshot.read(other), parents={"source": "there"}).write(other)
+    found = []
+    for folder in (one, other):
+        artifact = SimpleNamespace(path=str(folder), name="one", metadata={"owner": "another team"})
+        describe("join", artifact)
+        assert artifact.metadata["rows"] == 2
+        found.append(_own_metadata({"metadata": artifact.metadata}, folder))
+    assert found == [{"owner": "another team"}, {"owner": "another team"}]
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", "\udcff", '{"model_version": "3"}'])
+def test_registration_of_another_format_leaves_an_artifacts_metadata_as_it_is(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "registration.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert _own_metadata({"metadata": {"owner": "us"}}, tmp_path) == {"owner": "us"}
+
+
+def _swap(folder: Path) -> None:
+    first, second = (folder / "data" / name for name in SHARDS)
+    first.write_bytes(SHARDS["evaluate-0.parquet"])
+    second.write_bytes(SHARDS["train-0.parquet"])
+
+
+def _rewrite(**change: object) -> Callable[[Path], object]:
+    return lambda folder: replace(Snapshot.read(folder), **change).write(folder)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a byte of a shard": lambda folder: (folder / "data" / "train-0.parquet").write_bytes(b"abd"),
+    "a shard is gone": lambda folder: (folder / "data" / "train-0.parquet").unlink(),
+    "two shards change places": _swap,
+    "a file that no manifest names": lambda folder: (folder / "notes.txt").write_text("more"),
+    "another column": _rewrite(columns=(Column(name="y", type="int64"),)),
+    "another role": _rewrite(roles={"key": "x"}),
+    "another checksum": _rewrite(
+        files=manifest(("data/train-0.parquet", "data/evaluate-0.parquet"), ("md5:1", "md5:3")).files
+    ),
+    "a manifest that cannot be read": lambda folder: (folder / "manifest.json").write_text("{"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_a_reader_could_see_is_other_content(one: Path, tmp_path: Path, change: str) -> None:
+    other = snapshot(tmp_path / "two")
+    CHANGES[change](other)
+    assert Digests().artifact(one) != Digests().artifact(other)
+
+
+def test_files_of_other_steps_count_whatever_they_are_called(tmp_path: Path) -> None:
+    """Only a snapshot's listing is left out: in another folder it may be all that there is."""
+    digests = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(f'{{"made by": "{name}"}}')
+        digests.append(Digests().artifact(tmp_path / name))
+        (tmp_path / name / "manifest.json").write_text("{}")
+        (tmp_path / name / "listing.json").write_text(f'{{"files of": "{name}"}}')
+        digests.append(Digests().artifact(tmp_path / name))
+    assert len(set(digests)) == 4
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter"])
+def test_kept_manifest_whose_files_lie_elsewhere_is_no_result_without_them(
+    tmp_path: Path, damage: str
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for name, content in SHARDS.items():
+        (store / name).write_bytes(content)
+    step = tmp_path / "runs" / "one" / "ingest"
+    step.mkdir(parents=True)
+    manifest(tuple(str(store / name) for name in SHARDS)).write(step)
+    cache = Cache(tmp_path / "cache", Digests())
+    cache.store("k" * 64, step, step.parent, {"made": 1})
+    assert cache.restore("k" * 64, step.parent / "again", step.parent) == {"made": 1}
+    if damage == "gone":
+        (store / "train-0.parquet").unlink()
+    else:
+        (store / "train-0.parquet").write_bytes(b"a")
+    with pytest.raises(Broken, match=r"train-0\.parquet, a file of its snapshot, is missing or has changed"):
+        cache.restore("k" * 64, step.parent / "more", step.parent)
+    assert cache.restore("k" * 64, step.parent / "more", step.parent) is None

@@ -1,0 +1,181 @@
+"""The file of schedules, validated before any call of the API."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainwright.authoring import arguments as experiments
+from trainwright.authoring import catalog
+from trainwright.authoring.schedules import timing
+from trainwright.authoring.submission import order, provenance, runs
+from trainwright.authoring.submission.order import Package
+from trainwright.errors import InputError
+from trainwright.experiment import Section
+
+Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
+TIMES = 5
+_PLACEHOLDER = re.compile(r"\[\[(ScheduledTime|CurrentTime|RunUUID|Index)\b[^\]]*\]\]|\{\{\$\..*?\}\}")
+
+
+class Schedule(Section):
+    """One recurring run. It has a cron expression or an interval."""
+
+    pipeline: str = Field(description="Name of a compiled pipeline, or a path to one, relative to the file.")
+    config: str = Field("", description="Experiment file, relative to the file of schedules.")
+    params: dict[str, str] = Field(
+        default_factory=dict,
+        description="Single arguments, as --param has them; the same for every run.",
+    )
+    cron: str = Field("", description="Six fields: second, minute, hour, day of month, month, day of week.")
+    zone: str = Field("", description="Zone of the cron expression, such as Europe/Berlin; required with it.")
+    interval_s: Annotated[int, Field(ge=60)] | None = Field(None, description="Seconds between two starts.")
+    experiment: str = Field("schedules", description="Where its runs are listed.")
+    service_account: str = Field("", description="Whose rights the steps have; the installation's if empty.")
+    registry: str = Field("", description="HOST/TEAM put in front of every image.")
+    catch_up: bool = Field(False, description="Whether times that were missed are made up for, one by one.")
+    max_concurrency: Annotated[int, Field(ge=1, le=10)] = Field(
+        1, description="Runs that may go on at a time."
+    )
+    enabled: bool = Field(True, description="False: it is there, and does not fire.")
+
+    @model_validator(mode="after")
+    def _one_trigger(self) -> Self:
+        if bool(self.cron) == (self.interval_s is not None):
+            raise ValueError("needs either cron or interval_s")
+        if bool(self.cron) != bool(self.zone):
+            raise ValueError("cron and zone go together")
+        if self.cron:
+            timing.checked(self.cron)
+            timing.zone(self.zone)
+        return self
+
+    def cron_in(self, cluster_zone: str) -> str:
+        """Return the cron expression in the cluster's zone."""
+        cron = timing.checked(self.cron)
+        return timing.translated(cron, timing.zone(self.zone), timing.zone(cluster_zone))
+
+
+class Schedules(Section):
+    """The file of schedules."""
+
+    schema_version: Literal[1] = Field(description="1.")
+    owner: Word = Field(description="Marks what this file makes; nothing else is ever touched.")
+    cluster_zone: str = Field(
+        "UTC", description="Zone in which the installation reads cron: its CRON_SCHEDULE_TIMEZONE."
+    )
+    schedules: dict[Word, Schedule] = Field(description="Each by its name.")
+
+    @model_validator(mode="after")
+    def _translatable(self) -> Self:
+        timing.zone(self.cluster_zone)
+        for name, schedule in self.schedules.items():
+            if schedule.cron:
+                try:
+                    schedule.cron_in(self.cluster_zone)
+                except ValueError as error:
+                    raise ValueError(f"schedule {name}: {error}") from None
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredSchedule:
+    """A validated schedule."""
+
+    name: str
+    schedule: Schedule  # its entry in the file
+    package: Package
+    arguments: Mapping[str, Any]  # of every run
+    cron: str  # the expression in the cluster's zone; empty for an interval
+    cluster_zone: str
+    labels: Mapping[str, str]
+    warnings: tuple[str, ...] = ()  # what will hardly work on a cluster
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that decides what the cluster does."""
+        content = {
+            "package": self.package.digest,
+            "arguments": {key: value for key, value in self.arguments.items() if key not in runs.RECORDED},
+            "cron": self.cron,
+            "interval_s": self.schedule.interval_s,
+            "settings": [
+                self.schedule.experiment,
+                self.schedule.service_account,
+                self.schedule.catch_up,
+                self.schedule.max_concurrency,
+            ],
+        }
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[: provenance.KEY_DIGITS]
+
+    def next_after(
+        self, moment: datetime, count: int = TIMES, begun: datetime | None = None
+    ) -> list[datetime]:
+        """Return the next times at which it fires, cron in the zone of its declaration.
+
+        Args:
+            moment: After which.
+            count: How many.
+            begun: When it was created, from which an interval is counted; None for ``moment``.
+        """
+        if self.schedule.interval_s:
+            return list(islice(timing.every(self.schedule.interval_s, moment, begun), count))
+        zone = timing.zone(self.schedule.zone)
+        found = timing.firings(self.cron, timing.zone(self.cluster_zone), moment)
+        return [time.astimezone(zone) for time in islice(found, count)]
+
+
+def read(path: Path) -> tuple[str, list[DeclaredSchedule]]:
+    """Read and validate a file of schedules: its owner, and every schedule."""
+    file = Schedules.check(experiments.plain(path, "the file of schedules"), where=str(path))
+    folder = path.resolve().parent
+    known = provenance.labels(folder, experiments.commit(folder))
+    labels = {key: value for key, value in known.items() if key in {"commit", "branch", "dirty"}}
+    return file.owner, [_declared(name, file, folder, labels) for name in file.schedules]
+
+
+def _declared(name: str, file: Schedules, folder: Path, labels: Mapping[str, str]) -> DeclaredSchedule:
+    schedule = file.schedules[name]
+    is_path = schedule.pipeline.endswith((".yaml", ".yml"))
+    compiled = catalog.pipeline(str(folder / schedule.pipeline) if is_path else schedule.pipeline)
+    params = [f"{key}={value}" for key, value in schedule.params.items()]
+    try:
+        config = folder / schedule.config if schedule.config else None
+        arguments = experiments.of_pipeline(compiled, config, params)
+        package = order.checked_package(compiled, arguments, schedule.registry)
+        _require_no_placeholder(arguments)
+    except InputError as error:
+        raise InputError(f"schedule {name}: {error.what}", where=error.where, hint=error.hint) from None
+    return DeclaredSchedule(
+        name=name,
+        schedule=schedule,
+        package=package,
+        arguments=arguments,
+        cron=schedule.cron and schedule.cron_in(file.cluster_zone),
+        cluster_zone=file.cluster_zone,
+        labels=labels,
+        warnings=order.warnings(package.pipeline, arguments, schedule.registry),
+    )
+
+
+def _require_no_placeholder(arguments: Mapping[str, Any]) -> None:
+    """Reject a placeholder: Kubeflow replaces it for pipelines of its first version only.
+
+    The controller of KFP 2.17 changes the parameters of the workflow, and those of a pipeline stand elsewhere
+    in it (kubeflow/pipelines#12494): every run would get ``[[ScheduledTime]]`` as text.
+    """
+    for name, value in arguments.items():
+        if found := _PLACEHOLDER.search(value if isinstance(value, str) else ""):
+            raise InputError(
+                f"{name} holds {found[0]}, which Kubeflow hands to the steps as it is",
+                where="params",
+                hint="Leave the date out: each run takes the day in UTC on which its first step starts.",
+            )
