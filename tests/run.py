@@ -3,7 +3,8 @@
 ``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
 tests wait for processes, and two leave the cores idle for a third of the time. Tests of a long environment
 are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
-others run once more alone; one that then passes is named as unstable (docs/decisions/0012).
+others run once more alone; one that then passes is named as unstable (docs/decisions/0012). A test that
+hangs ends its pytest with a traceback of every thread, and counts as one of them.
 """
 
 import math
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 from xml.etree import ElementTree  # only reads what pytest wrote a moment ago
@@ -61,6 +63,12 @@ MOST_AGAIN = 3
 """More failures than these are no chance: nothing runs again."""
 
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+
+HANGS = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
+"""A test that takes longer than ten minutes hangs. The longest takes two."""
+
+PART_LIMIT = 1800
+"""Seconds that one pytest may take. Where all run, the longest takes six minutes."""
 
 
 @dataclass(frozen=True)
@@ -142,40 +150,47 @@ def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
         report = Path(scratch) / "junit.xml"
         command = [str(interpreter(part.environment)), "-c", START, str(ENVIRONMENTS / "pytest"), "-q"]
         command += ["-o", f"cache_dir=.pytest_cache/{part.environment}-{part.number}"]
-        command += ["--continue-on-collection-errors", "--junitxml", str(report), *options, *part.paths]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=surroundings(part.environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        counts = count(report)
-    broken = done.returncode not in {0, FAILURES, *([NO_TESTS] if may_be_empty else [])}
-    passed, failed, skipped = counts
+        command += [*HANGS, "--continue-on-collection-errors", "--junitxml", str(report)]
+        command += [*options, *part.paths]
+        output = Path(scratch) / "output.txt"  # not a pipe: a process that a test leaves would keep it open
+        with output.open("w") as file:
+            start = partial(
+                subprocess.run, command, cwd=ROOT, env=surroundings(part.environment), check=False
+            )
+            try:
+                code = start(stdout=file, stderr=file, timeout=PART_LIMIT).returncode
+            except subprocess.TimeoutExpired:
+                code = -signal.SIGKILL
+        ended_well = code in {0, FAILURES, *([NO_TESTS] if may_be_empty else [])}
+        broken = not ended_well or not report.exists()
+        passed, failed, skipped = count(report)
+        printed = output.read_text(errors="replace").rstrip()
     if broken and not failed:
         failed = 1
     head = f"== {part.environment}  {', '.join(part.paths)}  {time.monotonic() - started:.1f} s"
-    ended = f"\n{part.environment}: pytest ended with {done.returncode}" if broken else ""
-    said = f"{head}\n{done.stdout.rstrip()}{ended}\n"
+    ended = f"\n{part.environment}: pytest ended with {code}" if broken else ""
+    said = f"{head}\n{printed}{ended}\n"
     return Outcome(part, passed, failed, skipped, not broken, said)
 
 
 def again(outcomes: Sequence[Outcome], options: Sequence[str]) -> tuple[list[Outcome], int]:
-    """Run the few tests that failed once more, with nothing beside them; return how many are unstable."""
+    """Run the few tests that failed once more, with nothing beside them; return how many are unstable.
+
+    A pytest that did not end, because a test hung or killed it, runs once more as a whole.
+    """
     failed = [outcome for outcome in outcomes if outcome.failed]
-    if not all(outcome.whole for outcome in failed) or sum(one.failed for one in failed) > MOST_AGAIN:
+    if sum(one.failed for one in failed) > MOST_AGAIN:
         return list(outcomes), 0
     settled = {outcome.part: outcome for outcome in outcomes}
     unstable = 0
     for first in failed:
-        second = run(first.part, [*options, *AGAIN, "-rp"], may_be_empty=False)
+        only = [*AGAIN, "-rp"] if first.whole else []
+        second = run(first.part, [*options, *only], may_be_empty=False)
         print("once more, alone:", second.said, sep="\n", flush=True)  # noqa: T201
-        if second.whole and not second.failed and second.passed == first.failed:
-            settled[first.part] = replace(first, passed=first.passed + second.passed, failed=0)
-            unstable += second.passed
+        if second.whole and not second.failed and (second.passed == first.failed or not first.whole):
+            passed = second.passed + (first.passed if first.whole else 0)
+            settled[first.part] = replace(second, passed=passed, skipped=max(first.skipped, second.skipped))
+            unstable += first.failed
     return list(settled.values()), unstable
 
 
