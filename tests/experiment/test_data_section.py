@@ -41,7 +41,7 @@ SQL = {"select": "select id from flights", "tables": ["flights"]}
         ({"format": "sql"}, "format is sql, but sql is absent"),
         ({"version": "3"}, "version 3 needs format delta or iceberg; format is auto"),
         ({"mode": "reference"}, "mode reference cannot split the rows of a file by hash"),
-        ({"label": "id"}, "key id, time at and label id must be three columns"),
+        ({"label": "id"}, "key id, time at, label id must be different columns"),
     ],
 )
 def test_contradictory_data_section_is_rejected(changes: dict[str, Any], said: str) -> None:

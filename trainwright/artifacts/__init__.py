@@ -14,6 +14,8 @@ from trainwright.artifacts.snapshot import (
     Snapshot,
     SnapshotFile,
     SourceFile,
+    Target,
+    TargetKind,
 )
 
 __all__ = [
@@ -29,5 +31,7 @@ __all__ = [
     "Snapshot",
     "SnapshotFile",
     "SourceFile",
+    "Target",
+    "TargetKind",
     "Trial",
 ]

@@ -1,9 +1,9 @@
 """Documents about data: a source's listing, and the manifest of a snapshot."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
@@ -87,6 +87,22 @@ class Column:
     type: str
 
 
+TargetKind: TypeAlias = Literal["binary", "multiclass", "regression", "text"]
+"""What a model learns: two classes, several, a number, or, without a label, the next token of a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a model learns from a snapshot; every step reads it from the manifest.
+
+    Rows have a class as int64 from 0 on, and a number as float64. ``classes`` has the names of the classes by
+    number; it is empty where the source itself has the numbers 0 and 1, or 0 to n-1, and for other kinds.
+    """
+
+    kind: TargetKind = "binary"
+    classes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(Document):
     """The manifest of an immutable dataset; its digest is the data version.
@@ -95,7 +111,8 @@ class Snapshot(Document):
     order. It leaves out locations, parents and quality, so equal bytes have one data version everywhere.
 
     ``files`` are in reading order. ``parents`` has digests of its inputs by name, ``roles`` column names by
-    role (``key``, ``time``, ``label``), ``quality`` figures by name, such as ``nulls.arr_delay``.
+    role (``key``, ``time``, ``label``; the last two may be absent), ``quality`` figures by name, such as
+    ``nulls.arr_delay``. ``target`` says what the label means.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -105,13 +122,17 @@ class Snapshot(Document):
     roles: dict[str, str] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
     protection: str = ""
+    target: Target = Target()
 
     @property
     def digest(self) -> str:
         """The data version: SHA-256 over the content."""
         files = [[entry.split, entry.rows, entry.size, entry.checksum] for entry in self.files]
         columns = [[column.name, column.type] for column in self.columns]
-        return digest_text(canonical({"columns": columns, "files": files, "roles": self.roles}))
+        content: dict[str, Any] = {"columns": columns, "files": files, "roles": self.roles}
+        if self.target != Target():  # a label of 0 and 1 was the only target once
+            content["target"] = asdict(self.target)
+        return digest_text(canonical(content))
 
     @classmethod
     def open(cls, folder: Path, data_version: str) -> Self:

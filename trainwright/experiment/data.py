@@ -10,6 +10,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from trainwright.artifacts import UNASSIGNED
 from trainwright.experiment.section import Fraction, Name, Section, Time, kind_of
 
+LabelKind = Literal["auto", "binary", "multiclass", "regression"]
+
 Format = Literal["auto", "parquet", "csv", "jsonl", "delta", "iceberg", "sql"]
 
 
@@ -104,9 +106,11 @@ class Data(Section):
     version: Name | None = Field(None, description="Delta version or Iceberg snapshot id.")
     sql: Query | None = Field(None, description="Query, with format `sql`.")
     hosts: tuple[Name, ...] = Field((), description="Allowed hosts of an https:// source.")
-    key: Name = Field(description="Unique column that identifies a row.")
-    time: Name = Field(description="Timestamp of the prediction.")
-    label: Name = Field(description="Column to predict; training skips rows without it.")
+    key: Name | None = Field(None, description="Unique column that identifies a row. Default: number rows.")
+    time: Name | None = Field(None, description="Timestamp of the prediction, if there is one.")
+    label: Name | None = Field(None, description="Column to predict; without it, the model learns the text.")
+    label_kind: LabelKind = Field("auto", description="`auto`: 0 and 1, classes 0 to n-1, or fractions.")
+    classes: tuple[Name, ...] = Field((), description="Label values by class; the second of two is label 1.")
     types: dict[Name, Name] = Field({}, description="Arrow types in CSV and JSONL. Default: inferred.")
     missing: tuple[str, ...] = Field(("", "NA", "NaN", "nan", "null", "NULL"), description="Missing values.")
     splits: dict[Name, Split] = Field(
@@ -137,14 +141,31 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _unambiguous(self) -> Self:
-        if len({self.key, self.time, self.label}) < 3:  # noqa: PLR2004
-            raise ValueError(f"key {self.key}, time {self.time} and label {self.label} must be three columns")
+        roles = {"key": self.key, "time": self.time, "label": self.label}
+        named = {role: name for role, name in roles.items() if name}
+        if len(set(named.values())) < len(named):
+            raise ValueError(f"{', '.join(f'{role} {name}' for role, name in named.items())} must be different columns")
+        if self.windows and not self.time:
+            raise ValueError("splits by start and end need data.time; name it, or use splits by fraction")
         ordered = sorted(self.windows.items(), key=lambda item: item[1].start)
         for (name, window), (other, following) in itertools.pairwise(ordered):
             if following.start < window.end:
                 raise ValueError(f"splits {name} and {other} overlap from {following.start} on")
         if self.split_by and self.windows:
             raise ValueError(f"split_by {self.split_by} is for splits by fraction, but these are windows")
+        return self
+
+    @model_validator(mode="after")
+    def _label_is_described(self) -> Self:
+        if not self.label and (self.classes or self.label_kind != "auto"):
+            raise ValueError("classes and label_kind describe the label, and data.label is absent; set it")
+        if self.classes and self.label_kind == "regression":
+            raise ValueError("classes are for labels of classes, and label_kind is regression; remove one")
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
+            raise ValueError(f"classes {list(self.classes)} must be two or more different values")
+        kind = "binary" if len(self.classes) == 2 else "multiclass"  # noqa: PLR2004
+        if self.classes and self.label_kind not in {"auto", kind}:
+            raise ValueError(f"label_kind is {self.label_kind}, and there are {len(self.classes)} classes")
         return self
 
     @model_validator(mode="after")
@@ -155,6 +176,12 @@ class Data(Section):
             raise ValueError(f"version {self.version} needs format delta or iceberg; format is {self.format}")
         if self.mode == "reference" and self.shares:
             raise ValueError("mode reference cannot split the rows of a file by hash; use mode copy")
+        if self.mode == "reference" and not self.key:
+            raise ValueError(
+                "mode reference cannot number the rows of a file; name data.key or use mode copy"
+            )
+        if self.mode == "reference" and self.classes:
+            raise ValueError("mode reference cannot number the classes of a label; use mode copy")
         return self
 
     @property

@@ -20,9 +20,9 @@ class Experiment(Section):
 
     schema_version: Literal[1] = Field(1, description="File format version.")
     data: Data = Field(description="Source, columns and splits.")
-    schema_file: Name = Field(description="Reviewed TFDV schema (.pbtxt): relative path or URI.")
+    schema_file: Name | None = Field(None, description="TFDV schema (.pbtxt). Default: inferred, HOLD.")
     validation: Validation = Field(Validation(), description="Limits on the data.")
-    features: Features = Field(description="Features to join.")
+    features: Features = Field(Features(), description="Columns to use, and features to join.")
     network: Network = Field(Mlp(), description="Architecture; `mlp` by default.")
     training: Training = Field(Training(), description="Optimizer, checkpoints, guards.")
     resources: Resources = Field(Resources(), description="Compute of the training job.")
@@ -56,6 +56,15 @@ class Experiment(Section):
             )
         if wrong:
             raise ValueError(f"{'; '.join(wrong)}; data.splits has {known}")
+        if self.validation.on_missing_schema == "bootstrap" and not self.schema_file:
+            raise ValueError("validation.on_missing_schema bootstrap writes to schema_file, which is absent")
+        if (self.network.kind == "lm") == bool(self.data.label):
+            raise ValueError(
+                f"network.kind is {self.network.kind} and data.label is {self.data.label or 'absent'}; "
+                "kind lm learns text and has no label, every other kind needs one"
+            )
+        if self.features.service and not self.data.time:
+            raise ValueError("features.service joins features as of each row's time; name it in data.time")
         if leak := sorted({self.data.label} & set(self.features.request)):
             raise ValueError(f"features.request holds the label {leak}; remove it")
         return self

@@ -21,12 +21,15 @@ class JoinLimits(Section):
 
 
 class Features(Section):
-    """Features to join, and columns of the row to use."""
+    """Columns of the row to use, and features of a Feast repository to join to them, if there is one."""
 
-    repository: Name = Field(description="Feast repository: folder, object store URI or git commit.")
-    source: Name = Field(description="Glob of definitions and offline files; their content decides reuse.")
-    service: Name = Field(description="Feast feature service.")
-    request: tuple[Name, ...] = Field((), description="Columns known at prediction time.")
+    repository: Name | None = Field(None, description="Feast repository: folder, store URI or git commit.")
+    source: Name | None = Field(None, description="Glob of definitions and offline files, which are pinned.")
+    service: Name | None = Field(None, description="Feast feature service.")
+    request: tuple[Name, ...] = Field(
+        (), description="Columns known at prediction time. Default without a service: all others."
+    )
+    exclude: tuple[Name, ...] = Field((), description="Columns that are not features, such as names.")
     known_after: tuple[Name, ...] = Field((), description="Columns known only later; never features.")
     needed: tuple[Name, ...] = Field((), description="Other required columns; a run adds its slices.")
     cutoff: Time | None = Field(None, description="Reject rows from this time on.")
@@ -38,6 +41,12 @@ class Features(Section):
 
     @model_validator(mode="after")
     def _no_leak(self) -> Self:
+        feast = {"repository": self.repository, "source": self.source, "service": self.service}
+        missing = [name for name, value in feast.items() if not value]
+        if missing and len(missing) < len(feast):
+            raise ValueError(f"{', '.join(missing)}: missing; a Feast service needs {', '.join(feast)}")
+        if named := sorted(set(self.request) & set(self.exclude)):
+            raise ValueError(f"{named} are in request and in exclude; remove them from one")
         if leaked := sorted(set(self.request) & set(self.known_after)):
             raise ValueError(
                 f"{leaked} are known only afterwards: remove them from request or from known_after"

@@ -90,6 +90,10 @@ class Validation(Section):
     on_missing_baseline: Literal["hold", "fail", "bootstrap", "skip"] = Field(
         "hold", description="`bootstrap`: pass the first data."
     )
+    on_missing_schema: Literal["hold", "bootstrap"] = Field(
+        "hold", description="`bootstrap`: write the inferred schema to `schema_file`, for later runs."
+    )
+    on_data_hold: Literal["train", "stop"] = Field("train", description="What the pipeline does on HOLD.")
     numeric_threshold: Fraction = Field(0.1, description="Jensen-Shannon limit of numeric columns.")
     categorical_threshold: Fraction = Field(0.05, description="L-infinity limit of string columns.")
     missing_threshold: Fraction = Field(0.05, description="Largest change of the fraction missing.")

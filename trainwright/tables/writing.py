@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Column, Snapshot, SnapshotFile
+from trainwright.artifacts import Column, Snapshot, SnapshotFile, Target
 from trainwright.errors import InputError
 from trainwright.tables.columns import is_nested, plain, require_columns, require_distinct, schema_difference
 
@@ -247,6 +247,7 @@ class SnapshotWriter:
         parents: Mapping[str, str],
         roles: Mapping[str, str],
         quality: Mapping[str, float] | None = None,
+        target: Target | None = None,
     ) -> Snapshot:
         """Publish the data, and then the manifest, and return it."""
         if self._schema is None:
@@ -259,6 +260,7 @@ class SnapshotWriter:
             parents=dict(parents),
             roles=dict(roles),
             quality=nulls | dict(quality or {}),
+            target=target or Target(),
         )
         (self.folder / Snapshot.FILE).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "data", ignore_errors=True)
@@ -317,6 +319,7 @@ def write_snapshot(
     roles: Mapping[str, str],
     rows_per_file: int = 1_000_000,
     quality: Mapping[str, float] | None = None,
+    target: Target | None = None,
 ) -> Snapshot:
     """Write a snapshot split by split: data first, manifest last.
 
@@ -329,6 +332,7 @@ def write_snapshot(
         parents: Digests of what the rows were made from, by name.
         roles: Column names by role (``key``, ``time``, ``label``, ``score``).
         quality: Figures beside the rows without a value, which are counted here.
+        target: What the label means; 0 and 1 by default.
 
     Returns:
         The manifest; its digest is the data version.
@@ -340,4 +344,4 @@ def write_snapshot(
         for split, tables in tables_by_split.items():
             for rows in tables:
                 writer.append(split, rows)
-        return writer.commit(parents=parents, roles=roles, quality=quality)
+        return writer.commit(parents=parents, roles=roles, quality=quality, target=target)
