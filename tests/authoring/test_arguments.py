@@ -111,6 +111,27 @@ def test_a_path_in_the_section_validation_is_relative_to_the_file(
     assert given["validation"][key] == str(tmp_path / "accepted" / "here")
 
 
+def test_schema_that_does_not_exist_is_allowed_only_where_the_run_writes_it(write: Write) -> None:
+    path = write(validation={"on_missing_schema": "bootstrap"})
+    (path.parent / "schema.pbtxt").unlink()
+    assert arguments.read(path)["schema"] == str(path.parent / "schema.pbtxt")
+    path = write(validation={"on_missing_schema": "hold"})
+    (path.parent / "schema.pbtxt").unlink()
+    with pytest.raises(InputError, match="schema_file cannot be read"):
+        arguments.read(path)
+
+
+def test_experiment_without_schema_and_features_passes_no_place_and_no_null(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(
+        "data: {source: rows.csv, label: y, splits: {train: {fraction: 0.7}, evaluate: {fraction: 0.3}}}\n"
+        "registry: {model: m, tracking_uri: 'sqlite:///m.db'}\n"
+    )
+    found = arguments.read(path)
+    assert (found["schema"], found["features"]) == ("", {})
+    assert "null" not in json.dumps(found)
+
+
 def test_the_folder_one_stands_in_decides_nothing(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,14 +242,19 @@ def test_step_that_may_not_be_reused_is_not_taken_from_its_twin_either(run: Run,
     assert states(run(twins, run_id=first.id)) == {"tell": "cached", "tell-2": "cached"}
 
 
-def test_arguments_given_to_a_continued_run_replace_its_own(
+def test_changed_argument_starts_a_new_run_and_leaves_the_continued_one_as_it_was(
     run: Run, states: States, arguments: dict[str, Any]
 ) -> None:
     first = run(pipeline, arguments)
+    before = {name: (first.folder / name).read_bytes() for name in ("run.json", "tasks.json")}
     outcome = run(pipeline, {"letter": "n"}, run_id=first.id)
-    assert states(outcome) == {"bring": "cached", "count": "done", "tell": "done"}
+    assert outcome.id != first.id
+    assert before == {name: (first.folder / name).read_bytes() for name in before}
+    request = json.loads((outcome.folder / "run.json").read_text())
+    assert request["continues"] == first.id
+    assert request["arguments"] == arguments | {"letter": "n"}
+    assert states(outcome) == {"bring": "done", "count": "done", "tell": "done"}
     assert outcome.tasks[-1].parameters == {"Output": "2 found"}
-    assert json.loads((first.folder / "run.json").read_text())["arguments"]["letter"] == "n"
 
 
 def test_what_stands_on_a_step_is_found_through_groups_and_conditions() -> None:

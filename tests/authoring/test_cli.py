@@ -95,7 +95,9 @@ def test_a_gate_ends_with_its_code_and_the_command_it_shows_goes_on(trainwright:
     (again,) = re.findall(r"  again    trainwright (run .*)", held.stdout)
     done = trainwright(*again.split(), "--param", "limit=8")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert trainwright("run", compiled, "--run", again.split()[3]).stdout.count("cached") == 2
+    assert f"continues run {again.split()[3]}" in done.stdout
+    repeated = trainwright("run", compiled, "--run", again.split()[3])
+    assert (repeated.returncode, "cached   HOLD: length 8 of 4" in repeated.stdout) == (12, True)
 
 
 def test_bad_input_of_a_step_is_one_message_and_its_exit_code(trainwright: Call, compiled: str) -> None:
@@ -162,6 +164,18 @@ def test_what_the_system_says_of_a_path_is_no_bug(trainwright: Call, compiled: s
     assert done.returncode == 21
     assert done.stderr.startswith("DependencyError: ")
     assert "Traceback" not in done.stderr
+
+
+def test_folder_of_runs_that_cannot_be_written_is_named_with_its_option(
+    trainwright: Call, compiled: str
+) -> None:
+    done = trainwright("run", compiled, "--runs", "/sys/runs")
+    assert done.returncode == 50
+    assert done.stderr.splitlines()[0].startswith(
+        "PermissionRefused: the folder of the runs cannot be written"
+    )
+    assert "at    /sys/runs" in done.stderr
+    assert "--runs" in done.stderr
 
 
 def test_the_command_it_shows_can_be_pasted_whatever_the_path(

@@ -36,9 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs" / "0192f3"
 
 
-def shown(folder: Path, ended: Outcome) -> tuple[str, str]:
+def shown(folder: Path, ended: Outcome, restart: str = "") -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    listener = console.Screen(out, err, "trainwright run train_and_register")
+    listener = console.Screen(out, err, "trainwright run train_and_register", restart)
     listener.started(plan(folder))
     for one in ended.tasks:
         if one.state != "skipped":
@@ -110,6 +110,31 @@ def test_failed_step_says_what_where_and_what_next_on_standard_error(folder: Pat
         "  log   runs/0192f3/ingest/log.txt\n"
         "  again trainwright run train_and_register --run 0192f3\n"
     )
+
+
+RESTART = "trainwright run train_and_register --config mine.yaml --param epochs=3"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        ({"error": "InputError", "code": 10}, RESTART),
+        ({"error": "Hang", "code": 31}, "trainwright run train_and_register --run 0192f3"),
+    ],
+)
+def test_bad_input_repeats_the_command_with_its_file_and_other_failures_resume(
+    folder: Path, error: dict[str, Any], again: str
+) -> None:
+    error |= {"what": "x", "where": "", "hint": ""}
+    failed = outcome(
+        folder, "failed", [task("ingest", "failed", error=error)], exit_code=error["code"], error=error
+    )
+    assert shown(folder, failed, RESTART)[1].endswith(f"  again {again}\n")
+
+
+def test_held_run_with_a_file_repeats_the_command_with_it(folder: Path) -> None:
+    held = outcome(folder, "held", [task("evaluate", decision="HOLD")], exit_code=12, held_by="evaluate")
+    assert shown(folder, held, RESTART)[0].endswith(f"  again    {RESTART}\n")
 
 
 def test_stopped_run_says_how_to_go_on(folder: Path) -> None:

@@ -194,23 +194,32 @@ def read(path: Path) -> dict[str, Any]:
         "registry": _absolute_paths(experiment.registry, ("tracking_uri", "audit"), folder),
         "promotion": experiment.promotion,
     }
-    schema = _absolute(experiment.schema_file, folder)
-    if "://" not in schema:
+    return {
+        **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
+        "schema": _schema(experiment, path),
+        "claim": experiment.resources.claim,
+        "commit": commit(folder),
+        **experiment.steps.parameters(),
+    }
+
+
+def _schema(experiment: Experiment, path: Path) -> str:
+    """Return the place of the schema; empty without one. A first run may write it there."""
+    if not experiment.schema_file:
+        return ""
+    schema = _absolute(experiment.schema_file, path.resolve().parent)
+    is_written = experiment.validation.on_missing_schema == "bootstrap" and not os.path.lexists(schema)
+    if "://" not in schema and not is_written:
         try:
             Path(schema).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"schema_file cannot be read: {error}",
                 where=str(path),
-                hint="Make a first one with `trainwright schema infer`, review it, and commit it.",
+                hint="Make one with `trainwright schema infer` and review it. Without schema_file a run "
+                "infers one and does not register its model.",
             ) from None
-    return {
-        **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
-        "schema": schema,
-        "claim": experiment.resources.claim,
-        "commit": commit(folder),
-        **experiment.steps.parameters(),
-    }
+    return schema
 
 
 def lifted(arguments: dict[str, Any], parameters: Collection[str]) -> dict[str, Any]:

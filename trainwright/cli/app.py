@@ -39,7 +39,9 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     config: cluster.Config = None,
     param: cluster.Params = None,
     date: cluster.Date = "",
-    run_id: Annotated[str, typer.Option("--run", help="Continue this run, with its arguments.")] = "",
+    run_id: Annotated[
+        str, typer.Option("--run", help="Resume this run; changed arguments start another.")
+    ] = "",
     again_from: Annotated[str, typer.Option("--from", help="Do this step and all after it again.")] = "",
     use_cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Reuse results whose inputs have not changed.")
@@ -73,8 +75,10 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
         arguments = experiments.of_pipeline(compiled, config, param or [], date)
         seen = requested_mounts(mount or [], config) if containers else {}
         engine = Engine(network, seen, variables(env or [])) if containers else None
-        again = _again(pipeline, runs, engine)
-        listener = console.Lines(sys.stdout) if as_json else console.Screen(sys.stdout, sys.stderr, again)
+        resume = _run_command(pipeline, runs, engine)
+        restart = shlex.join([*resume, *_file_and_values(config, param or [], date)]) if config else ""
+        screen = console.Screen(sys.stdout, sys.stderr, shlex.join(resume), restart)
+        listener = console.Lines(sys.stdout) if as_json else screen
         outcome = runner.run(
             compiled,
             arguments,
@@ -88,11 +92,16 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
     raise typer.Exit(outcome.exit_code)
 
 
-def _again(pipeline: str, runs: Path, engine: "Engine | None") -> str:
-    """Return the command that resumes a run, without ``--run ID``.
+def _file_and_values(config: Path, params: list[str], date: str) -> list[str]:
+    """Return the options of a run that a person repeats after mending the experiment file."""
+    values = [word for text in params for word in ("--param", text)]
+    return ["--config", str(config), *values, *(["--date", date] if date else [])]
 
-    With containers, ``--mount`` names the folder of the experiment file. ``--config`` would replace the run's
-    arguments, those of ``--param`` too, by the file's present content.
+
+def _run_command(pipeline: str, runs: Path, engine: "Engine | None") -> list[str]:
+    """Return the words of the command that runs a pipeline in the same place.
+
+    With containers, ``--mount`` names the folder of the experiment file.
     """
     words = ["trainwright", "run", pipeline, *(["--runs", str(runs)] if runs != Path("runs") else [])]
     if engine:
@@ -100,7 +109,7 @@ def _again(pipeline: str, runs: Path, engine: "Engine | None") -> str:
         for path, writable in engine.seen.items():
             words += ["--mount", f"{path}:rw" if writable else str(path)]
         words += [word for name in engine.variables for word in ("--env", name)]
-    return shlex.join(words)
+    return words
 
 
 def compile_all(

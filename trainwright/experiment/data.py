@@ -144,7 +144,9 @@ class Data(Section):
         roles = {"key": self.key, "time": self.time, "label": self.label}
         named = {role: name for role, name in roles.items() if name}
         if len(set(named.values())) < len(named):
-            raise ValueError(f"{', '.join(f'{role} {name}' for role, name in named.items())} must be different columns")
+            raise ValueError(
+                f"{', '.join(f'{role} {name}' for role, name in named.items())} must be different columns"
+            )
         if self.windows and not self.time:
             raise ValueError("splits by start and end need data.time; name it, or use splits by fraction")
         ordered = sorted(self.windows.items(), key=lambda item: item[1].start)

@@ -39,11 +39,15 @@ class _Console(Console):
 class Screen(Listener):
     """Print a run for a person. A terminal also shows the running steps with their progress, and colour.
 
-    ``again`` is the command that runs this pipeline; ``--run ID`` is appended.
+    Args:
+        stream: Where progress goes.
+        errors: Where the error of a failed run goes.
+        resume: The command that resumes a run, without ``--run ID``.
+        restart: The command that starts it again with its experiment file; empty if it has none.
     """
 
-    def __init__(self, stream: TextIO, errors: TextIO, again: str) -> None:
-        self._errors, self._again = errors, again
+    def __init__(self, stream: TextIO, errors: TextIO, resume: str, restart: str = "") -> None:
+        self._errors, self._resume, self._restart = errors, resume, restart
         self._widths = (0, 0)
         self._folder = Path()
         self._running: dict[str, tuple[str, float]] = {}
@@ -69,7 +73,8 @@ class Screen(Listener):
         self._folder = plan.folder
         self._widths = max(map(len, plan.steps)), max(map(len, plan.steps.values()))
         count = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
-        self._line(f"{plan.pipeline}   {count}   {short_path(plan.folder)}\n")
+        continues = f"   continues run {plan.continues}" if plan.continues else ""
+        self._line(f"{plan.pipeline}   {count}   {short_path(plan.folder)}{continues}\n")
 
     def task_started(self, name: str, environment: str) -> None:
         """Show the step as running, on a terminal."""
@@ -96,10 +101,11 @@ class Screen(Listener):
             if task.state == "skipped":
                 self.task_ended(task)
         self._live.stop()
-        again = f"{self._again} --run {outcome.id}"
+        again = f"{self._resume} --run {outcome.id}"
         held = next((task for task in outcome.tasks if task.step == outcome.held_by), None)
         if outcome.state == "failed":
-            self._failed(outcome, again)
+            mended = self._restart if outcome.exit_code == InputError.code else ""
+            self._failed(outcome, mended or again)
         elif outcome.state == "cancelled":
             done = sum(task.finished for task in outcome.tasks)
             self._line(f"\nStopped; {done} of {len(outcome.tasks)} steps are finished and kept.")
@@ -108,7 +114,7 @@ class Screen(Listener):
             self._line(f"\n{'Refused' if held.decision == 'FAIL' else 'Held'} by {held.step}.")
             for page in held.pages():
                 self._line(f"  report   {short_path(page)}")
-            self._line(f"  again    {again} --from {held.step}")
+            self._line(f"  again    {self._restart or f'{again} --from {held.step}'}")
         else:
             self._line(f"\nDone in {duration(outcome.seconds)}.")
             for task in outcome.tasks:

@@ -10,7 +10,7 @@
 """
 
 import contextlib
-import dataclasses
+import errno
 import fcntl
 import os
 import time
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from trainwright.artifacts import Record
 from trainwright.documents import Document
-from trainwright.errors import InputError
+from trainwright.errors import InputError, PermissionRefused
 
 EPOCH = 1_735_689_600
 """2025-01-01 UTC. Run ids count seconds from here, in six digits that sort by time until 2059."""
@@ -36,13 +36,17 @@ OWN = ".kfp"
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Document):
-    """The pipeline and arguments of a run, stored so that it can be resumed."""
+    """The pipeline and arguments of a run, stored so that it can be resumed.
+
+    ``continues`` is the earlier run whose arguments it changed; empty if there is none.
+    """
 
     FILE: ClassVar[str] = "run.json"
     run: str
     pipeline: str
     created: str
     arguments: dict[str, Any]
+    continues: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,21 +119,41 @@ def record_of(outputs: dict[str, Output]) -> Record | None:
     return None
 
 
-def create(runs: Path, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
-    """Create the folder of a new run with a unique name, and write its request."""
+def create(runs: Path, pipeline: str, arguments: dict[str, Any], continues: str = "") -> tuple[Path, Request]:
+    """Create the folder of a new run with a unique name, and write its request.
+
+    Raises:
+        PermissionRefused: The folder of the runs cannot be written.
+    """
+    try:
+        folder = _make_folder(runs)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise
+        raise PermissionRefused(
+            f"the folder of the runs cannot be written: {error.strerror}",
+            where=str(runs.resolve()),
+            hint="Name a folder that you may write with --runs.",
+        ) from None
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    request = Request(
+        run=folder.name, pipeline=pipeline, created=created, arguments=arguments, continues=continues
+    )
+    request.write(folder)
+    return folder, request
+
+
+def _make_folder(runs: Path) -> Path:
     runs.mkdir(parents=True, exist_ok=True)
     moment = int(time.time())
     while True:
         folder = runs.resolve() / identifier(moment)
         try:
             folder.mkdir()
-            break
         except FileExistsError:
             moment += 1
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    request = Request(run=folder.name, pipeline=pipeline, created=created, arguments=arguments)
-    request.write(folder)
-    return folder, request
+        else:
+            return folder
 
 
 def identifier(moment: int) -> str:
@@ -150,13 +174,12 @@ def require_run(runs: Path, run_id: str) -> Path:
     return runs.resolve() / run_id
 
 
-def resume(runs: Path, run_id: str, pipeline: str, arguments: dict[str, Any]) -> tuple[Path, Request]:
-    """Open the folder of an earlier run; ``arguments`` replace those it was started with."""
+def read_request(runs: Path, run_id: str, pipeline: str) -> tuple[Path, Request]:
+    """Return the folder and the request of an earlier run of a pipeline."""
     folder = require_run(runs, run_id)
     request = Request.read(folder)
     if request.pipeline != pipeline:
         raise InputError(f"run {run_id} is a run of {request.pipeline}, not of {pipeline}", where=str(folder))
-    request = dataclasses.replace(request, arguments=request.arguments | arguments)
     return folder, request
 
 

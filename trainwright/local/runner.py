@@ -36,12 +36,16 @@ DATA_GATES = frozenset({"validate"})
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The steps of a run in order, each with the short name of its image."""
+    """The steps of a run in order, each with the short name of its image.
+
+    ``continues`` is the earlier run whose arguments it changed; empty if there is none.
+    """
 
     id: str
     folder: Path
     pipeline: str
     steps: Mapping[str, str]
+    continues: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +119,8 @@ def run(
         compiled: The compiled YAML.
         arguments: Arguments of the pipeline; those with defaults are optional.
         runs_folder: Folder of the runs; their shared cache is its ``.cache``.
-        run_id: Resume this run with its arguments; ``arguments`` replace single ones. Finished steps are not
-            repeated, not even those that are never cached.
+        run_id: Resume this run with its arguments. Finished steps are not repeated, not even those that are
+            never cached. ``arguments`` that differ from its own start a new run, with the others of that run.
         again_from: Repeat this step and its dependents whatever the cache holds.
         use_cache: False repeats every step; results are stored all the same.
         listener: Receives the events.
@@ -131,18 +135,19 @@ def run(
     """
     machine = machine or Environments()
     pipeline, name = pipeline_spec.read(compiled), compiled.stem
+    resumed = False
     if run_id:
-        folder, request = run_folder.resume(runs_folder, run_id, name, dict(arguments))
-        arguments = request.arguments
+        folder, request = run_folder.read_request(runs_folder, run_id, name)
+        arguments = request.arguments | dict(arguments)
+        resumed = arguments == request.arguments
     reusable = frozenset(step.name for step in pipeline.steps if use_cache) - _forced(pipeline, again_from)
     credentials.require_none(arguments, where="an argument", plain=True)
     kfp_spec.check(pipeline, arguments, machine.names)
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
-    if not run_id:
-        folder, request = run_folder.create(runs_folder, name, dict(arguments))
+    if not resumed:
+        folder, request = run_folder.create(runs_folder, name, dict(arguments), continues=run_id)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(run_folder.held(folder))
-        request.write(folder)
         processes = Processes(grace_s, lock)
         going = _Run(pipeline, request, folder, listener or Listener(), processes)
         execution = Execution(
@@ -190,7 +195,13 @@ class _Run:
         """Run the pipeline and return its result."""
         start, request, own = time.monotonic(), self._request, self._folder / run_folder.OWN
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
-        plan = Plan(id=request.run, folder=self._folder, pipeline=request.pipeline, steps=steps)
+        plan = Plan(
+            id=request.run,
+            folder=self._folder,
+            pipeline=request.pipeline,
+            steps=steps,
+            continues=request.continues,
+        )
         self._notify(self._listener.started, plan)
         self._write("running")
         document = kfp_spec.for_local_run(self._pipeline, request.run, request.created, str(self._folder))
