@@ -141,7 +141,7 @@ class Document:
             raise InputError(
                 f"{cls.__name__} has schema_version {version!r}; this library reads {cls.SCHEMA_VERSION}",
                 where=where,
-                hint="Upgrade trainwright in the environment of this step.",
+                hint="Upgrade the library in the environment of this step.",
             )
         try:
             # In strict mode, pydantic reads a list as a tuple only from JSON text, not from Python data.

@@ -24,8 +24,8 @@ FIRST_S, LONGEST_S = 0.25, 32.0
 LOUD_S = 5.0
 """A pause of so many seconds is announced in the log; shorter ones are counted at the end."""
 
-QUIET_S = 30.0
-"""Seconds between two lines of a :class:`Backoff` about the same outage."""
+PATIENT_S, QUIET_S = 3.0, 30.0
+"""Seconds before the first line of a :class:`Backoff` about an outage, and between later ones."""
 
 _RANDOM = secrets.SystemRandom()
 _T = TypeVar("_T")
@@ -51,7 +51,7 @@ class Backoff:
     def reset(self) -> None:
         """End the outage, after a success."""
         self._since: float | None = None
-        self._logged_s, self._pause_s = 0.0, self._policy.first_s
+        self._next_line_s, self._pause_s = PATIENT_S, self._policy.first_s
 
     def wait(self, error: Exception, least_s: float = 0.0) -> None:
         """Wait before the next attempt, at least as long as the server asked for.
@@ -60,8 +60,8 @@ class Backoff:
             Exception: ``error``, if the outage has lasted too long or ``stopped`` is set.
         """
         lasted, pause = self.next_pause(error, least_s)
-        if lasted - self._logged_s >= QUIET_S:
-            self._logged_s = lasted
+        if lasted >= self._next_line_s:
+            self._next_line_s = lasted + QUIET_S
             rest = self._policy.outage_s - lasted
             until = "until it answers" if math.isinf(rest) else f"for {rest:.0f} s more"
             said = getattr(error, "what", error)

@@ -124,6 +124,7 @@ def test_an_outage_without_an_end_names_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainwright.retries.QUIET_S", 0.0)
+    monkeypatch.setattr("trainwright.retries.PATIENT_S", 0.0)
     for limit_s, told in (
         (float("inf"), "retrying until it answers"),
         (9.0, r"retrying for \d s more"),

@@ -81,6 +81,13 @@ def test_a_rollback_of_another_version_than_the_one_that_was_begun_is_refused(sh
     assert shelf.aliases() == {"production": "2", "previous-production": "1"}
 
 
+def test_rollback_of_a_named_version_twice_changes_production_once(shelf: Shelf) -> None:
+    third(shelf)
+    first = shelf.back(out="3")
+    assert shelf.back(out="3") == first
+    assert shelf.aliases()["production"] == "2"
+
+
 @pytest.mark.parametrize("head", ["the end", "0 abc"])
 def test_a_note_of_the_audits_end_that_is_none_is_a_broken_audit(shelf: Shelf, head: str) -> None:
     shelf.ask("production", 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trainwright.retries import GaveUp, retry
+from trainwright.retries import Backoff, GaveUp, RetryPolicy, retry
 
 
 def failing(times: int, *, work_s: float = 0.0) -> tuple[Callable[[], str], list[float]]:
@@ -51,3 +51,14 @@ def test_call_without_a_deadline_left_has_one_attempt() -> None:
     with pytest.raises(GaveUp):
         retry(call, lambda _: True, "a call", deadline_s=0)
     assert len(attempts) == 1
+
+
+def test_outage_is_reported_once_before_the_quiet_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainwright.retries.PATIENT_S", 0.05)
+    backoff = Backoff(RetryPolicy(outage_s=60, first_s=0.05, longest_s=0.05))
+    for _ in range(6):
+        backoff.wait(ConnectionRefusedError("connection refused"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("connection refused; for 0 s now, retrying for 60 s more")

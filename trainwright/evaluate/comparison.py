@@ -65,7 +65,7 @@ def read_run(folder: Path) -> ComparedRun:
         raise InputError(
             "its record names no training: settings and seed are unknown",
             where=str(place),
-            hint="Compare folders of runs that trainwright made; predictions from elsewhere have no seed.",
+            hint="Compare run folders of trainwright; predictions from elsewhere have no seed.",
         )
     settings = dict(_flatten(train.config))
     upstream = {

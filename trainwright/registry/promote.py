@@ -180,7 +180,7 @@ def _version_before(place: RegistryConnection, policy: Promotion, request: Promo
     raise InputError(
         f"no version of {place.chain.model!r} is {' or '.join(stages)}",
         where="version",
-        hint="Name the version; trainwright model history lists where versions stand.",
+        hint="Name the version, which MLflow lists; trainwright model history lists the changes of stages.",
     )
 
 

@@ -20,7 +20,8 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
         registry: Section of MLflow and the audit.
         by: Who requests it.
         reason: Why.
-        out: The version to remove; nothing happens if another is in production. Empty: any.
+        out: The version to remove. Nothing happens if the last change removed it already, or if another is in
+            production. Empty: any.
 
     Raises:
         InputError: No version was in production before, ``out`` is not, or ``by`` or ``reason`` is empty.
@@ -35,6 +36,10 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
             completed.append(done)
             return None
         there = present.aliases.get(PRODUCTION, "")
+        last = present.state.events[-1] if present.state.events else None
+        if out and last and last.intent.facts.get("out") == out and last.production == there:
+            completed.append(last)
+            return None
         if out and out != there:
             raise InputError(
                 f"version {there or 'none'} is in production, not {out}: nothing was done",
