@@ -67,6 +67,9 @@ AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 HANGS = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
 """A test that takes longer than ten minutes hangs. The longest takes two."""
 
+WITH_VALUE = {"-k", "-m", "-o", "-p", "-c", "--deselect", "--ignore"}
+"""Options whose value is the next argument, whatever it looks like."""
+
 PART_LIMIT = 1800
 """Seconds that one pytest may take. Where all run, the longest takes six minutes."""
 
@@ -242,13 +245,16 @@ def size(path: str) -> int:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part pytest's options from paths below tests/; a path that is not there stays with the options."""
-    paths = [
-        text
-        for text in arguments
-        if re.match(r"(\./)?tests/", text) and (ROOT / text.partition("::")[0]).exists()
-    ]
-    return [text for text in arguments if text not in paths and text.rstrip("/") != "tests"], paths
+    """Part pytest's options from paths below tests/; the value of an option stays with it."""
+    options: list[str] = []
+    paths: list[str] = []
+    for before, text in zip(["", *arguments], arguments, strict=False):
+        is_path = re.match(r"(\./)?tests/", text) and (ROOT / text.partition("::")[0]).exists()
+        if is_path and before not in WITH_VALUE:
+            paths.append(text)
+        elif text.rstrip("/") != "tests" or before in WITH_VALUE:
+            options.append(text)
+    return options, paths
 
 
 def main() -> int:

@@ -27,10 +27,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ended(checkout: Path, **files: str) -> tuple[int, str]:
+def ended(checkout: Path, *options: str, **files: str) -> tuple[int, str]:
     for name, text in files.items():
         (checkout / "tests" / "room" / f"test_{name}.py").write_text(text)
-    command = [sys.executable, "tests/run.py"]
+    command = [sys.executable, "tests/run.py", *options]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout
 
@@ -59,3 +59,26 @@ def test_a_file_that_does_not_load_has_failed_whatever_passes_beside_it(checkout
     code, said = ended(checkout, once=ONCE, broken="import nothing_of_this_name\n")
     assert code == 1
     assert said.splitlines()[-1] == "1 passed, 2 failed, 0 skipped"
+
+
+HANGS = """
+import time
+from pathlib import Path
+def test_hangs_the_first_time():
+    if not Path("there").exists():
+        Path("there").touch()
+        time.sleep(600)
+"""
+
+
+def test_expression_with_blanks_and_a_path_behind_an_option_reach_pytest_whole(checkout: Path) -> None:
+    three = "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n"
+    chosen = ("-k", "a or b", "--deselect", "tests/room/test_three.py::test_b")
+    assert ended(checkout, *chosen, three=three)[1].endswith("\n1 passed, 0 failed, 0 skipped\n")
+
+
+def test_one_that_hangs_is_ended_named_and_run_once_more(checkout: Path) -> None:
+    code, said = ended(checkout, "-o", "faulthandler_timeout=2", hangs=HANGS)
+    assert code == 0
+    assert "in test_hangs_the_first_time" in said
+    assert said.endswith("\n1 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped\n")

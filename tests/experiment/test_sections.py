@@ -105,6 +105,12 @@ def test_invalid_value_is_reported_with_the_allowed_ones(
     assert message in refusal(tmp_path, GOOD.replace(old, new, 1))
 
 
+def test_spot_label_that_is_no_label_is_reported_with_the_other_errors() -> None:
+    with pytest.raises(InputError, match="found 2 errors") as refused:
+        Resources.check({"placement": {"spot": True, "spot_label": "bad_key!=x"}, "nodes": 0}, "resources")
+    assert "placement.spot_label: must match pattern" in str(refused.value)
+
+
 def test_missing_file_reports_its_path_and_a_next_step(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as refused:
         arguments.load(tmp_path / "none.yaml")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, ModelRefused
 from trainwright.experiment import Registry
 from trainwright.get_production_model.production_version import NONE, get_production_model
-from trainwright.registry.names import PRODUCTION
+from trainwright.registry.names import PRODUCTION, STAGE
 from trainwright.registry.versions import MODEL_DIGEST_TAG, ProductionVersion
 from trainwright.tracking.server import open_client
 
@@ -46,6 +46,18 @@ def test_the_alias_says_what_is_in_production_from_no_model_on(registry: Registr
     record = json.loads((tmp_path / "4" / "record" / "record.json").read_text())
     assert record["outputs"] == {"model": "cd" * 32}
     assert "version 2 is in production" in (tmp_path / "4" / "summary.md").read_text()
+
+
+def test_version_promoted_to_production_without_its_alias_is_an_error(
+    registry: Registry, tmp_path: Path
+) -> None:
+    client: MlflowClient = open_client(registry.tracking_uri)
+    other = registry.model_copy(update={"model": "moved"})
+    client.create_registered_model("moved")
+    client.create_model_version("moved", "file:///models/moved", tags={STAGE: "production"})
+    with pytest.raises(ModelRefused, match="version 1 of moved was promoted to production") as caught:
+        ask(other, tmp_path)
+    assert "trainwright model restore moved" in caught.value.hint
 
 
 def test_a_version_that_nobody_knows_the_model_of_is_refused(registry: Registry, tmp_path: Path) -> None:

@@ -11,14 +11,10 @@ Memory = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(E|Ei|P|Pi|T|Ti|G|Gi|M
 ObjectName = Annotated[
     str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
 ]
-LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$")]
-LabelKey = Annotated[
-    str,
-    Field(
-        max_length=317,
-        pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
-    ),
-]
+_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?"
+_KEY = r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+LabelValue = Annotated[str, Field(max_length=63, pattern=rf"^{_VALUE}$")]
+LabelKey = Annotated[str, Field(max_length=317, pattern=rf"^{_KEY}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -86,7 +82,7 @@ class JobPlacement(Section):
     accelerator_label: LabelKey = Field("nvidia.com/gpu.product", description="Node label of the GPU model.")
     spot: bool = Field(False, description="Use spot nodes.")
     spot_label: str = Field(
-        "cloud.google.com/gke-spot=true", pattern=r"^[^=\s]+=[^=\s]*$", description="Label and taint."
+        "cloud.google.com/gke-spot=true", pattern=rf"^{_KEY}={_VALUE}$", description="Label and taint."
     )
     service_account: ObjectName | Literal[""] = Field("", description="Default: the namespace's.")
     shared_memory_gib: float | None = Field(None, gt=0, description="Size of `/dev/shm`, in `memory_gib`.")

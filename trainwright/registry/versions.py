@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainwright.documents import read_json
-from trainwright.errors import InputError, TransientError
+from trainwright.errors import InputError, ModelRefused, TransientError
 from trainwright.registry.names import AUDITED, CANDIDATE, HEAD, KEY, PRODUCTION, STAGE
 from trainwright.tracking.history import metric_batches
 from trainwright.tracking.server import SQLITE, database
@@ -148,9 +148,11 @@ def find_production(client: "MlflowClient", name: str) -> ProductionVersion | No
 
     Raises:
         InputError: The version has no digest of its model: another tool registered it.
+        ModelRefused: No alias says so, but a version has the stage.
     """
     found = _pointed_at(client, name)
     if found is None:
+        _require_no_stage(client, name)
         return None
     if not found.tags.get(MODEL_DIGEST_TAG):
         raise InputError(
@@ -159,6 +161,17 @@ def find_production(client: "MlflowClient", name: str) -> ProductionVersion | No
             hint="Promote a version that the register step made.",
         )
     return ProductionVersion(str(found.version), found.tags[MODEL_DIGEST_TAG], str(found.source))
+
+
+def _require_no_stage(client: "MlflowClient", name: str) -> None:
+    """Check that no version was promoted to production, where the alias is gone."""
+    promoted = f"name = {quoted(name)} and tag.`{STAGE}` = '{PRODUCTION}'"
+    if found := client.search_model_versions(promoted, max_results=1):
+        raise ModelRefused(
+            f"version {found[0].version} of {name} was promoted to {PRODUCTION}, and the alias is gone",
+            where=f"alias {PRODUCTION}",
+            hint=f"Find who removed the alias; then trainwright model restore {name}.",
+        )
 
 
 def _pointed_at(client: "MlflowClient", name: str) -> "ModelVersion | None":
