@@ -1,6 +1,28 @@
-"""Training pipelines for Kubeflow Pipelines v2: one verb a step, the same on a laptop and on a cluster."""
+"""Training pipelines for Kubeflow Pipelines v2: one verb a step, the same on a laptop and on a cluster.
+
+The Python interface, :mod:`trainwright.api`, is offered here and loaded at its first use::
+
+    import trainwright
+
+    run = trainwright.run("experiment.yaml")
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainwright.api import LocalRun, StepOutputs, open_run, run, step
+
+__all__ = ["LocalRun", "StepOutputs", "open_run", "run", "step"]
 
 __version__ = "0.1.0"
 
 ENVIRONMENT_FILE = "trainwright-environment.json"
 """Written into an environment's prefix when it is made, in the image and locally: its name and lock."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of the Python interface: every step imports this package, and none needs kfp."""
+    if name in __all__:
+        return getattr(importlib.import_module("trainwright.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ import datetime
 import json
 import os
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,17 +35,27 @@ LIFTED = {
 RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memory")}
 """Old names of parameters, and today's (docs/decisions/0016-names-of-steps.md)."""
 
+Config = Path | Mapping[str, Any]
+"""An experiment: its file, or its content, whose relative paths are relative to the working directory."""
+
 _Section = TypeVar("_Section", bound=Section)
 
 
-def of_pipeline(compiled: Path, config: Path | None, params: Sequence[str], date: str = "") -> dict[str, Any]:
+def of_pipeline(
+    compiled: Path,
+    config: Config | None,
+    params: Sequence[str],
+    date: str = "",
+    changes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return a pipeline's arguments: what it takes of the experiment, and single parameters.
 
     Args:
         compiled: The compiled pipeline.
-        config: The experiment file; None for none.
+        config: The experiment; None for none.
         params: Texts ``NAME=VALUE``; they win over the experiment.
         date: Date that ``{date}`` in a source stands for; empty for today.
+        changes: Sections or keys of the experiment, merged over it.
 
     Raises:
         InputError: The file or a parameter is invalid.
@@ -53,9 +63,9 @@ def of_pipeline(compiled: Path, config: Path | None, params: Sequence[str], date
     parameters = pipeline_spec.read(compiled).parameters
     found: dict[str, Any] = {}
     if config:
-        values = read(config)
+        values = read(config, changes)
         if "materialize_section" in parameters:
-            values |= read_materialize(config)
+            values |= read_materialize(config, changes)
         found = {name: value for name, value in lifted(values, parameters).items() if name in parameters}
     for text in params:
         name, equals, value = text.partition("=")
@@ -110,13 +120,26 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(path: Path) -> Experiment:
-    """Read and validate an experiment file, merged over its ``base`` if it names one.
+def load(config: Config, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read and validate an experiment, merged over the ``base`` that its file may name.
+
+    Args:
+        config: The experiment.
+        changes: Sections or keys, merged over it.
 
     Raises:
         InputError: The file or its base is missing, is not YAML, carries a secret, or holds wrong keys or
             values; all are named.
     """
+    data, where = _read_file(config) if isinstance(config, Path) else (dict(config), "config")
+    if changes:
+        data = _merged(data, dict(changes))
+    credentials.require_none(data, where=where)
+    return Experiment.check(data, where=where)
+
+
+def _read_file(path: Path) -> tuple[Any, str]:
+    """Return the content of an experiment file over its base, and both names for an error."""
     hint = "examples/flights/flights.yaml is a complete one to start from."
     data, where = plain(path, "the experiment file", hint), str(path)
     if isinstance(data, dict) and BASE in data:
@@ -129,7 +152,7 @@ def load(path: Path) -> Experiment:
             )
         data = _merged(plain(path.with_name(name), "the base of the experiment file"), data)
         where = f"{path}, over {name}"
-    return Experiment.check(data, where=where)
+    return data, where
 
 
 def _merged(below: Any, above: Any) -> Any:
@@ -172,13 +195,12 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
     return data
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return an experiment as arguments: each section as a JSON object with the keys that the file sets.
 
     Relative paths in the file are relative to the file, and absolute in the arguments.
     """
-    experiment = load(path)
-    folder = path.resolve().parent
+    experiment, folder = load(config, changes), _folder(config)
     data = experiment.data
     sql = _absolute_paths(data.sql, ("password_file",), folder) if data.sql else None
     inner = {"quality": _absolute_paths(data.quality, ("previous",), folder), "sql": sql}
@@ -196,18 +218,18 @@ def read(path: Path) -> dict[str, Any]:
     }
     return {
         **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
-        "schema": _schema(experiment, path),
+        "schema": _schema(experiment, config),
         "claim": experiment.resources.claim,
         "commit": commit(folder),
         **experiment.steps.parameters(),
     }
 
 
-def _schema(experiment: Experiment, path: Path) -> str:
+def _schema(experiment: Experiment, config: Config) -> str:
     """Return the place of the schema; empty without one. A first run may write it there."""
     if not experiment.schema_file:
         return ""
-    schema = _absolute(experiment.schema_file, path.resolve().parent)
+    schema = _absolute(experiment.schema_file, _folder(config))
     is_written = experiment.validation.on_missing_schema == "bootstrap" and not os.path.lexists(schema)
     if "://" not in schema and not is_written:
         try:
@@ -215,7 +237,7 @@ def _schema(experiment: Experiment, path: Path) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"schema_file cannot be read: {error}",
-                where=str(path),
+                where=str(config) if isinstance(config, Path) else "config",
                 hint="Make one with `trainwright schema infer` and review it. Without schema_file a run "
                 "infers one and does not register its model.",
             ) from None
@@ -233,12 +255,17 @@ def lifted(arguments: dict[str, Any], parameters: Collection[str]) -> dict[str, 
     return result
 
 
-def read_materialize(path: Path) -> dict[str, Any]:
-    """Return the arguments of ``materialize_features``; none if the file has no such section."""
-    section = load(path).materialize
+def _folder(config: Config) -> Path:
+    """Return the folder that relative paths of an experiment start from."""
+    return config.resolve().parent if isinstance(config, Path) else Path.cwd()
+
+
+def read_materialize(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the arguments of ``materialize_features``; none if the experiment has no such section."""
+    section = load(config, changes).materialize
     if section is None:
         return {}
-    section = _absolute_paths(section, ("repository", "source", "state"), path.resolve().parent)
+    section = _absolute_paths(section, ("repository", "source", "state"), _folder(config))
     return {"feature_source": section.source, "materialize_section": section.to_parameter(as_written=True)}
 
 

@@ -42,7 +42,7 @@ class Screen(Listener):
     Args:
         stream: Where progress goes.
         errors: Where the error of a failed run goes.
-        resume: The command that resumes a run, without ``--run ID``.
+        resume: The command that resumes a run, without ``--run ID``; empty to print none.
         restart: The command that starts it again with its experiment file; empty if it has none.
     """
 
@@ -109,12 +109,12 @@ class Screen(Listener):
         elif outcome.state == "cancelled":
             done = sum(task.finished for task in outcome.tasks)
             self._line(f"\nStopped; {done} of {len(outcome.tasks)} steps are finished and kept.")
-            self._line(f"  again    {again}")
+            self._next(again)
         elif held:
             self._line(f"\n{'Refused' if held.decision == 'FAIL' else 'Held'} by {held.step}.")
             for page in held.pages():
                 self._line(f"  report   {short_path(page)}")
-            self._line(f"  again    {self._restart or f'{again} --from {held.step}'}")
+            self._next(self._restart or f"{again} --from {held.step}")
         else:
             self._line(f"\nDone in {duration(outcome.seconds)}.")
             for task in outcome.tasks:
@@ -127,6 +127,10 @@ class Screen(Listener):
         if failed:
             lines.append(f"  log   {short_path(outcome.folder / failed.step / 'log.txt')}")
         print("\n".join([*lines, f"  again {again}"]), file=self._errors, flush=True)
+
+    def _next(self, command: str) -> None:
+        if self._resume:
+            self._line(f"  again    {command}")
 
     def _columns(self, step: str, environment: str, when: str) -> str:
         return f"  {step:<{self._widths[0]}}  {environment:<{self._widths[1]}}  {when:>9}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainwright.artifacts.metadata import metadata_of
-from trainwright.authoring.pipeline_spec import Pipeline, Step
+from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, Step
 from trainwright.errors import InputError
 from trainwright.local.cache import Digests
 from trainwright.local.kfp_local import Call
@@ -136,6 +136,46 @@ def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invo
         variables=call.variables,
         data=data,
     )
+
+
+def component_call(
+    pipeline: Pipeline, parameters: Mapping[str, Any], artifacts: Mapping[str, Path], root: Path
+) -> Call:
+    """Return the call of a component's only step, as kfp.local would make it if it could take artifacts."""
+    [step] = pipeline.steps
+    definition = pipeline.document["components"][f"{PREFIX}{step.name}"]
+    declared, folder = (
+        definition.get("inputDefinitions", {}).get("artifacts", {}),
+        root / "component" / step.name,
+    )
+    data = {
+        "inputs": {
+            "parameterValues": dict(parameters),
+            "artifacts": {
+                name: _artifacts(name, declared[name]["artifactType"], path)
+                for name, path in artifacts.items()
+            },
+        },
+        "outputs": {
+            "parameters": {
+                name: {"outputFile": str(folder / name)} for name in step.outputs.get("parameters", {})
+            },
+            "artifacts": {
+                name: _artifacts(name, entry["artifactType"], folder / name)
+                for name, entry in step.outputs.get("artifacts", {}).items()
+            },
+            "outputFile": str(folder / "executor_output.json"),
+        },
+    }
+    words = [*step.container["command"], *step.container["args"]]
+    variables = {entry["name"]: entry["value"] for entry in step.container.get("env", [])}
+    return Call(
+        command=tuple(json.dumps(data) if word == "{{$}}" else word for word in words), variables=variables
+    )
+
+
+def _artifacts(name: str, kind: Mapping[str, str], path: Path) -> dict[str, Any]:
+    return {"artifacts": [{"name": name, "type": dict(kind), "uri": str(path), "metadata": {}}]}
 
 
 def variables(python: Path, configured: Mapping[str, str], scratch: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, channels, conditioned, is_closing, producers
@@ -136,6 +137,38 @@ def check(pipeline: Pipeline, arguments: Mapping[str, Any], toolchains: Sequence
         )
 
 
+_INJECTED = "TASK_CONFIG"
+"""Type of a parameter that Kubeflow fills in; here it stays empty."""
+
+
+def component_inputs(pipeline: Pipeline, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Return the parameters of a component, with their defaults, and the absolute paths of its artifacts.
+
+    Raises:
+        InputError: An input is unknown, missing, of another type, or there is no such file; all are named.
+    """
+    declared = pipeline.definitions("").get("artifacts", {})
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in inputs.items()}
+    parameters = {name: value for name, value in plain.items() if name not in declared}
+    artifacts = {name: Path(str(plain[name])).resolve() for name in declared if plain.get(name) is not None}
+    problems = list(_arguments(pipeline, parameters))
+    problems += [
+        f"artifact {name}: there is no {path}" for name, path in artifacts.items() if not path.exists()
+    ]
+    problems += [
+        f"artifact {name}: missing; pass the path of a file or folder"
+        for name, entry in declared.items()
+        if name not in artifacts and not entry.get("isOptional")
+    ]
+    if problems:
+        text = "\n".join(f"  {problem}" for problem in problems)
+        raise InputError(f"this component cannot run with these inputs\n{text}", where=pipeline.name)
+    defaults = {
+        name: entry["defaultValue"] for name, entry in pipeline.parameters.items() if "defaultValue" in entry
+    }
+    return defaults | parameters, artifacts
+
+
 def is_plain(value: Any) -> bool:
     """Return whether kfp.local can compare a value, or each value of a list, in a condition."""
     if isinstance(value, list):
@@ -144,9 +177,10 @@ def is_plain(value: Any) -> bool:
 
 
 def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str]:
+    known = [*pipeline.parameters, *pipeline.definitions("").get("artifacts", {})]
     for name in arguments.keys() - pipeline.parameters.keys():
-        close = difflib.get_close_matches(name, pipeline.parameters, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(pipeline.parameters)}"
+        close = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         yield f"argument {name}: unknown; {advice}"
     in_conditions = {origin.name for origin in conditioned(pipeline) if not origin.step}
     for name, definition in pipeline.parameters.items():
@@ -154,7 +188,7 @@ def _arguments(pipeline: Pipeline, arguments: Mapping[str, Any]) -> Iterator[str
         if name in arguments:
             if problem := _wrong(arguments[name], kind):
                 yield f"argument {name}: {problem}"
-        elif "defaultValue" not in definition:
+        elif "defaultValue" not in definition and kind != _INJECTED:
             advice = "; pass '' for absent" if definition.get("isOptional") else ""
             yield f"argument {name}: missing ({kind}){advice}"
         value = arguments.get(name, definition.get("defaultValue"))

@@ -30,6 +30,9 @@ from trainwright.local.execution import Environments, Execution, Here, require
 from trainwright.local.processes import GRACE_S, Processes
 from trainwright.local.run_folder import Task
 
+Execute = Callable[[kfp_local.Call], bool]
+"""Runs one task and returns whether it succeeded."""
+
 DATA_GATES = frozenset({"validate"})
 """Verbs that judge data; every other gate judges a model."""
 
@@ -146,6 +149,11 @@ def run(
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
     if not resumed:
         folder, request = run_folder.create(runs_folder, name, dict(arguments), continues=run_id)
+
+    def conduct(execute: Execute, own: Path) -> None:
+        document = kfp_spec.for_local_run(pipeline, request.run, request.created, str(folder))
+        kfp_local.run(document, request.arguments, execute, own)
+
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(run_folder.held(folder))
         processes = Processes(grace_s, lock)
@@ -160,7 +168,55 @@ def run(
             reusable=reusable,
             warn=going.warn,
         )
-        return going.go(execution)
+        return going.go(execution, conduct)
+
+
+def run_component(
+    compiled: Path,
+    inputs: Mapping[str, Any],
+    *,
+    runs_folder: Path,
+    listener: Listener | None = None,
+    machine: Environments | None = None,
+) -> Outcome:
+    """Run one compiled component on this machine, as a run of one step; it is never reused.
+
+    kfp.local starts from parameters alone, so this calls the component itself. A failed step or a gate's
+    decision is not an exception.
+
+    Args:
+        compiled: The compiled YAML.
+        inputs: Its parameters, and the paths of its artifacts; those with defaults are optional.
+        runs_folder: Folder of the runs.
+        listener: Receives the events.
+        machine: The environments; this library's when None.
+
+    Raises:
+        InputError: An input is missing, unknown or of another type, or contains a secret. Nothing is run.
+        DependencyError: The environment is missing or stale. Nothing is run.
+    """
+    machine, pipeline = machine or Environments(), pipeline_spec.read(compiled)
+    credentials.require_none(inputs, where="an input", plain=True)
+    parameters, artifacts = kfp_spec.component_inputs(pipeline, inputs)
+    require(machine, pipeline.steps)
+    recorded = parameters | {name: str(path) for name, path in artifacts.items()}
+    folder, request = run_folder.create(runs_folder, compiled.stem, recorded)
+    with run_folder.held(folder) as lock:
+        processes = Processes(lock=lock)
+        going = _Run(pipeline, request, folder, listener or Listener(), processes)
+        execution = Execution(
+            folder,
+            place=Here(machine, processes),
+            processes=processes,
+            library=machine.library_digest(),
+            reusable=frozenset(),
+            warn=going.warn,
+        )
+
+        def conduct(execute: Execute, own: Path) -> None:
+            execute(invocation.component_call(pipeline, parameters, artifacts, own))
+
+        return going.go(execution, conduct)
 
 
 def _forced(pipeline: pipeline_spec.Pipeline, again_from: str) -> frozenset[str]:
@@ -191,8 +247,8 @@ class _Run:
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
 
-    def go(self, execution: Execution) -> Outcome:
-        """Run the pipeline and return its result."""
+    def go(self, execution: Execution, conduct: Callable[[Execute, Path], None]) -> Outcome:
+        """Let ``conduct`` call the steps, with its own files in the folder passed; return the result."""
         start, request, own = time.monotonic(), self._request, self._folder / run_folder.OWN
         steps = {step.name: step.toolchain for step in self._pipeline.steps}
         plan = Plan(
@@ -204,7 +260,6 @@ class _Run:
         )
         self._notify(self._listener.started, plan)
         self._write("running")
-        document = kfp_spec.for_local_run(self._pipeline, request.run, request.created, str(self._folder))
 
         def execute(call: kfp_local.Call) -> bool:
             return self._execute(execution, invocation.invocation(call, self._pipeline, self._folder, own))
@@ -212,7 +267,7 @@ class _Run:
         error: dict[str, Any] = {}
         try:
             with self._processes.listening():
-                kfp_local.run(document, request.arguments, execute, own)
+                conduct(execute, own)
         except kfp_local.Failed as failed:
             error = as_record(InternalError(str(failed), where=str(own / "kfp.log")), "kfp")
         except TrainwrightError as failed:
