@@ -132,7 +132,8 @@ class LocalRun:
     @property
     def model(self) -> Path | None:
         """The folder of the trained model; None if there is none."""
-        return self._output("train", "model")
+        found: Path | None = self._output("train", "model")
+        return found
 
     @property
     def version(self) -> str:
