@@ -17,7 +17,7 @@ HERE = Environment(
     python="3.11",
     platform="linux",
 )
-TRAINING = {"epochs": 4, "learning_rate": 0.002, "objective": {"kind": "auto"}}
+TRAINING = {"epochs": 4, "learning_rate": 0.002, "objective": {"focal": 0.0}}
 
 
 def made_run(

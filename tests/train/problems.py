@@ -12,6 +12,7 @@ from torch import nn
 
 from trainwright import tables
 from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Target as SnapshotTarget
 from trainwright.experiment import Mlp, Training
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
@@ -58,10 +59,14 @@ def flights(rows: int, seed: int) -> pa.Table:
     )
 
 
-def write(folder: Path, splits: dict[str, pa.Table], **roles: str) -> Snapshot:
+def write(
+    folder: Path, splits: dict[str, pa.Table], target: SnapshotTarget | None = None, **roles: str
+) -> Snapshot:
     """Write a training set in files of 2,000 rows."""
     parts = {name: [table] for name, table in splits.items()}
-    return tables.write_snapshot(folder, parts, parents={}, roles=ROLES | roles, rows_per_file=2000)
+    return tables.write_snapshot(
+        folder, parts, parents={}, roles=ROLES | roles, rows_per_file=2000, target=target
+    )
 
 
 def note_job(name: str, folder: Path) -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tests.train.problems import flights, run, source, write
 from trainwright import tables
-from trainwright.artifacts import Model, Snapshot
+from trainwright.artifacts import Model, Snapshot, TargetKind
+from trainwright.artifacts import Target as SnapshotTarget
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Mlp, Training
 from trainwright.experiment.training import Objective
@@ -31,37 +32,57 @@ from trainwright.train.feeding.target import (
     choose_threshold,
     class_weights,
     loss_of,
-    resolve_labels,
+    require_learnable,
     target_of,
 )
 from trainwright.train.process_group import Ranks
+from trainwright.train.submit.checks import check_target
 from trainwright.train.trainers import TrainingRows
 
 
-def labels_of(values: list[Any], asked: str = "auto") -> LabelStats:
-    column = pa.array(values)
-    found = LabelStats.of(column, classes=not pa.types.is_floating(column.type))
-    return resolve_labels(found, asked, "late", "train")  # type: ignore[arg-type]
+def learned(values: list[Any], kind: TargetKind, *names: str) -> Target:
+    """Return the target that a training learns from these labels."""
+    described = SnapshotTarget(kind=kind, classes=names)
+    found = LabelStats.of(pa.array(values), classes=kind != "regression")
+    require_learnable(found, described, "late", "train")
+    return target_of(found, described, "late")
 
 
 @pytest.mark.parametrize(
-    ("values", "asked", "expected"),
+    ("values", "kind", "expected"),
     [
-        ([0, 1, 1, 1], "auto", Target("binary", (0.25, 0.75))),
-        ([True, False], "auto", Target("binary", (0.5, 0.5))),
-        ([0, 1, 2, 2], "auto", Target("multiclass", (0.25, 0.25, 0.5))),
-        ([1.0, 3.0], "auto", Target("regression", (2.0, 1.0))),
+        ([0, 1, 1, 1], "binary", Target("binary", (0.25, 0.75))),
+        ([0, 1, 2, 2], "multiclass", Target("multiclass", (0.25, 0.25, 0.5))),
+        ([1.0, 3.0], "regression", Target("regression", (2.0, 1.0))),
+        ([1, 3], "regression", Target("regression", (2.0, 1.0))),
         ([0, 1], "multiclass", Target("multiclass", (0.5, 0.5))),
     ],
 )
-def test_target_follows_from_the_label(values: list[Any], asked: str, expected: Target) -> None:
-    assert target_of(labels_of(values, asked), "late", Objective(kind=asked)) == expected
+def test_target_is_as_the_snapshot_describes_it(
+    values: list[Any], kind: TargetKind, expected: Target
+) -> None:
+    assert learned(values, kind) == expected
 
 
-def test_class_without_rows_is_rejected_by_number() -> None:
-    with pytest.raises(DataRefused, match=r"classes up to 5, and no row of 3 of them: 1, 3, 4\n") as caught:
-        target_of(labels_of([0, 2, 5]), "late", Objective())
-    assert "kind: regression" in str(caught.value)
+def test_class_without_rows_is_rejected_by_number_or_name() -> None:
+    with pytest.raises(
+        DataRefused, match=r"6 classes, and no row to train on of 3 of them: 1, 3, 4\n"
+    ) as caught:
+        learned([0, 2, 5], "multiclass")
+    assert "label_kind: regression" in str(caught.value)
+    with pytest.raises(DataRefused, match="3 classes, and no row to train on of 1 of them: virginica"):
+        learned([0, 1], "multiclass", "setosa", "versicolor", "virginica")
+
+
+def test_label_beyond_the_named_classes_is_rejected() -> None:
+    with pytest.raises(InputError, match=r"late' lies in \[0, 3\]; the snapshot names 3 classes"):
+        learned([0, 1, 2, 3], "multiclass", "setosa", "versicolor", "virginica")
+
+
+def check_objective(kind: TargetKind, **asked: Any) -> None:
+    """Check an objective for a training set of a kind, as the step does before it starts anything."""
+    snapshot = Snapshot(files=(), columns=(), roles={"label": "late"}, target=SnapshotTarget(kind=kind))
+    check_target(snapshot, Mlp(), Objective(**asked))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +94,8 @@ def test_class_without_rows_is_rejected_by_number() -> None:
     ],
 )
 def test_class_settings_are_rejected_for_regression(asked: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=f"^{named}: for classes"):
-        target_of(labels_of([1.0, 2.0]), "late", Objective(**asked))
+    with pytest.raises(InputError, match=f"^{named}: for classes, but label 'late' is a number"):
+        check_objective("regression", **asked)
 
 
 def test_evaluation_split_without_labels_is_rejected_before_training(tmp_path: Path) -> None:
@@ -88,14 +109,20 @@ def test_evaluation_split_without_labels_is_rejected_before_training(tmp_path: P
 
 
 def test_threshold_for_three_classes_is_rejected() -> None:
-    with pytest.raises(InputError, match="threshold f1 is for two classes; label 'late' has 3"):
-        target_of(labels_of([0, 1, 2]), "late", Objective(threshold="f1"))
+    with pytest.raises(InputError, match="threshold f1: for two classes, but label 'late' has several"):
+        check_objective("multiclass", threshold="f1")
+
+
+def test_network_of_rows_without_a_label_is_rejected() -> None:
+    with pytest.raises(InputError, match="the training set has no label"):
+        check_objective("text")
 
 
 def test_balanced_weights_are_equal_per_class_and_average_1(tmp_path: Path, alone: Ranks) -> None:
     table = flights(900, 0)
     classes = np.repeat([0, 1, 2], [600, 250, 50])
-    write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))})
+    several = SnapshotTarget(kind="multiclass")
+    write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))}, target=several)
     training = Training(objective={"class_weights": "balanced"})
     prepared = TrainingRows.of(source(tmp_path / "set"), Mlp(), training, tmp_path, alone)
     batch = prepared.rows.take(np.arange(900))
@@ -261,7 +288,8 @@ def test_three_classes_train_in_two_processes_end_to_end(tmp_path: Path) -> None
         return table.set_column(2, "late", pa.array(np.digitize(wind, [15, 25]), mask=missing))
 
     splits = {name: classes(flights(1500, seed)) for seed, name in enumerate(["train", "watch", "evaluate"])}
-    write(tmp_path / "set", splits)
+    described = SnapshotTarget(kind="multiclass", classes=("calm", "breeze", "storm"))
+    write(tmp_path / "set", splits, target=described)
     training = {
         "epochs": 25,
         "objective": {"sampling": "balanced"},
@@ -272,8 +300,14 @@ def test_three_classes_train_in_two_processes_end_to_end(tmp_path: Path) -> None
     scores = np.column_stack([judged[f"score_{number}"].to_numpy() for number in range(3)])
     assert np.mean(scores.argmax(axis=1) == judged["late"].to_numpy()) > 0.9
     assert scores.sum(axis=1) == pytest.approx(1)
+    assert Snapshot.read(made.predictions).target == described
     assert "base_rate" not in made.submitted.metrics
+    signature = json.loads((made.model / "signature.json").read_text())
+    assert signature["target"]["names"] == ["calm", "breeze", "storm"]
+    assert signature["outputs"][2]["meaning"] == "probability of late = storm"
+    assert Outputs.read(made.model).names == described.classes
     card = (made.model / "README.md").read_text()
+    assert "Its scores are the estimated probabilities that `late` is calm, breeze, storm." in card
     assert "The scores are not frequencies: sampling of the objective moved them" in card
     outputs = json.loads((made.model / "signature.json").read_text())["outputs"]
     assert [entry["name"] for entry in outputs] == ["score_0", "score_1", "score_2"]

@@ -134,7 +134,6 @@ def test_the_model_s_folder_says_what_it_was_made_of(made: Outcome, corpus: Path
 @pytest.mark.parametrize(
     "asked",
     [
-        {"kind": "binary"},
         {"class_weights": "balanced"},
         {"sampling": "balanced"},
         {"focal": 2.0},

@@ -12,13 +12,13 @@ import torch
 
 from tests.train.problems import ROWS, flights, source, write
 from trainwright import tables
-from trainwright.artifacts import Column
+from trainwright.artifacts import Column, Target, TargetKind
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
 from trainwright.serving.columns import to_values
 from trainwright.train.config import input_kinds
 from trainwright.train.feeding.rows import EncodedRows, RowSource, encode, fit
-from trainwright.train.feeding.target import LabelStats, merge_labels, resolve_labels
+from trainwright.train.feeding.target import LabelStats, merge_labels
 from trainwright.train.process_group import Ranks, gather_to_leader
 
 
@@ -27,10 +27,11 @@ def whole(rows: EncodedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return (*batch.inputs, batch.target)
 
 
-def labelled(folder: Path, label: pa.Array) -> RowSource:
+def labelled(folder: Path, label: pa.Array, kind: TargetKind = "binary") -> RowSource:
     """A split of flights with another label."""
     table = flights(len(label), 0)
-    write(folder, {"train": table.set_column(table.schema.get_field_index("late"), "late", label)})
+    table = table.set_column(table.schema.get_field_index("late"), "late", label)
+    write(folder, {"train": table}, target=Target(kind=kind))
     return source(folder)
 
 
@@ -146,14 +147,14 @@ def test_a_boolean_label_is_learned_like_0_and_1(tmp_path: Path, alone: Ranks) -
 
 def test_whole_numbers_are_classes_and_are_counted(tmp_path: Path, alone: Ranks) -> None:
     label = np.random.default_rng(0).choice(4, 5000, p=[0.1, 0.2, 0.3, 0.4])
-    asked = labelled(tmp_path / "set", pa.array(label, mask=np.arange(5000) % 10 == 0))
-    transforms, labels = fit(asked, Mlp(), alone, "auto")
-    found = resolve_labels(merge_labels(labels), "auto", "late", "train")
+    asked = labelled(tmp_path / "set", pa.array(label, mask=np.arange(5000) % 10 == 0), "multiclass")
+    transforms, labels = fit(asked, Mlp(), alone)
+    found = merge_labels(labels)
     there = label[np.arange(5000) % 10 != 0]
-    assert found.kind == "multiclass"
+    assert found.kind == "classes"
     assert found.counts == dict(enumerate(np.bincount(there)))
     assert found.rates == pytest.approx(np.bincount(there) / len(there))
-    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, kind="auto", weights=[1, 2, 3, 4])
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, weights=[1, 2, 3, 4])
     batch = rows.take(np.arange(len(rows)))
     assert batch.target.dtype == torch.int64
     assert batch.target.tolist() == there.tolist()
@@ -163,12 +164,12 @@ def test_whole_numbers_are_classes_and_are_counted(tmp_path: Path, alone: Ranks)
 def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Path, alone: Ranks) -> None:
     label = np.random.default_rng(0).normal(1e6, 3, 5000)
     label[::10] = np.nan
-    asked = labelled(tmp_path / "set", pa.array(label))
-    transforms, labels = fit(asked, Mlp(), alone, "auto")
-    found = resolve_labels(merge_labels(labels), "auto", "late", "train")
+    asked = labelled(tmp_path / "set", pa.array(label), "regression")
+    transforms, labels = fit(asked, Mlp(), alone)
+    found = merge_labels(labels)
     assert (found.kind, found.rows, found.missing) == ("regression", 4500, 500)
     assert found.rates == pytest.approx((np.nanmean(label), np.nanstd(label)), rel=1e-9)
-    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone, kind="auto")
+    rows = encode(asked, transforms, labels, tmp_path / "encoded", alone)
     assert rows.labels().tolist() == label[~np.isnan(label)].astype(np.float32).tolist()
 
 
@@ -176,19 +177,24 @@ def test_other_numbers_are_regressed_with_their_mean_and_deviation(tmp_path: Pat
     ("label", "asked", "kind", "said"),
     [
         (np.arange(100) - 1, "multiclass", InputError, r"lies in \[-1, 98\]; classes are numbered from 0"),
-        (np.arange(100) * 1000, "auto", InputError, r"lies in \[0, 99000\]; there may be 10,000 classes"),
-        (np.where(np.arange(100) == 5, np.inf, 1.5), "auto", InputError, "not finite"),
+        (
+            np.arange(100) * 1000,
+            "multiclass",
+            InputError,
+            r"lies in \[0, 99000\]; there may be 10,000 classes",
+        ),
+        (np.where(np.arange(100) == 5, np.inf, 1.5), "regression", InputError, "not finite"),
         (np.arange(100) * 0.5, "multiclass", InputError, "they are whole numbers"),
-        (np.full(100, 2.5), "auto", DataRefused, "is 2.5 in 100 rows; 0 rows have none"),
+        (np.full(100, 2.5), "regression", DataRefused, "is 2.5 in 100 rows; 0 rows have none"),
         (np.full(100, 3), "multiclass", DataRefused, "100 of class 3"),
-        (np.full(100, np.nan), "auto", DataRefused, "has no value; 100 rows have none"),
+        (np.full(100, np.nan), "regression", DataRefused, "has no value; 100 rows have none"),
     ],
 )
 def test_unlearnable_labels_are_rejected(
-    label: np.ndarray, asked: str, kind: type[Exception], said: str, tmp_path: Path, alone: Ranks
+    label: np.ndarray, asked: TargetKind, kind: type[Exception], said: str, tmp_path: Path, alone: Ranks
 ) -> None:
     with pytest.raises(kind, match=said):
-        fit(labelled(tmp_path, pa.array(label)), Mlp(), alone, asked)
+        fit(labelled(tmp_path, pa.array(label), asked), Mlp(), alone)
 
 
 def test_label_statistics_of_parts_merge_to_those_of_the_whole() -> None:
@@ -223,19 +229,19 @@ def test_cached_fit_is_equal_and_reads_nothing(training_set: Path, tmp_path: Pat
 
     unread = Unread(asked.folder, asked.snapshot, asked.split, asked.kinds)
     for network in (Mlp(), Mlp(scaling="quantile")):
-        found = fit(asked, network, alone, "binary", tmp_path)
-        assert fit(unread, network, alone, "binary", tmp_path) == found
+        found = fit(asked, network, alone, tmp_path)
+        assert fit(unread, network, alone, tmp_path) == found
     with pytest.raises(AssertionError):
-        fit(unread, Mlp(max_categories=3), alone, "binary", tmp_path)
+        fit(unread, Mlp(max_categories=3), alone, tmp_path)
     for path in tmp_path.iterdir():
         path.write_text("{")
-    assert fit(asked, Mlp(), alone, "binary", tmp_path) == fit(asked, Mlp(), alone)
+    assert fit(asked, Mlp(), alone, tmp_path) == fit(asked, Mlp(), alone)
 
 
 def test_cached_fit_includes_pieces_without_labels(tmp_path: Path, alone: Ranks) -> None:
     label = pa.array(np.arange(5000) % 2, mask=np.arange(5000) < 2000)
     asked = labelled(tmp_path / "set", label)
-    found = fit(asked, Mlp(), alone, "binary", tmp_path)
-    assert fit(asked, Mlp(), alone, "binary", tmp_path) == found
+    found = fit(asked, Mlp(), alone, tmp_path)
+    assert fit(asked, Mlp(), alone, tmp_path) == found
     assert [part.rows for part in found[1]] == [0, 2000, 1000]
     assert encode(asked, *found, tmp_path / "cache", alone).labels().tolist() == [0, 1] * 1500

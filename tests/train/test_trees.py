@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tests.train import clean
 from tests.train.problems import flights, source, write
 from tests.train.tree_process import node
-from trainwright.artifacts import Model
+from trainwright.artifacts import Model, Target
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Training, Trees
 from trainwright.serving.trees import MatrixLayout, load_trees
@@ -223,7 +223,8 @@ def test_trees_learn_three_classes_and_a_number(tmp_path: Path, alone: Ranks) ->
     table = flights(2000, 0)
     wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
     classes = np.digitize(wind, [15, 25])
-    write(tmp_path / "classes", {"train": table.set_column(2, "late", pa.array(classes))})
+    several, number = Target(kind="multiclass"), Target(kind="regression")
+    write(tmp_path / "classes", {"train": table.set_column(2, "late", pa.array(classes))}, target=several)
     trained = grow(prepare(tmp_path / "classes", tmp_path / "a", alone))
     scores = trained.predict(table.combine_chunks().to_batches()[0])
     assert scores.shape == (2000, 3)
@@ -232,7 +233,7 @@ def test_trees_learn_three_classes_and_a_number(tmp_path: Path, alone: Ranks) ->
     rates = np.bincount(classes) / 2000
     assert trained.metrics["base_rate_loss"] == pytest.approx(-(rates * np.log(rates)).sum())
     numbers = pa.array(1e6 + 3 * wind)
-    write(tmp_path / "numbers", {"train": table.set_column(2, "late", numbers)})
+    write(tmp_path / "numbers", {"train": table.set_column(2, "late", numbers)}, target=number)
     trained = grow(prepare(tmp_path / "numbers", tmp_path / "b", alone), rounds=60)
     found = trained.predict(table.combine_chunks().to_batches()[0])
     error = np.sqrt(np.mean(np.square(found - numbers.to_numpy())))
@@ -361,15 +362,16 @@ def root_rows(trees: bytes) -> set[float]:
     return {json.loads(tree)["cover"] for tree in dumped}
 
 
-def test_two_machines_use_all_rows_and_are_reproducible(rows: Path, tmp_path: Path, alone: Ranks) -> None:
-    sections = {"training": {"objective": {"kind": "regression"}}}
+def test_two_machines_use_all_rows_and_are_reproducible(tmp_path: Path, alone: Ranks) -> None:
+    rows = tmp_path / "set"
+    write(rows, {"train": flights(FLIGHTS, 0)}, target=Target(kind="regression"))
     apart = [(0, 1), (0, 1)]
-    first = outcomes(rows, tmp_path / "first", apart, **sections)
-    again = outcomes(rows, tmp_path / "again", apart, **sections)
+    first = outcomes(rows, tmp_path / "first", apart)
+    again = outcomes(rows, tmp_path / "again", apart)
     assert first[0] == first[1] == again[0] == again[1]
     known = labelled(flights(FLIGHTS, 0)).num_rows
     assert root_rows(first[0]) == {float(known)}
-    one = grow(prepare(rows, tmp_path, alone, **sections["training"]))
+    one = grow(prepare(rows, tmp_path, alone))
     two = xgboost.Booster(model_file=bytearray(first[0]))
     changed = replace(one, booster=two)
     batch = flights(500, 2).combine_chunks().to_batches()[0]

@@ -10,11 +10,8 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Objective(Section):
-    """Kind of target, and handling of imbalance."""
+    """Handling of imbalance; `data` describes the target."""
 
-    kind: Literal["auto", "binary", "multiclass", "regression"] = Field(
-        "auto", description="`auto`: integers and booleans are classes, other numbers are regressed."
-    )
     class_weights: Literal["none", "balanced"] = Field("none", description="`balanced`: equal class losses.")
     sampling: Literal["none", "balanced"] = Field("none", description="`balanced`: draw classes equally.")
     focal: float = Field(0.0, ge=0, le=10, description="Focal loss exponent (Lin et al., ICCV 2017). 0: off.")
@@ -24,14 +21,6 @@ class Objective(Section):
     def _balanced_once(self) -> Self:
         if self.class_weights == "balanced" and self.sampling == "balanced":
             raise ValueError("class_weights and sampling are both balanced, which weighs twice; choose one")
-        return self
-
-    @model_validator(mode="after")
-    def _for_its_kind(self) -> Self:
-        if self.kind == "regression" and self.of_classes:
-            raise ValueError(f"{', '.join(self.of_classes)}: for classes, and kind is regression")
-        if self.kind == "multiclass" and self.threshold != "half":
-            raise ValueError(f"threshold {self.threshold} is for two classes, and kind is multiclass")
         return self
 
     @property
@@ -135,7 +124,7 @@ class Training(Section):
     recompute: bool = Field(False, description="Recompute activations to save memory.")
     seed: int = Field(0, ge=0, description="Seed of weights, dropout and order.")
     predict: tuple[Name, ...] = Field(("evaluate",), min_length=1, description="Splits to score at the end.")
-    objective: Objective = Field(Objective(), description="Target and imbalance.")
+    objective: Objective = Field(Objective(), description="Imbalance of classes.")
     parallel: Parallel = Field(Parallel(), description="Degrees of parallelism.")
     feeding: Feeding = Field(Feeding(), description="Shuffling and prefetching.")
     checkpoints: Checkpointing = Field(Checkpointing(), description="Checkpoints.")

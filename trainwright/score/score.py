@@ -1,6 +1,7 @@
 """Score the evaluation split with the model in production."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,4 +130,15 @@ def write_model_predictions(
     label = snapshot.roles.get("label")
     if outputs.label != label:
         raise InputError(f"the model predicts {outputs.label!r}, the label of these rows is {label!r}")
+    described = snapshot.target
+    if (outputs.kind, outputs.names) != (described.kind, described.classes):
+        raise InputError(
+            f"the model predicts {_in_words(outputs.kind, outputs.names)}, "
+            f"the label of these rows is {_in_words(described.kind, described.classes)}"
+        )
     return write_predictions(predictions, training_set, snapshot, splits, load(folder, model.digest), outputs)
+
+
+def _in_words(kind: str, names: Sequence[str]) -> str:
+    """Return the kind of a target with the names of its classes, for an error."""
+    return f"{kind} ({', '.join(names)})" if names else kind

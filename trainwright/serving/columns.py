@@ -80,5 +80,7 @@ def numeric_labels(column: pa.Array, *, classes: bool) -> pa.Array:
         return pc.cast(column, pa.int64()) if classes else column
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"the labels are classes, so they are whole numbers: {error}", where="training.objective.kind"
+            f"the labels are classes, so they are whole numbers: {error}",
+            where="label of the training set",
+            hint="Set data.label_kind: regression if the label is an amount.",
         ) from None

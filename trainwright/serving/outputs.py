@@ -28,12 +28,21 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model for each row; ``classes`` is 0 for ``regression``, the default threshold 0.5."""
+    """The outputs of a model for each row; ``classes`` is 0 for ``regression``, the default threshold 0.5.
+
+    ``names`` are the names of the classes by number; empty where the source itself has the numbers.
+    """
 
     kind: Literal["binary", "multiclass", "regression"]
     label: str
     classes: int = 2
     threshold: Threshold | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, or their numbers as text; empty for ``regression``."""
+        return self.names or tuple(map(str, range(self.classes)))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -52,11 +61,13 @@ class Outputs:
     def read(cls, folder: Path) -> Self:
         """Read the outputs of the model in a folder from its signature, without the threshold."""
         target = json.loads((folder / "signature.json").read_text())["target"]
-        return cls(target["kind"], target["name"], target["classes"])
+        names = tuple(target.get("names", ()))
+        return cls(target["kind"], target["name"], target["classes"], names=names)
 
     def target(self) -> dict[str, Any]:
         """Return the target as the signature has it."""
-        return {"name": self.label, "kind": self.kind, "classes": self.classes}
+        target: dict[str, Any] = {"name": self.label, "kind": self.kind, "classes": self.classes}
+        return target | ({"names": list(self.names)} if self.names else {})
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the outputs as the signature has them."""
@@ -64,9 +75,9 @@ class Outputs:
             case "regression":
                 meanings = [f"predicted {self.label}"]
             case "multiclass":
-                meanings = [f"probability of {self.label} = {number}" for number in range(self.classes)]
+                meanings = [f"probability of {self.label} = {name}" for name in self.class_names]
             case "binary":
-                meanings = [f"probability of {self.label} = 1"]
+                meanings = [f"probability of {self.label} = {self.class_names[1]}"]
         more = {"threshold": vars(self.threshold)} if self.threshold else {}
         return [
             {"name": name, "type": "double", "meaning": meaning} | more

@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Snapshot, Target
 from trainwright.errors import DataRefused, Diverged
 from trainwright.experiment import LanguageModel
 from trainwright.serving import Predictor, TokenPredictor
@@ -39,6 +39,7 @@ def write_predictions(
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, **outputs.roles},
         quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
+        target=snapshot.target,
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise no_labels(empty, snapshot)
@@ -106,6 +107,7 @@ def write_losses(
         {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, LOSS: LOSS},
+        target=Target(kind="text"),
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise DataRefused(

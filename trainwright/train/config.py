@@ -32,9 +32,6 @@ _NOT_IN_MODEL: dict[str, bool | set[str]] = {
 """Settings about places and speed, which a model's manifest leaves out."""
 
 
-_GUARDS_BEFORE_SLOW = ("not_finite", "forgiven", "spike", "window", "norm_spike")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Document):
     """The configuration of a training job. The sections are kept as JSON, and parsed on first use.
@@ -93,10 +90,6 @@ class TrainConfig(Document):
     def for_model(self, processes: int) -> dict[str, Any]:
         """Return the configuration as the model's manifest has it."""
         training = self.settings.model_dump(mode="json", exclude=_NOT_IN_MODEL)
-        # `slow` had no effect and is no longer a key. Without it, in its place (the model card has the same
-        # order), the same training would give a model of another digest.
-        first = {name: training["guards"].pop(name) for name in _GUARDS_BEFORE_SLOW}
-        training["guards"] = {**first, "slow": 2.0, **training["guards"]}
         return {"network": self.model.model_dump(mode="json"), "training": training, "processes": processes}
 
 

@@ -275,13 +275,7 @@ def _opening(facts: ModelDescription) -> Iterator[str]:
     else:
         prediction = "Prediction" if outputs.kind == "regression" else "Probability"
         yield f"# {prediction} of {markdown.escape(outputs.label)}"
-        label, last = outputs.label, outputs.classes - 1
-        scores = {
-            "regression": f"Its score is the estimated mean of `{label}`.",
-            "multiclass": f"Its scores are the estimated probabilities that `{label}` is 0, 1, ... {last}.",
-            "binary": f"Its score is the estimated probability that `{label}` is 1.",
-        }
-        yield f"{what} over {len(facts.inputs)} columns. {scores[outputs.kind]}"
+        yield f"{what} over {len(facts.inputs)} columns. {_scores(outputs)}"
     yield "## What it is for"
     rows = "Text like that" if outputs is None else "Rows like those"
     yield (
@@ -291,10 +285,25 @@ def _opening(facts: ModelDescription) -> Iterator[str]:
     )
 
 
+def _scores(outputs: Outputs) -> str:
+    """Describe the scores in one sentence."""
+    label = f"`{outputs.label}`"
+    if outputs.kind == "regression":
+        return f"Its score is the estimated mean of {label}."
+    names = [markdown.escape(name) for name in outputs.class_names]
+    if outputs.kind == "binary":
+        return f"Its score is the estimated probability that {label} is {names[1]}."
+    listed = names if len(names) <= _SHOWN else [*names[:_SHOWN], "..."]
+    if not outputs.names:
+        listed = ["0", "1", f"... {names[-1]}"]
+    return f"Its scores are the estimated probabilities that {label} is {', '.join(listed)}."
+
+
 def _data(facts: ModelDescription) -> Iterator[str]:
     metrics = facts.metrics
     yield "## Data"
-    share = f", of which {metrics['base_rate']:.1%} have label 1" if "base_rate" in metrics else ""
+    second = facts.outputs.class_names[1] if facts.outputs and facts.outputs.kind == "binary" else ""
+    share = f", of which {metrics['base_rate']:.1%} have label {markdown.escape(second)}" if second else ""
     left_out = f"; {metrics['rows_without_label']:,.0f} rows without a label were left out"
     yield (
         f"Fitted on {metrics['rows']:,.0f} rows of split `{facts.source.split}`{share}{left_out}. Data "
@@ -337,8 +346,9 @@ def _threshold(facts: ModelDescription) -> Iterator[str]:
         yield "None was chosen: 0.5 is as good as any until somebody says what a miss and a false alarm cost."
         return
     chosen, rule = outputs.threshold, {"f1": "F1", "youden": "true less false positive rate"}
+    second = markdown.escape(outputs.class_names[1])
     yield (
-        f"A score of at least {chosen.value:.6g} counts as 1: of all thresholds it has the best "
+        f"A score of at least {chosen.value:.6g} counts as {second}: of all thresholds it has the best "
         f"{rule[chosen.rule]} on split `{chosen.split}`, {chosen.gain:.4f}. It is the best of many on that "
         "split, so on others it reaches less."
     )

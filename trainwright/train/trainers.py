@@ -11,15 +11,15 @@ import numpy as np
 
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
-from trainwright.errors import InputError, InternalError
+from trainwright.errors import InternalError
 from trainwright.experiment import FeatureTokenizer, Imported, LanguageModel, Mlp, Tabular, Training, Trees
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.predictions import write_losses, write_predictions
+from trainwright.serving.predictions import no_labels, write_losses, write_predictions
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import code_digest
 from trainwright.train.config import input_kinds
-from trainwright.train.feeding.rows import EncodedRows, RowSource, encode, fit
+from trainwright.train.feeding.rows import EncodedRows, RowSource, count_labels, encode, fit
 from trainwright.train.feeding.target import (
     LabelStats,
     base_loss,
@@ -27,8 +27,9 @@ from trainwright.train.feeding.target import (
     choose_threshold,
     class_weights,
     merge_labels,
-    resolve_labels,
+    require_in_range,
     target_of,
+    unknown_class,
 )
 from trainwright.train.feeding.tokens import (
     TokenSequences,
@@ -93,12 +94,12 @@ class TrainingRows:
             InputError: A label is not valid, or the objective does not suit it.
             DataRefused: There are not two classes or two different numbers.
         """
-        objective, folder = training.objective, job_directory / "encoded"
-        transforms, parts = fit(source, network, ranks, objective.kind, folder)
-        labels = resolve_labels(merge_labels(parts), objective.kind, source.label, source.split)
-        target = target_of(labels, source.label, objective)
-        weights = class_weights(target, objective)
-        rows = encode(source, transforms, parts, folder, ranks, training.feeding, objective.kind, weights)
+        folder = job_directory / "encoded"
+        transforms, parts = fit(source, network, ranks, folder)
+        labels = merge_labels(parts)
+        target = target_of(labels, source.snapshot.target, source.label)
+        weights = class_weights(target, training.objective)
+        rows = encode(source, transforms, parts, folder, ranks, training.feeding, weights)
         return cls(source, network, training, job_directory, ranks, transforms, labels, target, rows)
 
     @property
@@ -107,7 +108,8 @@ class TrainingRows:
         classes = 0 if self.target.kind == "regression" else len(self.target.rates)
         if self.target.kind == "tokens":
             raise InternalError("rows have no tokens to predict")
-        return Outputs(self.target.kind, self.source.label, classes)
+        names = self.source.snapshot.target.classes
+        return Outputs(self.target.kind, self.source.label, classes, names=names)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -124,17 +126,18 @@ class TrainingRows:
         early = self.training.guards.early_stopping
         if early is None:
             return None
-        source, kind = replace(self.source, split=early.split), self.outputs.kind
-        folder, ranks = self.job_directory / "encoded", self.ranks
-        _, parts = fit(source, self.network, ranks, kind, folder)
-        found, classes = merge_labels(parts), len(self.target.rates)
-        if kind == "multiclass" and found.classes > classes:
-            raise InputError(
-                f"label {source.label!r} goes up to {found.classes - 1}; {classes} classes were learned",
-                where=f"split {early.split!r}",
-            )
+        source, ranks = replace(self.source, split=early.split), self.ranks
+        parts = count_labels(source, ranks)
+        found = merge_labels(parts)
+        if not found.rows:
+            raise no_labels([source.split], source.snapshot)
+        require_in_range(found, source.snapshot.target, source.label, source.split)
+        classes = self.outputs.classes
+        if classes and found.classes > classes:
+            raise unknown_class(source.label, found.classes - 1, classes, source.split)
+        folder, feeding = self.job_directory / "encoded", self.training.feeding
         weights = class_weights(self.target, self.training.objective)
-        return encode(source, self.transforms, parts, folder, ranks, self.training.feeding, kind, weights)
+        return encode(source, self.transforms, parts, folder, ranks, feeding, weights)
 
 
 def _train_on_rows(

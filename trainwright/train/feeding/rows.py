@@ -5,7 +5,7 @@ order of the pieces, so the result does not depend on the number of processes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,11 +27,9 @@ from trainwright.serving.columns import numeric_labels, to_values
 from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import (
-    LabelKind,
     LabelStats,
-    is_whole_number,
     merge_labels,
-    resolve_labels,
+    require_learnable,
     target_values,
 )
 from trainwright.train.process_group import Coordinator, Ranks, barrier, gather_to_leader
@@ -59,9 +57,9 @@ class RowSource:
         return self.snapshot.roles["label"]
 
     @property
-    def label_type(self) -> str:
-        """Arrow type of the label column."""
-        return next(column.type for column in self.snapshot.columns if column.name == self.label)
+    def classes(self) -> bool:
+        """True if the labels are classes, not numbers to predict."""
+        return self.snapshot.target.kind != "regression"
 
     @cached_property
     def pieces(self) -> list[tables.Piece]:
@@ -94,7 +92,7 @@ class FittedSplit(Document):
 
 
 def fit(
-    source: RowSource, network: Tabular, ranks: Ranks, kind: LabelKind = "binary", folder: Path | None = None
+    source: RowSource, network: Tabular, ranks: Ranks, folder: Path | None = None
 ) -> tuple[Transforms, list[LabelStats]]:
     """Fit transforms on the rows that have a label, and count the labels of each piece.
 
@@ -109,14 +107,15 @@ def fit(
         ],
         [[column.name, column.type] for column in source.snapshot.columns],
         source.snapshot.roles,
-        [source.kinds, network.scaling, network.max_categories, network.min_category_rows, kind, _PIECE_ROWS],
+        [source.kinds, network.scaling, network.max_categories, network.min_category_rows, _PIECE_ROWS],
+        asdict(source.snapshot.target),
     ]
     key = digest_text(canonical(content))[:32]
     path = folder / f"{key}.{FittedSplit.FILE}" if folder else None
     cached = [FittedSplit.cached(path, key) if ranks.leads and path and path.exists() else None]
     distributed.broadcast_object_list(cached)
-    transforms, labels = cached[0] or _fit(source, network, ranks, kind)
-    resolve_labels(merge_labels(labels), kind, source.label, source.split)
+    transforms, labels = cached[0] or _fit(source, network, ranks)
+    require_learnable(merge_labels(labels), source.snapshot.target, source.label, source.split)
     if not transforms.inputs:
         raise InputError(
             f"no input column is informative: {transforms.unused}", where=f"split {source.split!r}"
@@ -126,16 +125,14 @@ def fit(
     return transforms, labels
 
 
-def _fit(
-    source: RowSource, network: Tabular, ranks: Ranks, kind: LabelKind
-) -> tuple[Transforms, list[LabelStats]]:
+def _fit(source: RowSource, network: Tabular, ranks: Ranks) -> tuple[Transforms, list[LabelStats]]:
     count = len(source.pieces)
     own = range(ranks.rank * count // ranks.size, (ranks.rank + 1) * count // ranks.size)
     # Sums of counts do not depend on the order: each process sums its own, so that neither its memory nor the
     # exchange holds them once per piece.
     counted, found = Fit(source.kinds, network.scaling), dict[int, tuple[dict[str, Any], LabelStats]]()
     for piece in own:
-        state, labels = _fit_piece(source, piece, network, kind)
+        state, labels = _fit_piece(source, piece, network)
         found[piece] = counted.count(state), labels
     barrier(ranks)
     arriving = gather_to_leader((counted.counts, found), ranks)
@@ -162,15 +159,27 @@ def _fit(
     return Coordinator(ranks, ranks.patient).on_leader(merge)
 
 
-def _fit_piece(
-    source: RowSource, piece: int, network: Tabular, kind: LabelKind
-) -> tuple[dict[str, Any], LabelStats]:
+def _fit_piece(source: RowSource, piece: int, network: Tabular) -> tuple[dict[str, Any], LabelStats]:
     part, labels = Fit(source.kinds, network.scaling), LabelStats()
-    classes = is_whole_number(source.label_type) if kind == "auto" else kind != "regression"
     for batch, column in source.read(piece):
-        labels = labels.merged(LabelStats.of(column, classes=classes))
-        part.add(to_values(_with_label(batch, column, classes=classes), source.kinds))
+        labels = labels.merged(LabelStats.of(column, classes=source.classes))
+        part.add(to_values(_with_label(batch, column, classes=source.classes), source.kinds))
     return part.state, labels
+
+
+def count_labels(source: RowSource, ranks: Ranks) -> list[LabelStats]:
+    """Count the labels of each piece; all processes call this together, and share the reading."""
+    pieces = range(len(source.pieces))
+    alone = replace(source, kinds={})
+
+    def count(piece: int) -> LabelStats:
+        batches = (LabelStats.of(column, classes=source.classes) for _, column in alone.read(piece))
+        return merge_labels(batches)
+
+    shares = Coordinator(ranks, ranks.patient).on_all(
+        lambda: {piece: count(piece) for piece in pieces[ranks.rank :: ranks.size]}
+    )
+    return [shares[piece % ranks.size][piece] for piece in pieces]
 
 
 def _with_label(batch: pa.RecordBatch, column: pa.Array, *, classes: bool) -> pa.RecordBatch:
@@ -227,16 +236,15 @@ def encode(
     folder: Path,
     ranks: Ranks,
     feeding: Feeding | None = None,
-    kind: LabelKind = "binary",
     weights: Sequence[float] | None = None,
 ) -> EncodedRows:
     """Encode the rows that have a label; the processes of each node share the work and the result."""
-    resolved = resolve_labels(merge_labels(labels), kind, source.label, source.split).kind
+    kind = source.snapshot.target.kind
     words = transforms.width + len(transforms.categories) + 1
     rows = [part.rows for part in labels]
-    specs = [_shard(source, piece, transforms, resolved, (count, words)) for piece, count in enumerate(rows)]
+    specs = [_shard(source, piece, transforms, kind, (count, words)) for piece, count in enumerate(rows)]
     shards = ShardedSplit.open(feeding or Feeding(), folder, specs, rows, ranks)
-    return EncodedRows(shards, transforms.width, words, resolved, weights)
+    return EncodedRows(shards, transforms.width, words, kind, weights)
 
 
 def _shard(

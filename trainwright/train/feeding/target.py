@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from trainwright import tables
 from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Target as SnapshotTarget
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Training
 from trainwright.experiment.training import Objective
@@ -25,9 +25,6 @@ from trainwright.serving.outputs import Outputs, Threshold
 from trainwright.serving.predictions import no_labels
 from trainwright.train.architectures import Architecture, Target
 from trainwright.train.process_group import Coordinator, Ranks
-
-LabelKind: TypeAlias = Literal["auto", "binary", "multiclass", "regression"]
-"""The configured kind; with ``auto``, whole numbers are classes and other numbers are regressed."""
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Maps the module's output and the target to the loss of each sample, shape (samples,)."""
@@ -44,7 +41,7 @@ class LabelStats:
     """Statistics of the labels of some rows; rows without a label are not trained on.
 
     Attributes:
-        kind: Kind of label; ``classes`` before the number of classes is known.
+        kind: Kind of label.
         rows: Rows with a label.
         missing: Rows without one: null or NaN.
         counts: Rows by class; empty for ``regression``.
@@ -54,7 +51,7 @@ class LabelStats:
         high: Largest label, and the first row that has it.
     """
 
-    kind: Literal["classes", "binary", "multiclass", "regression"] = "classes"
+    kind: Literal["classes", "regression"] = "classes"
     rows: int = 0
     missing: int = 0
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -120,50 +117,48 @@ class LabelStats:
         return tuple(self.counts.get(each, 0) / self.rows for each in range(self.classes))
 
 
-def is_whole_number(arrow_type: str) -> bool:
-    """Return whether a column of this Arrow type holds whole numbers."""
-    return re.fullmatch(r"bool|u?int(8|16|32|64)", arrow_type) is not None
-
-
 def merge_labels(parts: Iterable[LabelStats]) -> LabelStats:
     """Return the statistics of consecutive parts together."""
     return functools.reduce(LabelStats.merged, parts, LabelStats())
 
 
-def resolve_labels(found: LabelStats, configured: LabelKind, name: str, split: str) -> LabelStats:
-    """Resolve the kind of the labels of a split, and check them against it."""
-    kind: Literal["classes", "binary", "multiclass", "regression"]
-    if configured == "auto":
-        several = found.high[0] > 1
-        kind = "regression" if found.kind == "regression" else "multiclass" if several else "binary"
-    else:
-        kind = configured
-    if found.rows:
-        _require_in_range(found, kind, name, split)
-    _require_different(found, kind, name, split)
-    return replace(found, kind=kind)
+def require_learnable(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
+    """Check that the labels of the training split are as the snapshot describes them, and that they differ.
+
+    Raises:
+        InputError: A label is out of range.
+        DataRefused: There are not two classes, or two different numbers.
+    """
+    require_in_range(found, described, name, split)
+    _require_different(found, described, name, split)
 
 
-def _require_in_range(found: LabelStats, kind: str, name: str, split: str) -> None:
-    (low, low_row), (high, high_row) = found.low, found.high
+def require_in_range(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
+    """Check that the labels of a split are as the snapshot describes them, or raise InputError."""
+    if not found.rows:
+        return
+    kind, (low, low_row), (high, high_row) = described.kind, found.low, found.high
     shown = f"label {name!r} lies in [{low:g}, {high:g}]"
     where = f"split {split!r}, row {low_row if low < 0 or math.isinf(low) else high_row:,}"
     if math.isinf(low) or math.isinf(high):
         raise InputError(f"{shown}, which is not finite", where=where)
     if kind == "regression":
         return
-    hint = "Set training.objective.kind to the kind of this label, or use another label."
+    hint = "Set data.label_kind to the kind of this label, or list its values in data.classes."
     if kind == "binary" and (low < 0 or high > 1):
-        raise InputError(f"{shown}; the network learns 0 or 1", where=where, hint=hint)
+        raise InputError(f"{shown}; a binary label is 0 or 1", where=where, hint=hint)
     if low < 0:
         raise InputError(f"{shown}; classes are numbered from 0", where=where, hint=hint)
     if high >= MOST_CLASSES:
         raise InputError(f"{shown}; there may be {MOST_CLASSES:,} classes", where=where, hint=hint)
+    if described.classes and high >= len(described.classes):
+        what = f"{shown}; the snapshot names {len(described.classes)} classes"
+        raise InputError(what, where=where, hint=hint)
 
 
-def _require_different(found: LabelStats, kind: str, name: str, split: str) -> None:
+def _require_different(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
     where, rest = f"split {split!r} of the training set", f"{found.missing:,} rows have none"
-    if kind == "regression":
+    if found.kind == "regression":
         if found.rows and found.low[0] < found.high[0]:
             return
         value = f"is {found.low[0]:g} in {found.rows:,} rows" if found.rows else "has no value"
@@ -173,7 +168,7 @@ def _require_different(found: LabelStats, kind: str, name: str, split: str) -> N
     counts = (
         f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
         if found.classes <= _TWO
-        else ", ".join(f"{rows:,} of class {each}" for each, rows in found.counts.items())
+        else ", ".join(f"{rows:,} of class {class_name(described, at)}" for at, rows in found.counts.items())
     )
     raise DataRefused(
         f"label {name!r} has {counts}; {rest}",
@@ -188,31 +183,27 @@ def target_values(column: pa.Array, kind: str) -> NDArray[np.float32] | NDArray[
     return values.astype(np.int32 if kind == "multiclass" else np.float32)  # type: ignore[no-any-return]
 
 
-def target_of(labels: LabelStats, name: str, objective: Objective) -> Target:
-    """Return the target of a training from the labels of its split, with their kind resolved."""
-    if labels.kind == "regression":
-        if wrong := objective.of_classes:
-            raise InputError(
-                f"{', '.join(wrong)}: for classes, but label {name!r} holds numbers that are regressed",
-                where="training.objective",
-                hint="Leave them out, or set training.objective.kind.",
-            )
+def class_name(described: SnapshotTarget, number: int) -> str:
+    """Return the name of a class; its number where the source itself has numbers."""
+    return described.classes[number] if described.classes else str(number)
+
+
+def target_of(labels: LabelStats, described: SnapshotTarget, name: str) -> Target:
+    """Return the target of a training from the labels of its split, which are learnable."""
+    if described.kind == "regression":
         return Target("regression", labels.rates)
-    rates = labels.rates
-    if empty := [number for number, rate in enumerate(rates) if not rate]:
-        shown = ", ".join(map(str, empty[:_SHOWN])) + (", ..." if len(empty) > _SHOWN else "")
+    classes = len(described.classes) or labels.classes
+    empty = [number for number in range(classes) if not labels.counts.get(number)]
+    if empty:
+        names = [class_name(described, number) for number in empty[:_SHOWN]]
+        shown = ", ".join(names) + (", ..." if len(empty) > _SHOWN else "")
         raise DataRefused(
-            f"label {name!r} has classes up to {len(rates) - 1}, and no row of {len(empty)} of them: {shown}",
+            f"label {name!r} has {classes} classes, and no row to train on of {len(empty)} of them: {shown}",
             where="training split",
-            hint="Number the classes 0, 1, 2, ... without a gap; or, if the label is an amount, set "
-            "training.objective.kind: regression.",
+            hint="Add rows of these classes to the split, or leave the classes out of the data; or, if the "
+            "label is an amount, set data.label_kind: regression.",
         )
-    if objective.threshold != "half" and labels.kind != "binary":
-        raise InputError(
-            f"threshold {objective.threshold} is for two classes; label {name!r} has {len(rates)}",
-            where="training.objective.threshold",
-        )
-    return Target("binary" if labels.kind == "binary" else "multiclass", rates)
+    return Target("binary" if described.kind == "binary" else "multiclass", labels.rates)
 
 
 def class_weights(target: Target, objective: Objective) -> tuple[float, ...] | None:
@@ -266,18 +257,32 @@ def check_labels(
     All processes call this together, and share the reading.
     """
 
-    def count() -> dict[str, int]:
-        found = dict.fromkeys(splits, 0)
+    def count() -> dict[str, tuple[int, float]]:
+        found = dict.fromkeys(splits, (0, 0.0))
         for split in splits:
             for piece in tables.pieces(folder, snapshot, [split])[ranks.rank :: ranks.size]:
                 for batch in tables.read_piece(folder, piece, [snapshot.roles["label"]]):
-                    labels = numeric_labels(batch.column(0), classes=outputs.kind != "regression")
-                    found[split] += len(labels) - labels.null_count
+                    labels = LabelStats.of(batch.column(0), classes=outputs.kind != "regression")
+                    rows, high = found[split]
+                    found[split] = rows + labels.rows, max(high, labels.high[0])
         return found
 
     counts = Coordinator(ranks, ranks.patient).on_all(count)
-    if empty := [split for split in splits if not sum(each[split] for each in counts)]:
+    if empty := [split for split in splits if not sum(each[split][0] for each in counts)]:
         raise no_labels(empty, snapshot)
+    for split in splits:
+        high = max(each[split][1] for each in counts)
+        if outputs.classes and high >= outputs.classes:
+            raise unknown_class(outputs.label, int(high), outputs.classes, split)
+
+
+def unknown_class(label: str, found: int, classes: int, split: str) -> InputError:
+    """Return the error for a class that no row of the training split has."""
+    return InputError(
+        f"label {label!r} goes up to class {found}; the training split has classes 0 to {classes - 1}",
+        where=f"split {split!r}",
+        hint="Choose splits that all have rows of every class, or leave the class out of the data.",
+    )
 
 
 def best_threshold(label: NDArray[np.int64], score: NDArray[np.float64], rule: str) -> tuple[float, float]:

@@ -247,7 +247,7 @@ def _summarize(model: Path, submitted: Submitted) -> str:
     rows = [
         ("Training rows", f"{metrics['rows']:,.0f}"),
         ("Rows without a label, not used", f"{metrics['rows_without_label']:,.0f}"),
-        *([("Share of label 1", f"{metrics['base_rate']:.1%}")] if "base_rate" in metrics else []),
+        *([("Share of the second class", f"{metrics['base_rate']:.1%}")] if "base_rate" in metrics else []),
         (f"Mean loss, first {unit}", f"{metrics['first_epoch_loss']:.4f}"),
         (f"Mean loss, last {unit}", f"{metrics['train_loss']:.4f}"),
         ("Loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),

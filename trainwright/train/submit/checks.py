@@ -11,6 +11,7 @@ from typing import Any
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel, Network, Training, Trees
+from trainwright.experiment.training import Objective
 from trainwright.launch.redaction import holds_secret
 from trainwright.storage.uris import remote
 from trainwright.train.config import Degrees, TrainConfig, degrees_of, input_kinds, multiples_near
@@ -38,7 +39,28 @@ def check_request(config: TrainConfig, training_set: Path) -> None:
     snapshot = Snapshot.open(training_set, config.data_version)
     early = training.guards.early_stopping
     splits = [training.split, *training.predict, *([early.split] if early else [])]
+    check_target(snapshot, network, training.objective)
     check_snapshot(snapshot, splits, network)
+
+
+def check_target(snapshot: Snapshot, network: Network, objective: Objective) -> None:
+    """Check that the network and the objective suit the target of the training set; raise InputError."""
+    kind, label = snapshot.target.kind, snapshot.roles.get("label", "")
+    if isinstance(network, LanguageModel):
+        return
+    if kind == "text":
+        raise InputError(
+            f"the training set has no label, and network.kind {network.kind} predicts one",
+            where="data.label",
+            hint="Name the column to predict in data.label, or learn text with network.kind lm.",
+        )
+    where, hint = "training.objective", "Leave them out, or correct data.label_kind."
+    if kind == "regression" and (wrong := objective.of_classes):
+        what = f"{', '.join(wrong)}: for classes, but label {label!r} is a number to predict"
+        raise InputError(what, where=where, hint=hint)
+    if kind == "multiclass" and objective.threshold != "half":
+        what = f"threshold {objective.threshold}: for two classes, but label {label!r} has several"
+        raise InputError(what, where=where, hint=hint)
 
 
 def check_secrets(sections: Mapping[str, object]) -> None:
@@ -74,15 +96,13 @@ def check_network(network: Network, training: Training, processes: int, gpus: in
         if wrong := list(_unsupported_by_trees(training, gpus)):
             raise InputError("; ".join(wrong), where="network.kind trees")
         return
-    if isinstance(network, LanguageModel):
-        objective = training.objective
-        if names := [*(["kind"] if objective.kind != "auto" else []), *objective.of_classes]:
-            raise InputError(
-                f"{', '.join(f'training.objective.{name}' for name in names)}: for a label; network.kind lm "
-                "learns the next token",
-                where="network.kind lm",
-                hint="Leave it out.",
-            )
+    if isinstance(network, LanguageModel) and (names := training.objective.of_classes):
+        raise InputError(
+            f"{', '.join(f'training.objective.{name}' for name in names)}: for a label; network.kind lm "
+            "learns the next token",
+            where="network.kind lm",
+            hint="Leave it out.",
+        )
     check_parallelism(network, training, processes)
 
 
