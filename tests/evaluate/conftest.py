@@ -90,7 +90,7 @@ def write_predictions(
     arrays = {name: pa.array(values, (types or {}).get(name)) for name, values in columns.items()}
     splits = {more.pop("split", "evaluate"): [pa.table(arrays)], **more.pop("splits", {})}
     parents = more.pop("parents", {"model": "ab" * 32})
-    roles = {role: name for role, name in KNOWN.items() if name in columns}
+    roles = {role: name for role, name in KNOWN.items() if name in columns} | more.pop("roles", {})
     return write_snapshot(folder, splits, parents=parents, roles=roles, **more)
 
 

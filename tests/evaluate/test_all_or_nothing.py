@@ -30,7 +30,7 @@ def both(first: np.ndarray, second: np.ndarray, **rule: Any) -> Any:
     models = [
         replace(predictions("binary", HALF, s[:, None]), key=named(range(1000))) for s in (first, second)
     ]
-    return examined(*models, rules=[rule])
+    return examined(*models, rules=[rule], constant_prediction="warn")
 
 
 def selecting(*rows: int, seed: int) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_a_class_whose_rows_have_no_weight_has_no_figures_and_no_error() -> None
     assert found.overall["macro_auc"].candidate is None
     score = np.where(two == 1, 0.8, 0.2) + np.random.default_rng(0).uniform(0, 0.1, 300)
     rows = predictions("binary", two, score[:, None], weight=(two == 0).astype(float))
-    found = examined(rows, rules=[{"metric": "recall", "at_least": 0.5}])
+    found = examined(rows, rules=[{"metric": "recall", "at_least": 0.5}], constant_prediction="warn")
     assert found.decision == "INCONCLUSIVE"
     calibration = found.overall["calibration_error"].candidate
     assert calibration is not None
@@ -133,7 +133,7 @@ def test_positives_of_a_few_customers_are_few_however_many_customers_there_are(
     customers: int, decision: str
 ) -> None:
     rows, limit = positives_of(customers), {"metric": "recall", "at_least": 0.7}
-    found = examined(rows, cluster="customer", rules=[limit])
+    found = examined(rows, cluster="customer", rules=[limit], constant_prediction="warn")
     assert found.decision == decision
     if customers < 30:
         reason = found.rulings[0].undecided[0].reason

@@ -97,7 +97,8 @@ def test_a_group_whose_metric_is_not_defined_is_told_and_no_pass() -> None:
     group = np.repeat(["A", "B"], 400)
     rows = binary((group == "A") & (label == 1), label)
     held = replace(rows, columns={"group": pa.chunked_array([group.tolist()])})
-    found = examined(held, fairness={"by": ["group"], "group_minimum": {"precision": 0.5}})
+    fairness = {"by": ["group"], "group_minimum": {"precision": 0.5}}
+    found = examined(held, fairness=fairness, constant_prediction="warn")
     assert found.decision == "INCONCLUSIVE"
     assert [entry.name for ruling in found.rulings for entry in ruling.undecided] == ["precision of group B"]
 
@@ -146,6 +147,6 @@ def test_a_group_of_a_few_customers_is_not_compared() -> None:
     few = [f"f{index % 3}" for index in range(400)] + rows.columns["customer"].to_pylist()[400:]
     held = replace(rows, columns={"customer": pa.chunked_array([few]), "group": group})
     fairness: dict[str, Any] = {"by": ["group"], "limits": {"equal_opportunity": 0.5}}
-    found = examined(held, cluster="customer", fairness=fairness)
+    found = examined(held, cluster="customer", fairness=fairness, constant_prediction="warn")
     assert found.decision == "INCONCLUSIVE"
     assert found.rulings[-1].undecided[0].reason == "0 of 2 groups are large enough; two are needed"

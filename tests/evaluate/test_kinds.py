@@ -230,7 +230,8 @@ def test_a_number_without_a_rule_is_not_judged_by_accident(written: Write) -> No
     columns = {"id": list(range(50)), "late": np.arange(50.0), "estimate": np.arange(50.0) + 1.5}
     columns["estimate"][0] = 0
     with pytest.raises(InputError, match="no rule says what a model of kind regression must reach"):
-        written(columns).judge()
+        written(columns).judge(constant_prediction="warn")
+    assert written(columns).judge().headline == "RMSE 1.485 below 14.43 of a constant prediction"
     assert written(columns).judge(rules=[{"metric": "mae", "at_most": 2}]).decision == "PASS"
 
 

@@ -111,13 +111,14 @@ def test_among_many_slices_one_that_is_low_by_chance_is_not_claimed_to_be_broken
     }  # fmt: skip
     step = written(columns)
     rule = {"metric": "recall", "at_least": 0.7, "scope": "slice", "undecided": "warn"}
-    assert step.judge(slices=["place"], rules=[rule]).decision == "PASS"
+    asked = {"slices": ["place"], "constant_prediction": "warn"}
+    assert step.judge(**asked, rules=[rule]).decision == "PASS"
     rules = step.verdict.rules
     assert len(rules) == 40
     assert sum(rule.interval[1] <= 0.7 for rule in rules) > 0  # each alone would be called broken
-    assert step.judge(slices=["place"], rules=[rule | {"undecided": "hold"}]).decision == "INCONCLUSIVE"
+    assert step.judge(**asked, rules=[rule | {"undecided": "hold"}]).decision == "INCONCLUSIVE"
     columns["score"] = np.where((np.array(columns["place"]) == "p07") & (label == 1), 0.3, columns["score"])
-    judged = written(columns).judge(slices=["place"], rules=[rule])
+    judged = written(columns).judge(**asked, rules=[rule])
     assert judged.decision == "FAIL"
     assert judged.headline.startswith("FAIL: recall of place p07 0.000")
 
@@ -145,11 +146,11 @@ def test_a_model_that_is_far_better_on_the_rows_it_knows_is_held(written: Write)
     }
     new = known | {"score": np.clip(label * 0.1 + draw.random(2000) * 0.9, 0, 1)}
     step = written(new, splits={"train": [pa.table(known)]})
-    judged = step.judge(overfitting={"at_most": 0.1})
+    judged = step.judge(overfitting={"at_most": 0.1}, constant_prediction="warn")
     assert judged.decision == "HOLD"
     assert judged.headline.startswith("HOLD: AUC overfitting 0.3")
-    assert step.judge(overfitting={"at_most": 0.5}).decision == "PASS"
-    assert step.judge(overfitting={"at_most": 0.5, "split": "early"}).decision == "INCONCLUSIVE"
+    for limit, decision in (({"at_most": 0.5}, "PASS"), ({"at_most": 0.5, "split": "early"}, "INCONCLUSIVE")):
+        assert step.judge(overfitting=limit, constant_prediction="warn").decision == decision
 
 
 def test_a_column_that_gives_the_label_away_is_told(written: Write) -> None:

@@ -1,6 +1,6 @@
 """Features that sum over rows, and the metrics as formulas of those sums."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -116,6 +116,38 @@ def multiclass(classes: int) -> dict[str, Formula]:
         "log_loss": lambda s: ratio(s["log_loss"], s["rows"]),
         "brier": lambda s: ratio(s["square"], s["rows"]),
     }
+
+
+def _entropy(shares: Sequence[Floats]) -> Floats:
+    """Return the entropy of shares that add up to 1, in nats; a share of 0 adds nothing."""
+    parts = [-share * np.log(np.where(share > 0, share, 1.0)) for share in shares]
+    total: Floats = np.sum(parts, axis=0)
+    return total
+
+
+def _class_entropy(s: Sums) -> Floats:
+    counts = [s[name] for name in s.names if name.startswith("true/")]
+    if not counts:
+        counts = [s["positives"], s["rows"] - s["positives"]]
+    return _entropy([np.clip(ratio(count, s["rows"]), 0, 1) for count in counts])
+
+
+CONSTANT_LOSS: dict[Kind, Formula] = {
+    "binary": _class_entropy,
+    "multiclass": _class_entropy,
+    "regression": lambda s: ratio(s["label_square"] - ratio(s["label"] ** 2, s["rows"]), s["rows"]),
+    "language_model": lambda s: ratio(s["constant_loss"], s["rows"]),
+}
+"""Mean loss of the best constant prediction for the summed rows, by kind: the entropy of the classes, the
+variance of a number, the loss of the tokens' frequencies."""
+
+MODEL_LOSS: dict[Kind, Formula] = {
+    "binary": BINARY["log_loss"],
+    "multiclass": lambda s: ratio(s["log_loss"], s["rows"]),
+    "regression": lambda s: ratio(s["square"], s["rows"]),
+    "language_model": LANGUAGE["loss"],
+}
+"""Mean loss of the model in the same unit: log loss, squared error, loss a token."""
 
 
 def formulas(kind: Kind, classes: int, *, bounds: bool) -> dict[str, Formula]:
@@ -269,6 +301,8 @@ def model_features(predictions: Predictions, evaluation: Evaluation, where: str)
     """Return a model's features at its threshold."""
     threshold = _threshold(predictions, evaluation, where)
     plain = features(predictions.kind, predictions.label, predictions.scores, predictions.bounds, threshold)
+    if predictions.constant_loss is not None:
+        plain["constant_loss"] = predictions.constant_loss
     if predictions.weight is not None:
         plain = {name: column * predictions.weight for name, column in plain.items()}
     return ModelFeatures(predictions, threshold, plain)

@@ -211,6 +211,30 @@ class Disparity:
 
 
 @dataclass(frozen=True)
+class ConstantComparison:
+    """The model's mean loss against that of the best constant prediction for the same rows.
+
+    The constant is chosen on the evaluated rows themselves: the share of each class, the mean, or the
+    frequencies of the tokens. No constant that was known before could be better, so only a model whose scores
+    tell rows apart gains on it.
+
+    Attributes:
+        metric: Metric that is shown: ``log_loss``, ``rmse`` or ``loss``.
+        model: Its value for the model.
+        constant: Its value for the constant prediction.
+        gain: Mean loss of the constant less that of the model, paired row by row; for a number the squared
+            error. None where it is not defined.
+        reason: Why ``gain`` is None.
+    """
+
+    metric: str
+    model: float
+    constant: float
+    gain: Estimate | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Ruling:
     """The decision of one rule of the section ``evaluation``.
 
@@ -220,8 +244,8 @@ class Ruling:
         fact: The number and its limit, in a few words; of a rule on slices, the worst one's.
         rules: The verdict's rules: one, or one per slice, worst first; empty without a number.
         undecided: What it could not judge, with the reason.
-        kind: ``absolute``, ``non_inferiority``, ``superiority``, ``fairness``, ``worsening``, ``overfitting``
-            or ``baseline``.
+        kind: ``absolute``, ``non_inferiority``, ``superiority``, ``fairness``, ``worsening``,
+            ``overfitting``, ``baseline`` or ``constant``.
         scope: ``overall`` or ``slice``.
     """
 
@@ -248,6 +272,7 @@ class Findings:
         unscored: The version in production, if there is one and there are no predictions of it.
         threshold: A score of at least this counts as label 1; None for other kinds.
         overall: Metrics over all rows, by name, the one that matters most first.
+        constant: The loss against that of a constant prediction.
         confusion: Rows by true class (first) and predicted class; empty without classes.
         cuts: The slices of each configured column and crossing.
         groups: The groups that fairness compares, by column or crossing.
@@ -262,6 +287,7 @@ class Findings:
     kind: Kind
     sample: Sample
     overall: dict[str, ComparedMetric]
+    constant: ConstantComparison
     curves: PlotData
     baseline: ComparedBaseline | None = None
     unscored: str = ""

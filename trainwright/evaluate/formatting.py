@@ -11,7 +11,7 @@ NONE = "-"
 _SIGNS = {ABOVE: ">", BELOW: "<", UP_TO: "≤", SIZE: "≤", RATIO: "≥"}
 _MOST_DECIMALS = 7
 
-AGAINST_BASELINE = ("non_inferiority", "superiority", "worsening")
+AGAINST_BASELINE = ("non_inferiority", "superiority", "worsening", "constant")
 """Kinds of rules whose number is a difference, and is written with its sign."""
 
 

@@ -17,10 +17,17 @@ from trainwright.evaluate.findings import (
     Slicing,
 )
 from trainwright.evaluate.group_fairness import OPPORTUNITY, compare_groups
-from trainwright.evaluate.metrics import Partition, better_of, global_metrics, metrics_by_part, partition_rows
+from trainwright.evaluate.metrics import (
+    Partition,
+    better_of,
+    compare_with_constant,
+    global_metrics,
+    metrics_by_part,
+    partition_rows,
+)
 from trainwright.evaluate.plot_data import confusion, plot_data
 from trainwright.evaluate.predictions import PredictionPair, Predictions
-from trainwright.evaluate.rules import apply_rules, require_defined
+from trainwright.evaluate.rules import apply_rules, constant_warning, require_defined
 from trainwright.evaluate.slices import (
     Grouping,
     cross,
@@ -66,9 +73,10 @@ def measure(
         columns: partition_rows(data, found.place, len(found.names)) for columns, found in groupings.items()
     }
     cuts = {columns: _cut(data, groupings[columns], parts[columns]) for columns in groupings}
-    overall = _overall(data)
+    whole = partition_rows(data, np.zeros(data.rows, np.int64), 1)
+    overall = _overall(whole)
     learned = build_evaluation_data(PredictionPair(fitted), evaluation) if fitted else None
-    on_fitted = _overall(learned) if learned else {}
+    on_fitted = _overall(partition_rows(learned, np.zeros(learned.rows, np.int64), 1)) if learned else {}
     known = {name: entry.candidate for name, entry in on_fitted.items() if entry.candidate}
     baseline = data.baseline
     disparities: list[Disparity] = []
@@ -83,6 +91,7 @@ def measure(
         unscored="" if baseline else baseline_version,
         threshold=data.candidate.threshold if candidate.kind == "binary" else None,
         overall=overall,
+        constant=compare_with_constant(whole),
         confusion=confusion(candidate, data.candidate.threshold),
         baseline_confusion=confusion(baseline.predictions, baseline.threshold) if baseline else (),
         curves=plot_data(candidate),
@@ -96,7 +105,11 @@ def measure(
         overfitting=_overfitting(overall, known),
         warnings=warnings,
     )
-    return replace(findings, rulings=tuple(apply_rules(findings, rules)))
+    return replace(
+        findings,
+        rulings=tuple(apply_rules(findings, rules)),
+        warnings=(*warnings, *constant_warning(findings)),
+    )
 
 
 def _groupings(data: EvaluationData) -> dict[Columns, Grouping]:
@@ -134,9 +147,8 @@ def _cut(data: EvaluationData, grouping: Grouping, partition: Partition) -> Slic
     return Slicing(grouping.columns, tuple(slices), edges_from)
 
 
-def _overall(data: EvaluationData) -> dict[str, ComparedMetric]:
-    whole = partition_rows(data, np.zeros(data.rows, np.int64), 1)
-    found = metrics_by_part(whole, of_classes=True)[0] | global_metrics(data)
+def _overall(whole: Partition) -> dict[str, ComparedMetric]:
+    found = metrics_by_part(whole, of_classes=True)[0] | global_metrics(whole.data)
     first = {name: found[name] for name in _FIRST if name in found}
     return first | found
 

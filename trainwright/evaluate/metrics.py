@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from scipy.special import chdtri  # type: ignore[import-untyped]
 
 from trainwright.evaluate.evaluation_data import (
+    CONSTANT_LOSS,
     COUNTS,
+    MODEL_LOSS,
     EvaluationData,
     Formula,
     ModelFeatures,
@@ -16,7 +18,7 @@ from trainwright.evaluate.evaluation_data import (
     ratio,
     trials,
 )
-from trainwright.evaluate.findings import ComparedMetric, Floats, Integers
+from trainwright.evaluate.findings import ComparedMetric, ConstantComparison, Floats, Integers
 from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
 from trainwright.significance import (
     Estimate,
@@ -128,6 +130,31 @@ def metrics_by_part(partition: Partition, *, of_classes: bool = False) -> list[d
         for index, drawn in enumerate(_resampled(partition, name, formula)):
             found[index][name] = _merge(drawn, exact.get(name, {}).get(index))
     return found
+
+
+def compare_with_constant(whole: Partition) -> ConstantComparison:
+    """Compare the model's mean loss with that of the best constant prediction, over one part of all rows.
+
+    The constant is chosen anew in every draw, so that the interval of the gain allows for its choice.
+    """
+    data, tally = whole.data, whole.tallies[0]
+    kind = data.candidate.predictions.kind
+    metric = {"regression": "rmse", "language_model": "loss"}.get(kind, "log_loss")
+    model = float(MODEL_LOSS[kind](tally.total)[0])
+    if kind == "language_model" and "constant_loss" not in tally.total.names:
+        reason = "the predictions have no column of tokens or text, so their frequencies are not known"
+        return ConstantComparison(metric, model, math.nan, None, reason)
+
+    def gain(sums: Sums) -> Floats:
+        found: Floats = CONSTANT_LOSS[kind](sums) - MODEL_LOSS[kind](sums)
+        return found
+
+    left = None if tally.left_out is None else gain(tally.left_out)
+    (found,) = _estimates(gain(tally.total), gain(tally.drawn), left, data.evaluation.confidence)
+    constant = float(CONSTANT_LOSS[kind](tally.total)[0])
+    if kind == "regression":
+        model, constant = math.sqrt(model), math.sqrt(constant)
+    return ConstantComparison(metric, model, constant, found, "" if found else "it is not defined here")
 
 
 def _merge(drawn: ComparedMetric, exact: ComparedMetric | None) -> ComparedMetric:

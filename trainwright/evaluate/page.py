@@ -82,6 +82,7 @@ _KINDS = {
     "non_inferiority": "not worse than production",
     "superiority": "better than production",
     "worsening": "not less fair than production",
+    "constant": "the model has learned something",
 }
 
 

@@ -43,6 +43,8 @@ class Predictions:
         unlabelled: Rows that were left out because they have no label.
         threshold: The model's own threshold, or None.
         snapshot: The manifest.
+        constant_loss: Of a language model: mean loss a token of each row by the frequencies of the tokens in
+            all rows, shape (rows,); None of other kinds, and where the predictions have no tokens.
     """
 
     kind: Kind
@@ -56,6 +58,7 @@ class Predictions:
     unlabelled: int
     threshold: float | None
     snapshot: Snapshot
+    constant_loss: Floats | None = None
 
     @property
     def rows(self) -> int:
@@ -73,10 +76,11 @@ class _Roles:
     key: str
     weight: str
     bounds: tuple[str, ...]
+    tokens: str = ""
 
     @property
     def names(self) -> list[str]:
-        named = (self.key, self.label, self.weight, *self.scores, *self.bounds)
+        named = (self.key, self.label, self.weight, *self.scores, *self.bounds, self.tokens)
         return [name for name in named if name]
 
     @property
@@ -107,11 +111,12 @@ def read_predictions(
         raise InputError(
             f"none of the {table.num_rows:,} rows has a label in {name!r}", where=where, hint=_LABELS
         )
+    weight = _weight(known, roles.weight, where) if roles.weight else None
     return Predictions(
         kind=roles.kind,
         label=_label(known, roles, where),
         scores=_scores(known, roles, where),
-        weight=_weight(known, roles.weight, where) if roles.weight else None,
+        weight=weight,
         bounds=_numbers(known, roles.bounds, where) if roles.bounds else None,
         key=known[roles.key] if roles.key else None,
         columns={name: known[name] for name in columns},
@@ -119,7 +124,37 @@ def read_predictions(
         unlabelled=table.num_rows - known.num_rows,
         threshold=snapshot.quality.get(THRESHOLD),
         snapshot=snapshot,
+        constant_loss=_token_losses(known[roles.tokens], weight) if roles.tokens else None,
     )
+
+
+def _token_losses(column: Any, scored: Floats | None) -> Floats | None:
+    """Return the loss of each row if every token is predicted by its frequency, a mean over scored tokens.
+
+    The tokens of a text are its bytes; the last ``scored`` tokens of a row are those that have a loss.
+    """
+    column = column.combine_chunks()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+        lists = [np.frombuffer(value.as_py() or b"", np.uint8) for value in column]
+        lengths = np.array([len(entry) for entry in lists], np.int64)
+        tokens: NDArray[Any] = np.concatenate(lists) if lists else np.empty(0, np.uint8)
+    else:
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        tokens = column.flatten().to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    if scored is not None:
+        from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(tokens))
+        counted = from_end <= scored[rows]
+        rows, tokens = rows[counted], tokens[counted]
+    if not len(tokens):
+        return None
+    _, token, count = np.unique(tokens, return_inverse=True, return_counts=True)
+    losses = -np.log(count / len(tokens))[token.ravel()]
+    number = np.bincount(rows, minlength=len(lengths))
+    total = np.bincount(rows, weights=losses, minlength=len(lengths))
+    found: Floats = total / np.maximum(number, 1)
+    return found
 
 
 def _roles(snapshot: Snapshot) -> _Roles:
@@ -132,15 +167,17 @@ def _roles(snapshot: Snapshot) -> _Roles:
     label = roles.get("label", "label")
     kind: Kind = "binary"
     scores: tuple[str, ...] = (roles.get("score", "score"),)
+    text = ""
     if "loss" in roles:
         tokens = roles.get("tokens_scored", "tokens_scored" if "tokens_scored" in names else weight)
         kind, scores, label, weight = "language_model", (roles["loss"],), "", tokens
+        text = roles.get("tokens", roles.get("text", ""))
     elif classes:
         kind, scores = "multiclass", tuple(roles[role] for role in classes)
     elif "estimate" in roles:
         kind, scores = "regression", (roles["estimate"],)
         bounds = tuple(roles[end] for end in ("estimate_low", "estimate_high") if end in roles)
-    return _Roles(kind, scores, label, roles.get("key", ""), weight, bounds if len(bounds) > 1 else ())
+    return _Roles(kind, scores, label, roles.get("key", ""), weight, bounds if len(bounds) > 1 else (), text)
 
 
 def _require_unique(table: Any, key: str, where: str) -> None:
@@ -352,12 +389,14 @@ def take(predictions: Predictions, rows: Integers) -> Predictions:
     if len(rows) == predictions.rows and bool((rows == np.arange(len(rows))).all()):
         return predictions
     index, weight, bounds = pa.array(rows), predictions.weight, predictions.bounds
+    constant = predictions.constant_loss
     return replace(
         predictions,
         label=predictions.label[rows],
         scores=predictions.scores[rows],
         weight=None if weight is None else weight[rows],
         bounds=None if bounds is None else bounds[rows],
+        constant_loss=None if constant is None else constant[rows],
         key=predictions.key.take(index),
         columns={name: column.take(index) for name, column in predictions.columns.items()},
     )

@@ -16,20 +16,19 @@ RULES_SECTION = "evaluation.rules"
 
 
 def require_defined(evaluation: Evaluation, kind: Kind) -> tuple[ModelRule, ...]:
-    """Return the rules: the configured ones, or for two classes that the AUC is above chance.
+    """Return the configured rules.
 
     Raises:
-        InputError: There is no rule at all, or one names a metric that this kind does not have.
+        InputError: Nothing can refuse a model, or a rule names a metric that this kind does not have.
     """
     _require_limits_defined(evaluation, kind)
     rules = evaluation.all_rules
-    if not rules and kind == "binary":
-        rules = (ModelRule(metric="auc", at_least=0.5),)
-    elif not rules and evaluation.max_calibration_error is None and not evaluation.fairness:
+    limits = (evaluation.max_calibration_error, evaluation.fairness, evaluation.overfitting)
+    if evaluation.constant_prediction == "warn" and not rules and not any(limits):
         raise InputError(
-            f"no rule says what a model of kind {kind} must reach",
+            f"no rule says what a model of kind {kind} must reach, and constant_prediction is warn",
             where=RULES_SECTION,
-            hint=f"Give a rule on one of {', '.join(names_for(kind))}.",
+            hint=f"Give a rule on one of {', '.join(names_for(kind))}, or let constant_prediction fail.",
         )
     for rule in rules:
         metric = find_metric(rule.metric)
@@ -198,9 +197,48 @@ def apply_rules(findings: Findings, rules: Sequence[ModelRule]) -> Iterator[Ruli
         yield from _fairness_rulings(findings, limits)
     if evaluation.overfitting:
         yield _overfitting_ruling(findings, evaluation.overfitting)
+    if evaluation.constant_prediction != "warn":
+        yield constant_ruling(findings, evaluation.constant_prediction.upper())
     if evaluation.small_slices != "warn":
         yield from _small_slices(findings, _SMALL[evaluation.small_slices])
 
+
+CONSTANT_GAIN = "gain over a constant prediction"
+
+
+def constant_ruling(findings: Findings, broken: str) -> Ruling:
+    """Judge that the mean loss is below that of a constant prediction."""
+    found, evaluation = findings.constant, findings.evaluation
+    if found.gain is None:
+        return not_judged_ruling(CONSTANT_GAIN, found.reason, kind="constant")
+    fewest, what = smallest_count(findings.kind, findings.sample, found.metric, evaluation.cluster)
+    if fewest < MIN_UNITS:
+        reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each"
+        return not_judged_ruling(CONSTANT_GAIN, reason, kind="constant")
+    terms = RuleTerms(0.0, ABOVE, evaluation.confidence, broken)
+    title = metric_title(found.metric)
+    detail = f"{title} {found.model:.4g}, of {CONSTANT_NAMES[findings.kind]} {found.constant:.4g}"
+    rule, left = judge_estimate(CONSTANT_GAIN, found.gain, findings.sample.rows, terms, detail=detail)
+    said = {"PASS": "below", broken: "not below"}.get(rule.decision, "not clearly below")
+    fact = f"{title} {found.model:.4g} {said} {found.constant:.4g} of a constant prediction"
+    return Ruling(CONSTANT_GAIN, rule.decision, fact, (rule,), left, "constant")
+
+
+def constant_warning(findings: Findings) -> tuple[str, ...]:
+    """Warn of a model that is not clearly better than a constant prediction, where no rule decides on it."""
+    ruling = constant_ruling(findings, "FAIL")
+    if findings.evaluation.constant_prediction != "warn" or ruling.decision == "PASS":
+        return ()
+    return (f"{ruling.fact}: {ruling.undecided[0].reason}" if ruling.undecided else ruling.fact,)
+
+
+CONSTANT_NAMES = {
+    "binary": "the share of label 1 as every score",
+    "multiclass": "the shares of the classes as every score",
+    "regression": "the mean as every estimate",
+    "language_model": "the frequencies of the tokens as every prediction",
+}
+"""The constant prediction by kind."""
 
 _SMALL = {"warn": "", "hold": "HOLD", "block": "FAIL"}
 """Decision on a slice that is too small, by ``small_slices``."""

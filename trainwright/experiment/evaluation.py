@@ -195,7 +195,10 @@ class Evaluation(Section):
 
     split: Name = Field("evaluate", description="Split to evaluate; not trained on or watched.")
     threshold: Fraction | Literal["model"] = Field(0.5, description="Smallest score of 1; `model`: its own.")
-    rules: tuple[ModelRule, ...] = Field((), description="Default: for two classes, an AUC above 0.5.")
+    rules: tuple[ModelRule, ...] = Field((), description="Limits on metrics.")
+    constant_prediction: Literal["fail", "hold", "warn"] = Field(
+        "fail", description="Decision on a model whose loss is not below that of a constant prediction."
+    )
     slices: tuple[Name, ...] = Field((), max_length=20, description="Columns to slice by.")
     crosses: tuple[Pair, ...] = Field((), max_length=20, description="Pairs of columns to slice by.")
     max_slices: int = Field(50, ge=2, le=500, description="Most slices per column or pair; others share one.")
