@@ -187,6 +187,7 @@ def made(
         sample=Sample(
             "evaluate", 28_618, "late" if kind != "language_model" else "", names,
             (23_820, 4_798) if two else (1_000,) * size, 12, 3, digest=DIGEST,
+            class_names=("0", "1") if two else names,
         ),
         baseline=ComparedBaseline("7", "cd" * 32, "ef" * 32) if baseline else None,
         threshold=0.2 if two else None,

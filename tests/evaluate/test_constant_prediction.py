@@ -64,7 +64,7 @@ def test_model_that_is_worse_than_a_constant_fails_with_the_reason() -> None:
     assert " not below " in found.headline
     (rule,) = found.rulings[0].rules
     assert rule.interval[1] < 0
-    assert "the share of label 1 as every score" in rule.detail
+    assert "the share of the positive class as every score" in rule.detail
 
 
 def test_model_that_is_hardly_better_stays_open_and_names_the_rows_needed() -> None:

@@ -67,11 +67,11 @@ COUNTS: dict[str, Callable[[Sums], tuple[Floats, Floats]]] = {
 """Metrics of two classes that are proportions: successes and trials."""
 
 
-def trials(name: str, sums: Sums) -> Floats:
+def trials(name: str, sums: Sums, classes: Sequence[str]) -> Floats:
     """Return what a share is a share of: the positives of the recall, all rows of the accuracy."""
-    base, _, number = name.partition("/")
-    if number:
-        return sums[f"{'predicted' if base == 'precision' else 'true'}/{number}"]
+    base, _, of_class = name.partition("/")
+    if of_class:
+        return sums[f"{'predicted' if base == 'precision' else 'true'}/{classes.index(of_class)}"]
     if base.startswith("macro_"):
         rarest: Floats = np.min([sums[part] for part in sums.names if part.startswith("true/")], axis=0)
         return rarest
@@ -92,20 +92,20 @@ LANGUAGE: dict[str, Formula] = {
 }
 
 
-def multiclass(classes: int) -> dict[str, Formula]:
-    """Return the formulas of several classes; a class that is never true or never predicted counts 0."""
+def multiclass(classes: Sequence[str]) -> dict[str, Formula]:
+    """Return the formulas of several named classes; one that is never true or never predicted counts 0."""
 
     def rates(name: str, under: Callable[[Sums, int], Floats]) -> dict[str, Formula]:
         def one(k: int) -> Formula:
             times = 2.0 if name == "f1" else 1.0
             return lambda s: np.nan_to_num(ratio(times * s[f"hits/{k}"], under(s, k)))
 
-        each = {f"{name}/{k}": one(k) for k in range(classes)}
+        each = {f"{name}/{of_class}": one(k) for k, of_class in enumerate(classes)}
         parts = list(each.values())
-        return {f"macro_{name}": lambda s: sum(part(s) for part in parts) / classes} | each  # type: ignore[return-value]
+        return {f"macro_{name}": lambda s: sum(part(s) for part in parts) / len(parts)} | each  # type: ignore[return-value]
 
     def right(s: Sums) -> Floats:
-        return ratio(sum((s[f"hits/{k}"] for k in range(classes)), np.zeros(1)), s["rows"])
+        return ratio(sum((s[f"hits/{k}"] for k in range(len(classes))), np.zeros(1)), s["rows"])
 
     return {
         "accuracy": right,
@@ -150,7 +150,7 @@ MODEL_LOSS: dict[Kind, Formula] = {
 """Mean loss of the model in the same unit: log loss, squared error, loss a token."""
 
 
-def formulas(kind: Kind, classes: int, *, bounds: bool) -> dict[str, Formula]:
+def formulas(kind: Kind, classes: Sequence[str], *, bounds: bool) -> dict[str, Formula]:
     """Return the metrics of a kind that are formulas of sums, by name."""
     covered: dict[str, Formula] = {"coverage": lambda s: ratio(s["covered"], s["rows"])} if bounds else {}
     return {
@@ -249,8 +249,7 @@ class EvaluationData:
     @property
     def classes(self) -> int:
         """Number of classes; 0 without any."""
-        predictions = self.candidate.predictions
-        return {"binary": 2, "multiclass": int(predictions.scores.shape[1])}.get(predictions.kind, 0)
+        return len(self.candidate.predictions.class_names)
 
     @property
     def units(self) -> int:
@@ -278,7 +277,7 @@ class EvaluationData:
     def formulas(self) -> dict[str, Formula]:
         """The metrics that are formulas of sums, by name."""
         predictions = self.candidate.predictions
-        return formulas(predictions.kind, self.classes, bounds=predictions.bounds is not None)
+        return formulas(predictions.kind, predictions.class_names, bounds=predictions.bounds is not None)
 
 
 def build_evaluation_data(pairs: PredictionPair, evaluation: Evaluation) -> EvaluationData:

@@ -103,6 +103,7 @@ class MeasuredMetrics(Document):
 class Sample:
     """The evaluated rows: their numbers overall, by class and by cluster, and the rows that are left out.
 
+    ``classes`` has the classes as they are shown (``late = 1``), ``class_names`` their names alone;
     ``clusters`` is 0 where every row counts for itself; ``unmatched`` counts rows that only one model scored;
     ``digest`` is the SHA-256 of keys and labels, whatever the order of the rows.
     """
@@ -118,6 +119,7 @@ class Sample:
     clusters: int = 0
     counts_in_clusters: tuple[int, ...] = ()
     digest: str = ""
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,9 @@ def measure(
     Raises:
         InputError: A rule is not for this kind of label, or a column cannot be cut into slices.
     """
-    candidate, fairness = pairs.candidate, evaluation.fairness
-    rules = require_defined(evaluation, candidate.kind)
+    candidate = pairs.candidate
+    evaluation = require_defined(evaluation, candidate.kind, candidate.class_names)
+    fairness = evaluation.fairness
     data = build_evaluation_data(pairs, evaluation)
     groupings = _groupings(data)
     parts = {
@@ -107,7 +108,7 @@ def measure(
     )
     return replace(
         findings,
-        rulings=tuple(apply_rules(findings, rules)),
+        rulings=tuple(apply_rules(findings)),
         warnings=(*warnings, *constant_warning(findings)),
     )
 
@@ -159,7 +160,8 @@ def _sample(pairs: PredictionPair, data: EvaluationData) -> Sample:
         split=data.evaluation.split,
         rows=predictions.rows,
         label_name=predictions.label_name,
-        classes=tuple(f"{predictions.label_name} = {k}" for k in range(data.classes)),
+        classes=tuple(f"{predictions.label_name} = {name}" for name in predictions.class_names),
+        class_names=predictions.class_names,
         counts=_counts(data, slice(None)),
         unlabelled=predictions.unlabelled,
         unmatched=pairs.unmatched,

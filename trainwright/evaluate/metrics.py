@@ -206,7 +206,8 @@ def _shares(
     data: EvaluationData, tally: ModelSums, name: str, values: Floats, found: list[Estimate | None]
 ) -> list[Estimate | None]:
     """Correct the intervals of shares whose draws do not show how uncertain they are."""
-    counted = tally.effective(trials(name, tally.total), trials(name, tally.drawn))
+    classes = data.candidate.predictions.class_names
+    counted = tally.effective(trials(name, tally.total, classes), trials(name, tally.drawn, classes))
     shares = []
     for entry, value, units in zip(found, values.tolist(), counted.tolist(), strict=True):
         if entry is None:
@@ -347,13 +348,13 @@ def global_metrics(data: EvaluationData) -> dict[str, ComparedMetric]:
 def class_aucs(data: EvaluationData) -> dict[str, ComparedMetric]:
     """Return the area of every class against the rest, and their mean; a class without rows has none."""
     label, weight = data.candidate.predictions.label, data.candidate.predictions.weight
-    found: dict[int, Placements] = {}
-    for k in range(data.classes):
+    found: dict[str, Placements] = {}
+    for k, of_class in enumerate(data.candidate.predictions.class_names):
         truth = (label == k).astype(np.int64)
         heavy = truth if weight is None else truth * weight
         if 0 < heavy.sum() < (len(truth) if weight is None else weight.sum()):
             scores = [entry.predictions.scores[:, k] for entry in data.sides]
-            found[k] = placements(truth, scores, weight=weight, clusters=data.clusters)
+            found[of_class] = placements(truth, scores, weight=weight, clusters=data.clusters)
     each = list(found.values())
     if not each:  # one class has all the weight
         return {"macro_auc": ComparedMetric("macro_auc", HIGHER, None)}
@@ -363,7 +364,7 @@ def class_aucs(data: EvaluationData) -> dict[str, ComparedMetric]:
         pairs=min(entry.pairs for entry in each),
         same=all(entry.same for entry in each),
     )
-    named = {"macro_auc": mean} | {f"auc/{k}": entry for k, entry in found.items()}
+    named = {"macro_auc": mean} | {f"auc/{of_class}": entry for of_class, entry in found.items()}
     methods = {"macro_auc": "DeLong, mean of classes"}
     return {
         name: _of_placements(data, name, entry, methods.get(name, "DeLong")) for name, entry in named.items()

@@ -8,7 +8,7 @@ from trainwright.evaluate import formatting
 from trainwright.evaluate.findings import CurveLine, Disparity, Findings, PlotData, Ruling, Slice, Slicing
 from trainwright.evaluate.page_slices import CANDIDATE, NAMES, PRODUCTION, slice_sections
 from trainwright.evaluate.rules import metric_title
-from trainwright.evaluate.summary import metric_rows, next_steps
+from trainwright.evaluate.summary import class_rows, metric_rows, next_steps
 from trainwright.report import charts
 from trainwright.report.page import Block, DenseTable, Figure, Paragraph, ReportPage, ReportSection, Table
 from trainwright.report.svg import percent
@@ -28,6 +28,7 @@ def draw_report(findings: Findings, verdict: Verdict) -> ReportPage:
     sections = [
         _rules_section(findings, verdict),
         _metrics_section(findings),
+        _classes_section(findings),
         *slice_sections(findings),
         _curves_section(findings),
         _confusion_section(findings),
@@ -141,7 +142,8 @@ def _metrics_section(findings: Findings) -> ReportSection:
     intro = f"Over all rows, with {formatting.level(findings)} intervals."
     if findings.baseline:
         header, intro = [*header, "production", "gain", "p"], f"{intro} {_PAIRED}"
-        for row, found in zip(rows, findings.overall.values(), strict=True):
+        whole = (found for name, found in findings.overall.items() if "/" not in name)
+        for row, found in zip(rows, whole, strict=True):
             row.append(formatting.NONE if found.p_value is None else f"{found.p_value:.2g}")
     return ReportSection("Figures", [Table(header, rows, numeric=range(1, len(header)))], intro=intro)
 
@@ -227,7 +229,25 @@ def _histograms(findings: Findings) -> Iterator[Figure]:
 
 
 def _threshold_text(findings: Findings) -> str:
-    return "" if findings.threshold is None else f" A score of at least {findings.threshold:g} predicts 1."
+    return (
+        ""
+        if findings.threshold is None
+        else f" A score of at least {findings.threshold:g} predicts {findings.sample.class_names[1]}."
+    )
+
+
+_CLASSES_OPENED = 12
+
+
+def _classes_section(findings: Findings) -> ReportSection:
+    """Draw one line per class: its rows, and every metric that one class has."""
+    header, rows = class_rows(findings)
+    title = f"All {len(rows):,} classes"
+    table = Table(header, rows, numeric=range(1, len(header)))
+    blocks: list[Block] = [table] if len(rows) <= _CLASSES_OPENED else [DenseTable(title, header, rows)]
+    gain = " A gain is the candidate's, paired, and positive where it is better." if findings.baseline else ""
+    intro = f"Each class against all others, with {formatting.level(findings)} intervals.{gain}"
+    return ReportSection("By class", blocks if rows else [], intro=intro)
 
 
 def _confusion_section(findings: Findings) -> ReportSection:

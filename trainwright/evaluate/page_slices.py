@@ -179,7 +179,7 @@ def _table(section: _Section, metrics: Sequence[str], most_bytes: int) -> Iterat
 
 
 def _header(findings: Findings, metrics: Sequence[str]) -> list[str]:
-    header = ["slice", "rows", *(["of label 1"] if findings.kind == "binary" else [])]
+    header = ["slice", "rows", *([findings.sample.classes[1]] if findings.kind == "binary" else [])]
     for metric in metrics:
         header += [metric_title(metric), *(["production", "gain"] if findings.baseline else [])]
     return [*header, "judged"]

@@ -22,7 +22,9 @@ def plot_data(predictions: Predictions) -> PlotData:
     edges = np.linspace(0, 1, _BUCKETS + 1)
     if predictions.kind == "binary":
         series = {
-            f"{predictions.label_name} = {outcome}": _counts(scores[label == outcome, 0], edges)
+            f"{predictions.label_name} = {predictions.class_names[outcome]}": _counts(
+                scores[label == outcome, 0], edges
+            )
             for outcome in (1, 0)
         }
         return _of_classes({"": (label.astype(np.int64), scores[:, 0])}, Histogram(edges, series))
@@ -30,7 +32,7 @@ def plot_data(predictions: Predictions) -> PlotData:
         top, right = scores.max(axis=1), scores.argmax(axis=1) == label
         series = {"right": _counts(top[right], edges), "wrong": _counts(top[~right], edges)}
         shown = range(min(MOST_CLASSES, scores.shape[1]))
-        parts = {str(k): ((label == k).astype(np.int64), scores[:, k]) for k in shown}
+        parts = {predictions.class_names[k]: ((label == k).astype(np.int64), scores[:, k]) for k in shown}
         present = {name: part for name, part in parts.items() if 0 < part[0].sum() < len(label)}
         return _of_classes(present, Histogram(edges, series))
     if predictions.kind == "language_model":

@@ -65,6 +65,12 @@ class Predictions:
         """Rows with a label."""
         return len(self.label)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes by number, else their numbers; empty of other kinds."""
+        count = {"binary": 2, "multiclass": int(self.scores.shape[1])}.get(self.kind, 0)
+        return self.snapshot.target.classes or tuple(map(str, range(count)))
+
 
 @dataclass(frozen=True)
 class _Roles:
@@ -103,6 +109,7 @@ def read_predictions(
     roles = _roles(snapshot)
     names = list(dict.fromkeys([*roles.names, *columns]))
     require_columns(snapshot, set(names), where)
+    _require_names_of_scores(snapshot, roles, where)
     table = read_split(folder, snapshot, split, names)
     _require_unique(table, roles.key, where)
     known = table.filter(pc.is_valid(table[roles.label])) if roles.label else table
@@ -126,6 +133,19 @@ def read_predictions(
         snapshot=snapshot,
         constant_loss=_token_losses(known[roles.tokens], weight) if roles.tokens else None,
     )
+
+
+def _require_names_of_scores(snapshot: Snapshot, roles: _Roles, where: str) -> None:
+    """Reject predictions whose classes have more or fewer names than scores."""
+    named = snapshot.target.classes
+    count = {"binary": 2, "multiclass": len(roles.scores)}.get(roles.kind, 0)
+    if named and len(named) != count:
+        raise InputError(
+            f"the manifest names {len(named)} classes, {', '.join(named[:10])}; the scores are of "
+            f"{count} ({', '.join(roles.scores[:10])})",
+            where=where,
+            hint="Score the rows with a model of this target: the step that wrote them passes it on.",
+        )
 
 
 def _token_losses(column: Any, scored: Floats | None) -> Floats | None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import ComparedMetric, Disparity, Findings, Kind, Ruling, Slice
-from trainwright.evaluate.slices import MIN_UNITS, class_too_small, smallest_count
+from trainwright.evaluate.slices import MIN_UNITS, class_title, class_too_small, smallest_count
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import LOWER, ModelRule, Overfitting, find_metric, names_for
 from trainwright.experiment.evaluation import Fairness as Limits
@@ -15,11 +16,12 @@ from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, UP_TO, Not
 RULES_SECTION = "evaluation.rules"
 
 
-def require_defined(evaluation: Evaluation, kind: Kind) -> tuple[ModelRule, ...]:
-    """Return the configured rules.
+def require_defined(evaluation: Evaluation, kind: Kind, classes: Sequence[str]) -> Evaluation:
+    """Return the section with every metric of one class under the class's name, not its number.
 
     Raises:
-        InputError: Nothing can refuse a model, or a rule names a metric that this kind does not have.
+        InputError: Nothing can refuse a model, or a rule names a metric that this kind does not have, or a
+            class that does not exist.
     """
     _require_limits_defined(evaluation, kind)
     rules = evaluation.all_rules
@@ -38,7 +40,40 @@ def require_defined(evaluation: Evaluation, kind: Kind) -> tuple[ModelRule, ...]
                 where=RULES_SECTION,
                 hint=f"Take one of {', '.join(names_for(kind))}.",
             )
-    return rules
+    return _with_class_names(evaluation, classes)
+
+
+def _with_class_names(evaluation: Evaluation, classes: Sequence[str]) -> Evaluation:
+    changed: dict[str, object] = {
+        "rules": tuple(
+            rule.model_copy(update={"metric": _named(rule.metric, classes, RULES_SECTION)})
+            for rule in evaluation.rules
+        )
+    }
+    if fairness := evaluation.fairness:
+        where = "evaluation.fairness.group_minimum"
+        least = {_named(name, classes, where): limit for name, limit in fairness.group_minimum.items()}
+        changed["fairness"] = fairness.model_copy(update={"group_minimum": least})
+    if over := evaluation.overfitting:
+        metric = _named(over.metric, classes, "evaluation.overfitting.metric")
+        changed["overfitting"] = over.model_copy(update={"metric": metric})
+    return evaluation.model_copy(update=changed)
+
+
+def _named(metric: str, classes: Sequence[str], where: str) -> str:
+    """Return a metric with the name of its class; ``recall/2`` is the class of that number."""
+    base, _, of_class = metric.partition("/")
+    if not of_class or of_class in classes:
+        return metric
+    if of_class.isdecimal() and int(of_class) < len(classes):
+        return f"{base}/{classes[int(of_class)]}"
+    close = get_close_matches(of_class, classes, 1)
+    meant = f"Did you mean {base}/{close[0]}? " if close else ""
+    raise InputError(
+        f"{metric} names class {of_class!r}, which does not exist",
+        where=where,
+        hint=f"{meant}The classes are {', '.join(classes[:20])}.",
+    )
 
 
 def _require_limits_defined(evaluation: Evaluation, kind: Kind) -> None:
@@ -94,10 +129,10 @@ class RuleTerms:
 
 
 def metric_title(metric: str) -> str:
-    """Name a metric as a reader would: ``AUC``, ``log loss``, ``recall of class 2``."""
-    base, _, number = metric.partition("/")
+    """Name a metric as a reader would: ``AUC``, ``log loss``, ``recall of class 2``, ``recall of setosa``."""
+    base, _, of_class = metric.partition("/")
     named = _SHORT.get(base, base.replace("_", " "))
-    return f"{named} of class {number}" if number else named
+    return f"{named} of {class_title(of_class)}" if of_class else named
 
 
 def judge_estimate(
@@ -182,9 +217,10 @@ def not_judged_ruling(
     return Ruling(name, "INCONCLUSIVE", fact or f"{name} not judged", (), (left,), kind, scope)
 
 
-def apply_rules(findings: Findings, rules: Sequence[ModelRule]) -> Iterator[Ruling]:
+def apply_rules(findings: Findings) -> Iterator[Ruling]:
     """Apply every rule, and every limit of the section."""
     evaluation = findings.evaluation
+    rules = evaluation.all_rules
     limits = evaluation.fairness
     compares = [rule for rule in rules if rule.kind != "absolute"]
     for rule in rules:
@@ -233,7 +269,7 @@ def constant_warning(findings: Findings) -> tuple[str, ...]:
 
 
 CONSTANT_NAMES = {
-    "binary": "the share of label 1 as every score",
+    "binary": "the share of the positive class as every score",
     "multiclass": "the shares of the classes as every score",
     "regression": "the mean as every estimate",
     "language_model": "the frequencies of the tokens as every prediction",
@@ -339,8 +375,8 @@ def _judge_slices(
 
     ``undefined`` is the decision on slices without the metric, ``small`` on those with too few of a class.
     """
-    least = findings.evaluation.min_positives
-    reasons = {place: class_too_small(metric, entry, least) for place, entry, _ in parts}
+    least, classes = findings.evaluation.min_positives, findings.sample.class_names
+    reasons = {place: class_too_small(metric, entry, classes, least) for place, entry, _ in parts}
     parts = [part for part in parts if not reasons[part[0]]]
     defined = [(place, entry.rows, number) for place, entry, number in parts if number]
     chances = holm([terms.tail_probability(number) for _, _, number in defined])
@@ -428,8 +464,8 @@ def _group_minimum(findings: Findings, metric: str, terms: RuleTerms) -> Ruling:
         for entry in cut.judged
         if metric in entry.figures
     ]
-    least = findings.evaluation.min_positives
-    if not any(number and not class_too_small(metric, entry, least) for _, entry, number in parts):
+    least, classes = findings.evaluation.min_positives, findings.sample.class_names
+    if not any(number and not class_too_small(metric, entry, classes, least) for _, entry, number in parts):
         reason = "no group has rows enough to be judged"
         return not_judged_ruling(name, reason, kind="fairness", scope="slice")
     return _judge_slices(findings, name, metric, parts, terms, "fairness", "INCONCLUSIVE", "")

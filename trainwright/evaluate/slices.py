@@ -141,7 +141,7 @@ with fewer clusters (Cameron, Gelbach and Miller, Review of Economics and Statis
 
 def smallest_count(kind: Kind, sample: Sample, metric: str, cluster: str | None) -> tuple[int, str]:
     """Return the smallest number of rows or clusters that a metric depends on, and its description."""
-    number = metric.partition("/")[2]
+    of_class = metric.partition("/")[2]
     found = [(sample.rows, "rows")]
     counted = [(sample.counts, "rows of")]
     if sample.clusters:
@@ -151,20 +151,25 @@ def smallest_count(kind: Kind, sample: Sample, metric: str, cluster: str | None)
         if kind == "binary" or metric.startswith("macro_"):
             rare = "rarer" if kind == "binary" else "rarest"
             found.append((min(counts), f"{what} the {rare} label"))
-        elif number:
-            found.append((counts[int(number)], f"{what} class {number}"))
+        elif of_class:
+            found.append((counts[sample.class_names.index(of_class)], f"{what} {class_title(of_class)}"))
     return min(found)
 
 
-def class_too_small(metric: str, entry: Slice, least: int) -> str:
+def class_title(name: str) -> str:
+    """Write the name of a class so that a number is not taken for a count: ``class 2``, ``setosa``."""
+    return f"class {name}" if name.isdecimal() else name
+
+
+def class_too_small(metric: str, entry: Slice, classes: Sequence[str], least: int) -> str:
     """Say why a slice is too small for the metric of one class, or a mean of all; empty if it is not."""
-    number = metric.partition("/")[2]
+    of_class = metric.partition("/")[2]
     if metric.startswith("macro_") and entry.counts:
-        number = str(min(range(len(entry.counts)), key=entry.counts.__getitem__))
-    if not number or int(number) >= len(entry.counts):
+        of_class = classes[min(range(len(entry.counts)), key=entry.counts.__getitem__)]
+    if not of_class or not entry.counts:
         return ""
-    count = entry.counts[int(number)]
-    return f"{count:,} of at least {least:,} rows of class {number}" if count < least else ""
+    count = entry.counts[classes.index(of_class)]
+    return f"{count:,} of at least {least:,} rows of {class_title(of_class)}" if count < least else ""
 
 
 def count_units(data: EvaluationData, place: Integers, parts: int, rows: Integers | None = None) -> Integers:

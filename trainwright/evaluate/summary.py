@@ -45,14 +45,33 @@ def next_steps(findings: Findings, verdict: Verdict) -> list[str]:
 
 
 def metric_rows(findings: Findings) -> list[list[object]]:
-    """Return name and value of every metric over all rows; with a baseline also its value and the gain."""
+    """Return name and value of every metric of all classes; with a baseline also its value and the gain."""
     rows: list[list[object]] = []
     for name, found in findings.overall.items():
+        if "/" in name:  # of one class: see class_rows
+            continue
         row: list[object] = [metric_title(name), formatting.estimate(found.candidate)]
         if findings.baseline:
             row += [formatting.estimate(found.baseline), formatting.estimate(found.gain, signed=True)]
         rows.append(row)
     return rows
+
+
+def class_rows(findings: Findings) -> tuple[list[str], list[list[object]]]:
+    """Return a header, and one row per class of several: its rows and its metrics, with gains if compared."""
+    metrics = list(dict.fromkeys(name.partition("/")[0] for name in findings.overall if "/" in name))
+    header, rows = ["class", "rows"], list[list[object]]()
+    for metric in metrics:
+        header += [metric_title(metric), *(["gain"] if findings.baseline else [])]
+    for of_class, count in zip(findings.sample.class_names, findings.sample.counts, strict=True):
+        row: list[object] = [of_class, f"{count:,}"]
+        for metric in metrics:
+            found = findings.overall.get(f"{metric}/{of_class}")
+            row.append(formatting.estimate(found.candidate if found else None))
+            if findings.baseline:
+                row.append(formatting.estimate(found.gain if found else None, signed=True))
+        rows.append(row)
+    return header, rows if metrics else []
 
 
 def summarize(findings: Findings, verdict: Verdict) -> str:
@@ -105,6 +124,8 @@ def _unjudged(entries: list[NotJudged], where: str) -> list[str]:
 
 _WORST = 5
 _METRICS = 2
+_CLASSES = 50
+"""Classes on the card, the first ones."""
 
 
 def write_model_card_inputs(folder: Path, findings: Findings, verdict: Verdict) -> None:
@@ -134,6 +155,7 @@ def draw_card(findings: Findings, verdict: Verdict) -> str:
         "Evaluation": _card_decision(findings, verdict),
         "Evaluation data": _card_data(findings, verdict),
         "Figures": _card_metrics(findings),
+        "Classes": _card_classes(findings),
         "Slices": "\n\n".join(_card_slices(cut, metrics) for cut in findings.cuts),
         "Fairness": _card_fairness(findings) if findings.groups else "",
         "Not judged": "\n".join(_unjudged(list(verdict.not_judged), "verdict")),
@@ -163,8 +185,18 @@ def _card_data(findings: Findings, verdict: Verdict) -> str:
 def _card_metrics(findings: Findings) -> str:
     header = ["Figure", "Value", *(["Production", "Gain"] if findings.baseline else [])]
     table = markdown.table(header, metric_rows(findings), range(1, len(header))).strip()
-    at = "" if findings.threshold is None else f" A score of at least {findings.threshold:.4g} predicts 1."
+    name = markdown.escape(findings.sample.class_names[1]) if findings.sample.class_names else ""
+    at = (
+        ""
+        if findings.threshold is None
+        else f" A score of at least {findings.threshold:.4g} predicts {name}."
+    )
     return f"{formatting.level(findings)} intervals.{at}\n\n{table}"
+
+
+def _card_classes(findings: Findings) -> str:
+    header, rows = class_rows(findings)
+    return markdown.table(header, rows[:_CLASSES], range(1, len(header))).strip() if rows else ""
 
 
 def _card_slices(cut: Slicing, metrics: list[str]) -> str:

@@ -51,7 +51,7 @@ METRICS = {
     "loss": Metric((LANGUAGE,), LOWER, fraction=False),
     "perplexity": Metric((LANGUAGE,), LOWER, fraction=False),
 }
-"""Metrics by name. ``recall/2`` is the metric of one of several classes."""
+"""Metrics by name. ``recall/2`` or ``recall/setosa`` is the metric of one of several classes."""
 
 _PER_CLASS = ("recall", "precision", "f1", "auc")
 """Metrics that are also defined for one of several classes."""
@@ -59,9 +59,9 @@ _PER_CLASS = ("recall", "precision", "f1", "auc")
 
 def find_metric(name: str) -> Metric | None:
     """Return the metric with this name, or None."""
-    base, _, number = name.partition("/")
-    if number:
-        return Metric((MULTICLASS,), HIGHER) if base in _PER_CLASS and number.isdecimal() else None
+    base, _, of_class = name.partition("/")
+    if of_class:
+        return Metric((MULTICLASS,), HIGHER) if base in _PER_CLASS else None
     return METRICS.get(name)
 
 
@@ -79,7 +79,9 @@ _LIMITS = ("at_least", "at_most", "margin", "min_gain")
 class ModelRule(Section):
     """Limit on one metric: absolute, or relative to the production model."""
 
-    metric: Name = Field(description="Metric, such as auc, log_loss or rmse; `recall/2` for class 2.")
+    metric: Name = Field(
+        description="Metric, such as auc or rmse; of one of several classes `recall/setosa`."
+    )
     at_least: float | None = Field(None, description="The confidence interval must lie above.")
     at_most: float | None = Field(None, description="The confidence interval must lie below.")
     margin: float | None = Field(None, gt=0, description="Largest loss to the baseline (non-inferiority).")

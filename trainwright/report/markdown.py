@@ -25,8 +25,8 @@ CARD_FILE = "card.md"
 
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _ORDER = (
-    "Evaluation", "What it is for", "Data", "Evaluation data", "Figures", "Slices", "Fairness", "Not judged",
-    "Threshold", "Training", "Inputs", "What the trees split on", "Limits", "Use",
+    "Evaluation", "What it is for", "Data", "Evaluation data", "Figures", "Classes", "Slices", "Fairness",
+    "Not judged", "Threshold", "Training", "Inputs", "What the trees split on", "Limits", "Use",
 )  # fmt: skip
 """The decision first, then what a reader asks; a section that is not named here comes before Use."""
 
