@@ -96,7 +96,8 @@ class Target:
     """What a model learns from a snapshot; every step reads it from the manifest.
 
     Rows have a class as int64 from 0 on, and a number as float64. ``classes`` has the names of the classes by
-    number; it is empty where the source itself has the numbers 0 and 1, or 0 to n-1, and for other kinds.
+    number; where the source itself has the numbers 0 to n-1, they are the names, so that their count is known
+    in every split. It is empty for the numbers 0 and 1, and for other kinds.
     """
 
     kind: TargetKind = "binary"

@@ -12,6 +12,9 @@ from trainwright.experiment.section import Fraction, Name, Section, Time, kind_o
 
 LabelKind = Literal["auto", "binary", "multiclass", "regression"]
 
+ROW = "row"
+"""Column that `ingest` adds as the key where none is named: the position in the source, from 0."""
+
 Format = Literal["auto", "parquet", "csv", "jsonl", "delta", "iceberg", "sql"]
 
 
@@ -127,6 +130,14 @@ class Data(Section):
     remember: Name | None = Field(None, description="Folder that caches checksums of local files.")
     runner: Runner = Field(Runner(), description="Engine that writes the shards.")
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _as_text(cls, classes: object) -> object:
+        """Take integers and truth values as they are written: 1 is "1", and true is "true"."""
+        if not isinstance(classes, list | tuple):
+            return classes
+        return [str(value).lower() if isinstance(value, int) else value for value in classes]
+
     @field_validator("splits", mode="after")
     @classmethod
     def _of_one_kind(cls, splits: dict[str, Window | Share]) -> dict[str, Window | Share]:
@@ -174,6 +185,8 @@ class Data(Section):
     def _possible(self) -> Self:
         if (self.sql is None) == (self.format == "sql"):
             raise ValueError(f"format is {self.format}, but sql is {'present' if self.sql else 'absent'}")
+        if self.sql and not self.key:
+            raise ValueError("format sql needs data.key: the rows of a database have no order; name a column")
         if self.version and self.format not in {"delta", "iceberg"}:
             raise ValueError(f"version {self.version} needs format delta or iceberg; format is {self.format}")
         if self.mode == "reference" and self.shares:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright import storage
-from trainwright.artifacts import Column, Listing, Snapshot
+from trainwright.artifacts import Column, Listing, Snapshot, Target
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DataRefused, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
+from trainwright.experiment.data import ROW
 from trainwright.ingest.commit import FolderCommit, StoreCommit, scratch_for
 from trainwright.ingest.keys import OpenRun, reject_duplicates, reject_shared
+from trainwright.ingest.labels import LabelRule, label_rule, target_of
 from trainwright.ingest.quality import (
     LimitResult,
     figures_of,
@@ -36,7 +38,7 @@ from trainwright.tables import Piece, read_piece, require_columns
 from trainwright.tables.reading import TO_THE_END
 from trainwright.tracking import Stopwatch
 
-LAYOUT = 2
+LAYOUT = 3
 """Part of every request's digest: raise it when shards or their reports are written differently."""
 
 _RECORDED_FILES = 20
@@ -51,7 +53,8 @@ def ingest(
     """Read a source and write it, or pin it, as a snapshot.
 
     Rows keep the order of the source within each split; rows in no split go to ``unassigned``. The time
-    column is stored in UTC and the label as int64 of 0, 1 and null; other columns as they are.
+    column is stored in UTC, the label as its class number or, for a regression, as float64; other columns as
+    they are. Without a key, the column ``row`` has the position of each row in the source, from 0.
 
     Args:
         source_version: The content digest that ``resolve`` found.
@@ -66,7 +69,7 @@ def ingest(
 
     Raises:
         InputError: The source changed since it was resolved, a file is broken, files differ, or a column
-            with a role is missing or holds what it must not.
+            with a role is missing or holds what it must not, or the kind of the label is not clear.
         DataRefused: There are no rows, a key is there twice, a value of a disjoint column is in two splits,
             or a limit of ``data`` does not hold; all of these at once.
         DependencyError: The source was written while it was read.
@@ -160,8 +163,9 @@ class _Run:
         totals = add_up(reports, division(self.data).names)
         if totals.all_rows != snapshot.rows:
             return None
+        keys = [self.data.key] if self.data.key else []
         passed = [
-            LimitResult(name=f"key {self.data.key}", figure=_ONCE, limit=_ONCE),
+            *(LimitResult(name=f"key {x}", figure=_ONCE, limit=_ONCE) for x in keys),
             *(LimitResult(name=f"values of {x}", figure=_APART, limit=_APART) for x in self.data.disjoint),
         ]
         self._judge(snapshot, totals, lambda: passed)
@@ -171,9 +175,9 @@ class _Run:
     def make(self) -> Snapshot:
         """Make the shards that are not there yet, judge them all, and commit."""
         try:
-            reports, schema = self._shards()
+            reports, schema, label = self._shards()
             totals = add_up(reports, division(self.data).names)
-            snapshot = self._assemble(reports, schema, totals)
+            snapshot = self._assemble(reports, schema, label, totals)
             self._judge(snapshot, totals, lambda: self._judge_values(reports, snapshot))
             snapshot = self.commit.publish(snapshot)
         except BaseException as error:
@@ -187,16 +191,24 @@ class _Run:
         self.commit.clean_up()
         return snapshot
 
-    def _shards(self) -> tuple[list[ShardReport], pa.Schema]:
+    def _shards(self) -> tuple[list[ShardReport], pa.Schema, LabelRule | None]:
         data, listing = self.data, self.listing
         try:
             sources = open_source(listing, data, self.access)
-            _require_readable(sources.schema, listing, data, self.source)
+            _require_readable(sources.schema, data, self.source)
+            label = label_rule(sources, data)
+            if data.mode == "reference":
+                require_referable(listing, sources.schema, data, label)
             sizes = {entry.uri: entry.size for entry in listing.files}
             shards = cut(sources.parts(), sizes, data.shard_rows)
             reports = self.commit.valid_reports()
             plan = ShardPlan(
-                sources=sources, listing=listing, data=data, place=self.commit.place, access=self.access
+                sources=sources,
+                listing=listing,
+                data=data,
+                label=label,
+                place=self.commit.place,
+                access=self.access,
             )
             made = make_shards(plan, [shard for shard in shards if shard.index not in reports])
         except (InputError, ObjectChanged) as error:
@@ -204,7 +216,7 @@ class _Run:
                 self._require_unchanged(error)
             raise
         reports |= {report.shard: report for report in made}
-        return [reports[shard.index] for shard in shards], sources.schema
+        return [reports[shard.index] for shard in shards], sources.schema, label
 
     def _require_unchanged(self, error: TrainwrightError) -> None:
         """Reject the source if it changed while it was read: that is then the cause of the error."""
@@ -215,7 +227,9 @@ class _Run:
         if now.content_digest != self.version:
             raise _changed(self.source, error.what) from error
 
-    def _assemble(self, reports: Sequence[ShardReport], schema: pa.Schema, totals: Totals) -> Snapshot:
+    def _assemble(
+        self, reports: Sequence[ShardReport], schema: pa.Schema, label: LabelRule | None, totals: Totals
+    ) -> Snapshot:
         """Build the manifest. It does not depend on who made which shard."""
         data, names = self.data, division(self.data).names
         if data.mode == "reference":
@@ -223,14 +237,20 @@ class _Run:
         else:
             written = [entry for report in reports for entry in report.files]
             files = [entry for name in names for entry in written if entry.split == name]
-        types = dict(zip(schema.names, schema.types, strict=True)) | {data.time: TIME, data.label: pa.int64()}
+        types = dict(zip(schema.names, schema.types, strict=True))
+        types |= {data.time: TIME} if data.time else {}
+        types |= {label.name: label.type} if label else {}
+        types |= {} if data.key else {ROW: pa.int64()}
+        roles = {"key": data.key or ROW, "time": data.time, "label": data.label}
+        target = target_of(label, totals.all_classes, self.source) if totals.all_rows else Target()
         return Snapshot(
             files=tuple(files),
             columns=tuple(Column(name=name, type=str(kind)) for name, kind in types.items()),
             parents={"source": self.version},
-            roles={"key": data.key, "time": data.time, "label": data.label},
-            quality=figures_of(totals, files),
+            roles={role: name for role, name in roles.items() if name},
+            quality=figures_of(totals, files, target),
             protection=self.listing.protection if data.mode == "reference" else "",
+            target=target,
         )
 
     def _judge(self, snapshot: Snapshot, totals: Totals, values: Callable[[], list[LimitResult]]) -> None:
@@ -261,15 +281,12 @@ class _Run:
                 for batch in read_piece(self.folder, piece, [column]):
                     yield entry.split, pa.chunked_array([batch.column(0)])
 
-        key, rows = self.data.key, snapshot.rows
+        found = []
         with self._spills(reports) as runs:
-            found = [
-                judged(
-                    f"key {key}",
-                    _ONCE,
-                    lambda: reject_duplicates(key, runs(key, False), rows, self.source, partial(values, key)),
-                )
-            ]
+            if key := self.data.key:
+                read = partial(values, key)
+                check = partial(reject_duplicates, key, runs(key, False), snapshot.rows, self.source, read)
+                found.append(judged(f"key {key}", _ONCE, check))
             for name in self.data.disjoint:
                 check = partial(reject_shared, name, runs(name, True), partial(values, name))
                 found.append(judged(f"values of {name}", _APART, check))
@@ -293,15 +310,19 @@ class _Run:
             ]
 
 
-def _require_readable(schema: pa.Schema, listing: Listing, data: Data, source: str) -> None:
+def _require_readable(schema: pa.Schema, data: Data, source: str) -> None:
     """Reject a section that names columns which are not there, or are of the wrong type."""
-    named = [data.key, data.time, data.label, *data.disjoint, *data.quality.max_missing]
-    require_columns(schema, [*named, *([data.split_by] if data.split_by else [])], where=source)
+    named = [data.key, data.time, data.label, data.split_by, *data.disjoint, *data.quality.max_missing]
+    require_columns(schema, [name for name in named if name], where=source)
+    if not data.key and ROW in schema.names:
+        raise InputError(
+            f"the source has a column {ROW!r}, which is the name of the key that ingest would add",
+            where=source,
+            hint=f"Name the column that identifies a row in data.key; data.key: {ROW}, if that is it.",
+        )
     if nested := [name for name in data.disjoint if pa.types.is_nested(schema.field(name).type)]:
         raise InputError(
             f"disjoint columns {nested} hold lists or structures, not single values",
             where="data.disjoint",
             hint="Leave them out, or name a column of single values instead.",
         )
-    if data.mode == "reference":
-        require_referable(listing, schema, data)

@@ -1,12 +1,12 @@
 """Quality limits of a snapshot, judged together, and the summary page with them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright import storage
-from trainwright.artifacts import Listing, Snapshot, SnapshotFile
+from trainwright.artifacts import Listing, Snapshot, SnapshotFile, Target
 from trainwright.documents import read_json
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
@@ -48,20 +48,20 @@ def judge_size(listing: Listing, data: Data) -> list[LimitResult]:
 
 def judge(totals: Totals, data: Data, source: str, previous: Snapshot | None) -> list[LimitResult]:
     """Judge what was counted."""
-    if totals.span is None:
+    if not totals.all_rows:
         empty = DataRefused(f"0 rows in {source}", where="data.source")
         return [LimitResult(name="rows", figure="0", limit="at least 1", refusal=empty)]
-    found = [*_judge_splits(totals, totals.span, data, source), *_judge_missing(totals, data)]
+    found = [*_judge_splits(totals, data, source), *_judge_missing(totals, data)]
     return found if previous is None else [*found, *_judge_volume(totals.all_rows, previous.rows, data)]
 
 
-def _judge_splits(totals: Totals, span: tuple[int, int], data: Data, source: str) -> Iterator[LimitResult]:
-    first, last = map(written, span)
+def _judge_splits(totals: Totals, data: Data, source: str) -> Iterator[LimitResult]:
     for name in data.splits:
         rows = totals.rows[name]
         window = f", the window is {window_of(data.windows[name])}" if data.windows else ""
         hint = "Make the share larger, or wait for more rows."
-        if data.windows:
+        if data.windows and totals.span:
+            first, last = map(written, totals.span)
             hint = f"The rows go from {first} to {last}: move the windows, or wait for more rows."
         refusal = DataRefused(
             f"{rows:,} rows in split {name!r} of {source}; min_rows is {data.min_rows:,}{window}",
@@ -133,16 +133,20 @@ def reject(judged: Sequence[LimitResult]) -> None:
         )
 
 
-def figures_of(totals: Totals, files: Sequence[SnapshotFile]) -> dict[str, float]:
-    """Return what the manifest says of the rows, by name."""
+def figures_of(totals: Totals, files: Sequence[SnapshotFile], target: Target) -> dict[str, float]:
+    """Return what the manifest says of the rows, by name.
+
+    A binary label has ``positives.SPLIT``, and classes with names have ``labels.SPLIT.NAME``.
+    """
     found: dict[str, float] = {"bytes": float(sum(entry.size for entry in files))}
-    by_split: Mapping[str, Mapping[str, int]] = {
-        "rows": totals.rows,
-        "labels": totals.labels,
-        "positives": totals.positives,
-    }
-    for figure, counts in by_split.items():
-        found |= {f"{figure}.{split}": float(count) for split, count in counts.items() if totals.rows[split]}
+    for split, rows in totals.rows.items():
+        if rows:
+            counts = totals.classes[split]
+            by_split = {"rows": rows}
+            by_split |= {} if target.kind == "text" else {"labels": totals.labels[split]}
+            by_split |= {"positives": counts[1]} if target.kind == "binary" else {}
+            found |= {f"{figure}.{split}": float(count) for figure, count in by_split.items()}
+            found |= {f"labels.{split}.{name}": float(counts[k]) for k, name in enumerate(target.classes)}
     if totals.span is not None:
         oldest, newest = totals.span
         found |= {"time.oldest": oldest / _MICRO, "time.newest": newest / _MICRO}
@@ -183,13 +187,8 @@ def write_summary(
     if totals is not None and totals.span is not None:
         oldest, newest = map(written, totals.span)
         lines.append(f"Times from {oldest} to {newest}\n")
-        splits = []
-        for split, rows in totals.rows.items():
-            labels, positives = totals.labels[split], totals.positives[split]
-            if rows:
-                share = f"{positives / labels:.1%}" if labels else "-"
-                splits.append((split, f"{rows:,}", f"{labels:,}", share))
-        lines.append(table(("split", "rows", "with label", "positive"), splits, (1, 2, 3)))
+    if totals is not None and snapshot is not None and totals.all_rows:
+        lines += _splits_tables(totals, snapshot.target)
     if judged:
         limits = [(x.name, x.figure, x.limit, "yes" if x.refusal is None else "no") for x in judged]
         lines.append(table(("limit", "found", "allowed", "holds"), limits, (1, 2)))
@@ -197,6 +196,33 @@ def write_summary(
         lines.append(table(_HEADER, list(_column_rows(totals, snapshot)), (2, 3, 4, 5, 6)))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines))
+
+
+def _splits_tables(totals: Totals, target: Target) -> Iterator[str]:
+    """Yield the rows of each split with figures of their label, and those of each class, as Markdown."""
+    header = ("split", "rows") + (() if target.kind == "text" else ("with label",))
+    header += {
+        "binary": (target.classes[1] if target.classes else "positive",),
+        "regression": ("least", "mean", "largest"),
+    }.get(target.kind, ())
+    found = {split: rows for split, rows in totals.rows.items() if rows}
+    lines = []
+    for split, rows in found.items():
+        labels, numbers = totals.labels[split], totals.numbers[split]
+        figures: tuple[str, ...] = ()
+        if target.kind == "binary":
+            figures = (f"{totals.classes[split][1] / labels:.1%}" if labels else "-",)
+        elif target.kind == "regression":
+            ends = (numbers.least, numbers.mean, numbers.most)
+            figures = tuple(f"{value:.4g}" if labels else "-" for value in ends)
+        lines.append((split, f"{rows:,}", f"{labels:,}", *figures)[: len(header)])
+    yield table(header, lines, tuple(range(1, len(header))))
+    if target.kind == "multiclass":
+        counts = [
+            (name, *(f"{totals.classes[split][number]:,}" for split in found))
+            for number, name in enumerate(target.classes)
+        ]
+        yield table(("class", *found), counts, tuple(range(1, len(found) + 1)))
 
 
 def _column_rows(totals: Totals, snapshot: Snapshot) -> Iterator[tuple[str, ...]]:

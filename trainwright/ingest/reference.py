@@ -10,6 +10,7 @@ from trainwright import storage
 from trainwright.artifacts import Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
+from trainwright.ingest.labels import LabelRule
 from trainwright.ingest.reports import ShardReport, Span
 from trainwright.ingest.roles import TIME
 from trainwright.ingest.splits import written
@@ -22,10 +23,11 @@ _COPY = "Use mode copy, which rewrites the rows."
 
 def columns_read(data: Data) -> list[str]:
     """Name the columns that are read: those with a role, and those that a limit is set for."""
-    return list(dict.fromkeys([data.key, data.time, data.label, *data.disjoint, *data.quality.max_missing]))
+    roles = [name for name in (data.key, data.time, data.label) if name]
+    return list(dict.fromkeys([*roles, *data.disjoint, *data.quality.max_missing]))
 
 
-def require_referable(listing: Listing, schema: pa.Schema, data: Data) -> None:
+def require_referable(listing: Listing, schema: pa.Schema, data: Data, label: LabelRule | None) -> None:
     """Reject a source that readers could not read in place."""
     for entry in listing.files:
         if data.format not in {"auto", "parquet"} or (
@@ -38,16 +40,20 @@ def require_referable(listing: Listing, schema: pa.Schema, data: Data) -> None:
             raise InputError(
                 "mode reference needs objects that a store pins by version", where=entry.uri, hint=_COPY
             )
-    time, label = schema.field(data.time).type, schema.field(data.label).type
-    if time != TIME:
+    if data.time and (time := schema.field(data.time).type) != TIME:
         raise InputError(
             f"time column {data.time!r} is {time}; mode reference takes timestamps with a zone",
             where="data.mode",
             hint=_COPY,
         )
-    if not pa.types.is_integer(label):
+    if label is None:
+        return
+    kind = schema.field(label.name).type
+    number = pa.types.is_floating(kind) and label.kind == "regression"
+    if not (pa.types.is_integer(kind) or number):
         raise InputError(
-            f"label column {data.label!r} is {label}; mode reference takes integers",
+            f"label column {label.name!r} is {kind}; "
+            "mode reference takes integers, and floats for a regression",
             where="data.mode",
             hint=_COPY,
         )
@@ -107,7 +113,8 @@ def _pinned(entry: SourceFile, spans: Sequence[Span]) -> SnapshotFile:
     for span in spans:
         rows[span.split] += span.rows
     if len(rows) > 1:
-        oldest, newest = min(span.oldest for span in spans), max(span.newest for span in spans)
+        oldest = min(span.oldest for span in spans if span.oldest is not None)
+        newest = max(span.newest for span in spans if span.newest is not None)
         shown = ", ".join(f"{count:,} in {split}" for split, count in sorted(rows.items()))
         raise InputError(
             f"the rows of this file are in more than one split: {shown}; they go from {written(oldest)} "

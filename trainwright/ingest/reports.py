@@ -1,6 +1,7 @@
 """Figures of columns, and the report of a shard, which crosses between processes and machines."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar
@@ -103,15 +104,23 @@ class FingerprintRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Rows of one file that are in one split; times in microseconds from 1970, ``positives`` have label 1."""
+    """Rows of one file that are in one split.
+
+    Attributes:
+        labels: Rows with a label.
+        classes: Rows by class number, as text; empty for a regression.
+        numbers: Figures of the label of a regression.
+        oldest: Time in microseconds from 1970; None without a time column, as ``newest``.
+    """
 
     uri: str
     split: str
     rows: int
-    labels: int
-    positives: int
-    oldest: int
-    newest: int
+    labels: int = 0
+    classes: dict[str, int] = field(default_factory=dict)
+    numbers: ColumnFigures = ColumnFigures()
+    oldest: int | None = None
+    newest: int | None = None
 
     def plus(self, other: "Span") -> "Span":
         """Add more rows of the same file and split."""
@@ -119,10 +128,17 @@ class Span:
             self,
             rows=self.rows + other.rows,
             labels=self.labels + other.labels,
-            positives=self.positives + other.positives,
-            oldest=min(self.oldest, other.oldest),
-            newest=max(self.newest, other.newest),
+            classes=dict(Counter(self.classes) + Counter(other.classes)),
+            numbers=merged((self.numbers, other.numbers)),
+            oldest=_extreme(min, self.oldest, other.oldest),
+            newest=_extreme(max, self.newest, other.newest),
         )
+
+
+def _extreme(choose: Callable[..., int], *times: int | None) -> int | None:
+    """Return the first or the last of the known times; None without any."""
+    known = [time for time in times if time is not None]
+    return choose(known) if known else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +165,14 @@ class ShardReport(Document):
 class Totals:
     """The reports of all shards, added up: counts by split, with every split; figures by column.
 
-    ``span`` has the times of the oldest and the newest row in microseconds from 1970; None without rows.
+    ``classes`` and ``numbers`` describe the label of each split, as a :class:`Span` does. ``span`` has the
+    times of the oldest and the newest row in microseconds from 1970; None without rows or times.
     """
 
     rows: dict[str, int]
     labels: dict[str, int]
-    positives: dict[str, int]
+    classes: dict[str, Counter[int]]
+    numbers: dict[str, ColumnFigures]
     columns: dict[str, ColumnFigures] = field(default_factory=dict)
     span: tuple[int, int] | None = None
 
@@ -163,19 +181,35 @@ class Totals:
         """Rows in all splits."""
         return sum(self.rows.values())
 
+    @property
+    def all_classes(self) -> Counter[int]:
+        """Rows by class number, in all splits."""
+        return sum(self.classes.values(), Counter())
+
 
 def add_up(reports: Sequence[ShardReport], names: Iterable[str]) -> Totals:
     """Add up reports in the order of the shards; ``names`` are the splits in the order of the manifest."""
     rows = dict.fromkeys(names, 0)
-    labels, positives = dict(rows), dict(rows)
+    labels = dict(rows)
+    classes: dict[str, Counter[int]] = {name: Counter() for name in rows}
+    numbers = {name: ColumnFigures() for name in rows}
     spans = [span for report in reports for span in report.spans]
     for span in spans:
         rows[span.split] += span.rows
         labels[span.split] += span.labels
-        positives[span.split] += span.positives
+        classes[span.split].update({int(number): count for number, count in span.classes.items()})
+        numbers[span.split] = merged((numbers[span.split], span.numbers))
     columns = {
         name: merged(report.columns[name] for report in reports if name in report.columns)
         for name in dict.fromkeys(name for report in reports for name in report.columns)
     }
-    between = (min(span.oldest for span in spans), max(span.newest for span in spans)) if spans else None
-    return Totals(rows=rows, labels=labels, positives=positives, columns=columns, span=between)
+    oldest = _extreme(min, *(span.oldest for span in spans))
+    newest = _extreme(max, *(span.newest for span in spans))
+    return Totals(
+        rows=rows,
+        labels=labels,
+        classes=classes,
+        numbers=numbers,
+        columns=columns,
+        span=None if oldest is None or newest is None else (oldest, newest),
+    )

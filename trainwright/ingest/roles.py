@@ -1,4 +1,4 @@
-"""The columns with a role: a key that identifies each row, a time that places it, a label of 0 and 1."""
+"""The key that identifies each row, and the time that places it."""
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -38,28 +38,6 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
             hint="The unit may be wrong, or a number that means no time was taken for one.",
         )
     return column.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False).cast(TIME)
-
-
-def prepare_label(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """Return the label as int64 of 0, 1 and null; NaN counts as null."""
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_floating(kind):
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
-    elif not pa.types.is_integer(kind):
-        raise InputError(
-            f"label column {name!r} holds {kind}, not 0 and 1: {example_values(column)}", where=where
-        )
-    present = column.drop_null()
-    wrong = present.filter(pc.invert(pc.is_in(present, value_set=pa.array([0, 1], kind))))
-    if len(wrong):
-        raise InputError(
-            f"label column {name!r} holds values other than 0 and 1: {example_values(wrong)}",
-            where=where,
-            hint="The label is 0, 1 or missing; derive it where the source is written.",
-        )
-    return column.cast(pa.int64())
 
 
 def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:

@@ -6,10 +6,11 @@ number and place of workers change nothing of the result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
@@ -17,11 +18,13 @@ from trainwright import storage
 from trainwright.artifacts import UNASSIGNED, Listing, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
+from trainwright.experiment.data import ROW
 from trainwright.ingest.commit import OutputLocations, ShardOutput, scratch_for
 from trainwright.ingest.keys import SpillWriter
+from trainwright.ingest.labels import LabelRule, prepare_label
 from trainwright.ingest.reference import columns_read, read_referenced
 from trainwright.ingest.reports import ColumnFigures, ShardReport, Span, measure, merged
-from trainwright.ingest.roles import prepare_label, prepare_time, require_names
+from trainwright.ingest.roles import prepare_time, require_names
 from trainwright.ingest.splits import divide, division
 from trainwright.sources import SourcePart, Sources
 from trainwright.storage import Access, AlreadyExists, ObjectChanged
@@ -44,7 +47,8 @@ class ShardCounter:
             self.columns[name] = merged((self.columns.get(name, ColumnFigures()), measure(column)))
         if not rows.num_rows:
             return
-        self.spill.add(self._data.key, "", fingerprints(rows[self._data.key]))
+        if self._data.key:
+            self.spill.add(self._data.key, "", fingerprints(rows[self._data.key]))
         for split, part in divide(rows, self._division):
             self._count(split, part, uri)
             if split != UNASSIGNED:
@@ -52,17 +56,12 @@ class ShardCounter:
             yield split, part
 
     def _count(self, split: str, rows: pa.Table, uri: str) -> None:
-        label = rows[self._data.label]
-        ends = pc.min_max(rows[self._data.time].cast(pa.int64())).as_py()
-        here = Span(
-            uri=uri,
-            split=split,
-            rows=rows.num_rows,
-            labels=len(label) - label.null_count,
-            positives=pc.sum(label).as_py() or 0,
-            oldest=ends["min"],
-            newest=ends["max"],
-        )
+        here = Span(uri=uri, split=split, rows=rows.num_rows)
+        if self._data.label:
+            here = _with_label(here, rows[self._data.label])
+        if self._data.time:
+            ends = pc.min_max(rows[self._data.time].cast(pa.int64())).as_py()
+            here = replace(here, oldest=ends["min"], newest=ends["max"])
         before = self.spans.get((uri, split))
         self.spans[uri, split] = before.plus(here) if before else here
 
@@ -72,6 +71,14 @@ class ShardCounter:
             if pa.types.is_floating(present.type):
                 present = present.filter(pc.invert(pc.is_nan(present)))
             self.spill.add(name, split, fingerprints(present))
+
+
+def _with_label(span: Span, label: pa.ChunkedArray) -> Span:
+    span = replace(span, labels=len(label) - label.null_count)
+    if pa.types.is_floating(label.type):
+        return replace(span, numbers=measure(label))
+    counts = np.bincount(label.drop_null().to_numpy())
+    return replace(span, classes={str(number): int(counts[number]) for number in np.flatnonzero(counts)})
 
 
 _BYTES_A_ROW = 100
@@ -93,6 +100,7 @@ class ShardPlan:
     sources: Sources
     listing: Listing
     data: Data
+    label: LabelRule | None
     place: OutputLocations
     access: Access
 
@@ -144,7 +152,10 @@ def _write_shard(plan: ShardPlan, shard: SourceShard, output: ShardOutput) -> Sh
         counter = ShardCounter(data, spill)
         for part in shard.parts:
             for uri, start, rows in _rows(plan, part):
-                for split, divided in counter.divide(_prepare(rows, data, uri, start), uri):
+                prepared = _prepare(rows, plan, uri, start)
+                if not data.key:
+                    prepared = _numbered(prepared, part.before + start)
+                for split, divided in counter.divide(prepared, uri):
                     if copying:
                         output.append(split, divided)
         runs = counter.spill.finish()
@@ -168,16 +179,24 @@ def _rows(plan: ShardPlan, part: SourcePart) -> Iterator[tuple[str, int, pa.Tabl
     return read_referenced(entry, part, plan.sources.schema, columns, plan.access)
 
 
-def _prepare(rows: pa.Table, data: Data, uri: str, start: int) -> pa.Table:
+def _prepare(rows: pa.Table, plan: ShardPlan, uri: str, start: int) -> pa.Table:
     """Check the columns with a role, and bring time and label into their stored form."""
-    require_names(rows[data.key], "key", data.key, uri, start)
-    if data.split_by:
-        require_names(rows[data.split_by], "split_by", data.split_by, uri, start)
-    time = prepare_time(rows[data.time], data.time, uri, start)
-    label = prepare_label(rows[data.label], data.label, uri)
-    for name, column in ((data.time, time), (data.label, label)):
+    data, stored = plan.data, {}
+    for role, name in (("key", data.key), ("split_by", data.split_by)):
+        if name:
+            require_names(rows[name], role, name, uri, start)
+    if data.time:
+        stored[data.time] = prepare_time(rows[data.time], data.time, uri, start)
+    if plan.label:
+        stored[plan.label.name] = prepare_label(rows[plan.label.name], plan.label, uri, start)
+    for name, column in stored.items():
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
+
+
+def _numbered(rows: pa.Table, first: int) -> pa.Table:
+    """Add the position of each row in the source as the key."""
+    return rows.append_column(ROW, pa.array(np.arange(first, first + rows.num_rows)))
 
 
 def _require_unchanged(plan: ShardPlan, shard: SourceShard) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trainwright.artifacts import UNASSIGNED
 from trainwright.experiment import Data, Share, Window
+from trainwright.experiment.data import ROW
 from trainwright.tables import fingerprints
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +24,11 @@ _NEARLY_ALL = 1 - Fraction(1, 10**9)
 
 def division(data: Data) -> "Shares | Windows":
     """Return how a section ``data`` divides rows: the same way in every process."""
-    return Shares(data.shares, data.split_by or data.key, data.split_seed) if data.shares else Windows(data)
+    return (
+        Shares(data.shares, data.split_by or data.key or ROW, data.split_seed)
+        if data.shares
+        else Windows(data)
+    )
 
 
 class Windows:

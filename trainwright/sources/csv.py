@@ -35,13 +35,15 @@ def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence
     """
     names = _read_header(file)
     inferred = {name: TypeInference() for name in names if name not in declared}
+    rows = 0
     for batch in _read_texts(file, names, missing):
+        rows += batch.num_rows
         for name, inference in inferred.items():
             inference.add(batch.column(name))
     kinds = {name: inference.kind for name, inference in inferred.items()} | dict(declared)
     codes = (name for name, one in inferred.items() if one.digits and one.kind == pa.string())
     schema = pa.schema([(name, kinds[name]) for name in names if name in kinds])
-    return FileSchema(uri=file.uri, schema=schema, guessed=True, digits=frozenset(codes))
+    return FileSchema(uri=file.uri, schema=schema, guessed=True, digits=frozenset(codes), rows=rows)
 
 
 def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[pa.Table]:

@@ -66,8 +66,10 @@ def infer_jsonl(file: File, declared: Mapping[str, pa.DataType]) -> FileSchema:
     """Read a file once, and infer the type of each column that takes all its values."""
     known: dict[str, pa.DataType] = {}
     times: dict[str, TypeInference] = {}
+    rows = 0
     for block in _blocks(file):
         table = _guess(block, known, declared)
+        rows += table.num_rows
         for name, column in zip(table.column_names, table.columns, strict=True):
             before = known.get(name, pa.null())
             joined = wider(before, column.type)
@@ -85,7 +87,7 @@ def infer_jsonl(file: File, declared: Mapping[str, pa.DataType]) -> FileSchema:
     found = known | {name: inference.kind for name, inference in times.items()}
     found |= {name: kind for name, kind in declared.items() if name in known}
     schema = require_distinct(pa.schema(list(found.items())), file.uri)
-    return FileSchema(uri=file.uri, schema=schema, guessed=True)
+    return FileSchema(uri=file.uri, schema=schema, guessed=True, rows=rows)
 
 
 def read_jsonl(file: File, schema: pa.Schema) -> Iterator[pa.Table]:

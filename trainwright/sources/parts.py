@@ -72,6 +72,7 @@ class FileSchema:
         groups: Rows of each row group of a Parquet file.
         guessed: Whether the types were inferred from values; then wider ones may replace them.
         digits: Text columns whose every value has digits only, such as 007.
+        rows: Rows of a text file; those of a Parquet file are in ``groups``.
     """
 
     uri: str
@@ -79,6 +80,7 @@ class FileSchema:
     groups: tuple[int, ...] = ()
     guessed: bool = False
     digits: frozenset[str] = frozenset()
+    rows: int = 0
 
 
 def merge(files: Sequence[FileSchema]) -> pa.Schema:
@@ -138,6 +140,7 @@ class SourcePart:
         last: Row group after its last; None where a part is a whole file or stream.
         start: Rows of the file before it.
         rows: Rows in it by the file's footer; None if unknown before reading.
+        before: Rows of the files before its own.
     """
 
     index: int
@@ -146,6 +149,7 @@ class SourcePart:
     last: int | None = None
     start: int = 0
     rows: int | None = None
+    before: int = 0
 
 
 class Sources(ABC):
@@ -175,18 +179,26 @@ class Sources(ABC):
 def split(files: Sequence[FileSchema], size: int) -> list[SourcePart]:
     """Split files into parts: a Parquet file at the row groups in which ``size`` rows are reached."""
     parts = list[SourcePart]()
+    before = 0
     for file in files:
         if not file.groups:
             rows = None if file.guessed else 0
-            parts.append(SourcePart(index=len(parts), uri=file.uri, rows=rows))
+            parts.append(SourcePart(index=len(parts), uri=file.uri, rows=rows, before=before))
         first = start = rows_in_part = 0
         for last, group in enumerate(file.groups, 1):
             rows_in_part += group
             if rows_in_part >= size or last == len(file.groups):
                 parts.append(
                     SourcePart(
-                        index=len(parts), uri=file.uri, first=first, last=last, start=start, rows=rows_in_part
+                        index=len(parts),
+                        uri=file.uri,
+                        first=first,
+                        last=last,
+                        start=start,
+                        rows=rows_in_part,
+                        before=before,
                     )
                 )
                 first, start, rows_in_part = last, start + rows_in_part, 0
+        before += sum(file.groups) + file.rows
     return parts

@@ -102,7 +102,7 @@ class Statement:
                 hint="Give data.sql a select and its tables.",
             )
         query, place = data.sql, parse_database(url)
-        self.url, self._key, self._types = url, data.key, dict(data.types)
+        self.url, self._key, self._types = url, data.key or "", dict(data.types)
         self._sqlite = place.kind == "sqlite"
         self._connector, self._parameters = Connector(place, query, access), dict(query.parameters)
         self._dialect = sql_statement.SQLITE if self._sqlite else sql_statement.POSTGRES
