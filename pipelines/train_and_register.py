@@ -124,7 +124,7 @@ def train_and_register(
 
     Args:
         source: Rows: a path, a folder or a glob, local or in an object store; '' for ``data.source``.
-        schema: Reviewed TFDV schema, ``schema.pbtxt``: a path or a URI (``schema_file``).
+        schema: Reviewed TFDV schema, ``schema.pbtxt``: a path or a URI (``schema_file``); '' to infer one.
         model_name: Name of the registered model; '' for ``registry.model``.
         learning_rate: Peak learning rate; 0 for the section's.
         epochs: Passes over the training split; 0 for ``training.epochs``.
@@ -187,6 +187,7 @@ def train_and_register(
                 feature_source=section["feature_source"],
                 baseline=section["baseline"],
                 schema=section["schema"],
+                bootstrap_schema=section["bootstrap_schema"],
             )
         )
         _read_outside(resolved)

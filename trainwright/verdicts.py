@@ -37,6 +37,9 @@ RATIO = "ratio"
 TESTS = ("", ABOVE, BELOW, UP_TO, SIZE, RATIO)
 """How the outcome of a rule follows from its numbers; empty: ``passed`` says it all."""
 
+SCHEMA_INFERRED = "SCHEMA_INFERRED"
+"""Kind of the finding that nobody has reviewed the schema; it ends the name of its rule."""
+
 _ENDS = 2
 
 

@@ -30,6 +30,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     [
         ("source", str),
         ("schema", str),
+        ("bootstrap_schema", bool),
         ("feature_source", str),
         ("baseline", str),
         ("split", str),
@@ -68,10 +69,11 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         claim: Overrides ``resources.claim``.
 
     Returns:
-        source: Source of the rows. schema: Path or URI of the schema. feature_source: Files
-        behind the features. baseline: Accepted baseline; empty for none. split: Split that the model is
-        judged on. server: Registered model and address of MLflow. The others: the sections, each with the
-        keys that its step reads.
+        source: Source of the rows. schema: Path or URI of the schema; empty for none. bootstrap_schema:
+        Whether ``validate`` writes a schema that is absent. feature_source: Files behind the features; empty
+        for none. baseline: Accepted baseline; empty for none. split: Split that the model is judged on.
+        server: Registered model and address of MLflow. The others: the sections, each with the keys that its
+        step reads.
     """
     from pathlib import Path
 

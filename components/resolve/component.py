@@ -17,6 +17,7 @@ def resolve(
     feature_source: str = "",
     baseline: str = "",
     schema: str = "",
+    bootstrap_schema: bool = False,
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Resolved",
     [
@@ -43,6 +44,7 @@ def resolve(
         feature_source: The offline files behind the features; '' for none.
         baseline: The accepted ``baseline.json`` of the model in production; '' for none.
         schema: The reviewed TFDV schema; '' for none.
+        bootstrap_schema: Whether ``schema`` may be absent: then ``validate`` writes it.
 
     Returns:
         version: The content digest, which any changed byte or file name changes, and nothing else; '' if
@@ -50,7 +52,7 @@ def resolve(
         newest_since: The time that the newest row must reach (ISO 8601), if ``data.quality``
         asks for fresh rows; else ''. features_version: Content digest of ``feature_source``.
         baseline: The baseline with its date filled in. baseline_version: Its content digest. schema: The
-        schema with its date filled in. schema_version: Its content digest.
+        schema with its date filled in. schema_version: Its content digest; '' if there is no schema yet.
     """
     from pathlib import Path
 
@@ -61,7 +63,8 @@ def resolve(
     with reported("resolve"):
         folder = Path(listing.path)
         beside = {"features": feature_source, "baseline": baseline, "schema": schema}
-        found = look(source, folder, data, date, scheduled, beside=beside)
+        absent = ["schema"] if bootstrap_schema else []
+        found = look(source, folder, data, date, scheduled, beside=beside, may_be_absent=absent)
         describe("resolve", listing)
     features, used, reviewed = (found.beside[name] for name in beside)
     versions = (features.version, used.source, used.version, reviewed.source, reviewed.version)

@@ -11,12 +11,12 @@ from trainwright.authoring import images
 def validate(  # noqa: PLR0917 - five of them are outputs
     snapshot: dsl.Input[dsl.Dataset],
     data_version: str,
-    schema: str,
-    schema_version: str,
     verdict: dsl.Output[dsl.Artifact],
     quarantine: dsl.Output[dsl.Dataset],
     report: dsl.Output[dsl.HTML],
     metrics: dsl.Output[dsl.Metrics],
+    schema: str = "",
+    schema_version: str = "",
     validation: dict = {},  # noqa: B006 - the default of a component's input
     baseline: str = "",
     baseline_version: str = "",
@@ -28,12 +28,15 @@ def validate(  # noqa: PLR0917 - five of them are outputs
     Args:
         snapshot: The rows, by split.
         data_version: Digest of the snapshot's manifest; another one is refused.
-        schema: The reviewed TFDV schema, ``schema.pbtxt``: a file or a URI.
-        schema_version: The content digest that ``resolve`` found for it; other content is rejected.
-        verdict: The verdict, TFDV's statistics and anomalies, and the baseline that was calculated.
+        verdict: The verdict, TFDV's statistics and anomalies, the baseline that was calculated, and
+            ``schema.pbtxt`` if it was inferred.
         quarantine: Snapshot of the rows that violate the schema; without rows unless ``quarantine`` is set.
         report: One page: what moved, how far, against what limit, and what could not be compared.
         metrics: ``drift/<column>`` and the like: every distance that was measured, fractions in [0, 1].
+        schema: The reviewed TFDV schema, ``schema.pbtxt``: a file or a URI; '' to infer one, which holds the
+            data.
+        schema_version: The content digest that ``resolve`` found for it; other content is rejected. '' if
+            there is no file yet, and ``on_missing_schema`` is ``bootstrap``.
         validation: Comparisons, limits, severities: the section ``validation``.
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         baseline_version: The content digest that ``resolve`` found for it.
@@ -60,7 +63,12 @@ def validate(  # noqa: PLR0917 - five of them are outputs
             data_version,
             section,
             ValidationContext(
-                read_schema(schema, schema_version), baseline, baseline_version, newest_since, date
+                read_schema(schema, schema_version) if schema_version else "",
+                baseline,
+                baseline_version,
+                newest_since,
+                date,
+                schema_place=schema,
             ),
             ValidationOutputs(
                 verdict=Path(verdict.path),

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.registry.steps import DATA, LOCKS, PREDICTIONS, SOURCE, TRAINING_SET, Run, record
-from trainwright.artifacts import Model
+from trainwright.artifacts import Model, Record
 from trainwright.documents import digest_text
 from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
 from trainwright.lineage import environment_locks
 from trainwright.registry.candidate import check_candidate
-from trainwright.verdicts import NotJudged, Verdict
+from trainwright.verdicts import NotJudged, Rule, Verdict
 
 
 def test_a_model_with_its_verdicts_is_admitted_with_all_it_came_from(run: Run) -> None:
@@ -178,3 +178,30 @@ def test_a_verdict_on_other_rows_than_the_models_own_is_refused(run: Run) -> Non
 def test_a_verdict_without_a_rule_is_no_pass_whatever_it_says_of_what_was_not_judged() -> None:
     empty = NotJudged(name="AUC", reason="", decision="PASS")
     assert Verdict(decision="PASS", rules=(), judged={}, not_judged=(empty,)).recomputed() == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_data_with_an_inferred_schema_is_rejected_unless_it_is_bootstrapped(
+    run: Run, bootstrap: bool
+) -> None:
+    folder = run.folders[2]
+    inferred = Rule(
+        name="schema/SCHEMA_INFERRED",
+        value=1,
+        limit=0,
+        passed=bootstrap,
+        decision="PASS" if bootstrap else "HOLD",
+    )
+    verdict = Verdict.read(folder)
+    decision = verdict.decision if bootstrap else "HOLD"
+    changed = replace(verdict, decision=decision, rules=(*verdict.rules, inferred))
+    changed.write(folder)
+    own = Record.read(folder)
+    replace(own, outputs=own.outputs | {"verdict": changed.digest}).write(folder)
+    if bootstrap:
+        assert check_candidate(*run.folders).data_verdict.digest == changed.digest
+        return
+    with pytest.raises(DataRefused, match="nobody has reviewed the schema") as caught:
+        check_candidate(*run.folders)
+    assert caught.value.where == str(folder)
+    assert "review schema.pbtxt beside the verdict" in caught.value.hint.lower()

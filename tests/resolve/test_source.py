@@ -126,3 +126,13 @@ def test_features_and_baseline_are_digested_beside_the_source(source: Path, tmp_
 def test_a_baseline_that_is_not_there_is_named(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.json"):
         resolve(str(source), tmp_path / "out", beside={"baseline": str(tmp_path / "nothing.json")})
+
+
+def test_a_schema_that_a_later_step_writes_may_be_absent(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "schema-{date}.pbtxt"
+    beside, options = {"schema": str(place)}, {"date": "2026-01-31", "may_be_absent": ["schema"]}
+    found = resolve(str(source), tmp_path / "out", beside=beside, **options).beside["schema"]
+    assert (found.source, found.version) == (str(tmp_path / "schema-2026-01-31.pbtxt"), "")
+    (tmp_path / "schema-2026-01-31.pbtxt").write_text("feature {}")
+    again = resolve(str(source), tmp_path / "again", beside=beside, **options).beside["schema"]
+    assert (again.source, bool(again.version)) == (found.source, True)

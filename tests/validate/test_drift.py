@@ -226,10 +226,10 @@ def test_two_thousand_values_of_which_tfdv_alone_would_drop_half_give_the_true_d
     )
 
 
-def test_text_whose_values_nobody_counts_is_not_judged_unless_it_is_ignored(profiles: object) -> None:
+def test_text_is_not_compared_by_its_values(profiles: object) -> None:
     pair = profiles({"w": ["a"]}, {"w": ["b"]})
     reason = compare(pair, Limit("w", "text", L_INFINITY, 0.1)).not_judged[0].reason
-    assert reason == "its values are not counted, as the schema says; put it under validation.ignore"
+    assert reason == "it is text, as the schema says: its values are not counted"
 
 
 def test_the_share_of_rows_with_a_value_never_seen_before_is_measured(profiles: object) -> None:

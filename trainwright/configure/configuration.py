@@ -56,6 +56,7 @@ class Configuration(NamedTuple):
 
     source: str
     schema: str
+    bootstrap_schema: bool
     feature_source: str
     baseline: str
     split: str
@@ -82,7 +83,8 @@ class Configuration(NamedTuple):
         }
         return cls(
             source=experiment.data.source,
-            schema=experiment.schema_file,
+            schema=experiment.schema_file or "",
+            bootstrap_schema=experiment.validation.on_missing_schema == "bootstrap",
             feature_source=experiment.features.source,
             baseline=experiment.validation.baseline,
             split=experiment.evaluation.split,

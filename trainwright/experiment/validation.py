@@ -7,10 +7,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from trainwright.experiment.data import Runner
 from trainwright.experiment.section import Fraction, Name, Section
+from trainwright.verdicts import SCHEMA_INFERRED
 
 Severity = Literal["WARN", "HOLD", "BLOCK"]
 
-NEVER_LOWERED = ("COMPARISON_NOT_DONE", "BASELINE_MISSING", "QUARANTINE_SHARE_HIGH")
+_REVIEW = (
+    f"{SCHEMA_INFERRED} ends with a review: name the reviewed schema in schema_file, or set "
+    "on_missing_schema: bootstrap"
+)
+
+NEVER_LOWERED = ("COMPARISON_NOT_DONE", "BASELINE_MISSING", "QUARANTINE_SHARE_HIGH", SCHEMA_INFERRED)
 """Kinds of findings that no rule of ``severity`` lowers; the first two mean that nothing was compared."""
 
 
@@ -56,6 +62,8 @@ class SeverityRule(Section):
 
     @model_validator(mode="after")
     def _not_waved_through(self) -> Self:
+        if self.kind == SCHEMA_INFERRED and self.severity == "WARN":
+            raise ValueError(_REVIEW)
         if self.kind in NEVER_LOWERED and self.severity == "WARN":
             raise ValueError(
                 f"{self.kind} needs severity HOLD or BLOCK, found WARN; to ignore it use suppressions"
@@ -71,6 +79,12 @@ class Suppression(Section):
     against: Literal["previous", "baseline", "serving"] | None = Field(None, description="Default: any.")
     reason: Name = Field(description="Reason, shown in reports.")
     until: Day = Field(description="Last day of data, in UTC.")
+
+    @model_validator(mode="after")
+    def _can_be_ignored(self) -> Self:
+        if self.kind == SCHEMA_INFERRED:
+            raise ValueError(_REVIEW)
+        return self
 
 
 class Quarantine(Section):

@@ -11,7 +11,7 @@ from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors, outputs_named
 from trainwright.registry.audit import registration_key
-from trainwright.verdicts import Verdict
+from trainwright.verdicts import SCHEMA_INFERRED, Verdict
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def check_candidate(
     Raises:
         InputError: A file is missing or changed, or a verdict is about another model or data, or does not
             follow from its numbers.
-        DataRefused: The data's verdict is FAIL.
+        DataRefused: The data's verdict is FAIL, or nobody reviewed the schema.
         ModelRefused: The model's verdict is not PASS and not overridden, or the trial failed.
     """
     model = _read_model(folder, model_version)
@@ -72,6 +72,7 @@ def check_candidate(
     _require_about_data(about_data, own, data_verdict)
     if about_data.decision == "FAIL":
         raise DataRefused(f"the data verdict is FAIL: {_failed_rules(about_data)}", where=str(data_verdict))
+    _require_reviewed_schema(about_data, data_verdict)
     if about_model.decision != "PASS":
         _require_overridden(about_model, override, model_verdict)
     tried = _read_trial(trial, folder, model)
@@ -98,6 +99,19 @@ def _read_verdict(place: Path) -> Verdict:
                 hint="It was changed by hand: run the step that judges again.",
             )
     return verdict
+
+
+def _require_reviewed_schema(verdict: Verdict, where: Path) -> None:
+    """Reject data whose schema was inferred from itself, unless the experiment accepts that."""
+    inferred = [rule for rule in verdict.rules if rule.name.endswith(f"/{SCHEMA_INFERRED}")]
+    if any(not rule.passed for rule in inferred):
+        raise DataRefused(
+            f"the data verdict is {verdict.decision}: nobody has reviewed the schema, which was inferred "
+            "from this data",
+            where=str(where),
+            hint="Review schema.pbtxt beside the verdict, copy it beside the experiment file, name it in "
+            "schema_file, and run again. validation.on_missing_schema: bootstrap accepts it unreviewed.",
+        )
 
 
 def _require_overridden(verdict: Verdict, override: Override | None, where: Path) -> None:

@@ -1,7 +1,7 @@
 """The resolve step: list the content of a source, check its limits, and pin it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -14,7 +14,7 @@ from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data, Quality
 from trainwright.placeholders import LEFT_OVER, filled
 from trainwright.sources import list_source, note_place
-from trainwright.storage import Access, take_listing
+from trainwright.storage import Access, exists, take_listing
 from trainwright.tracking import Stopwatch
 
 _PLACE = re.compile(r"\{date(?::(?P<form>[^{}]*))?\}")
@@ -178,7 +178,7 @@ class Beside:
 
     Attributes:
         source: With its date filled in; empty if there is none.
-        version: Its content digest; empty if there is none.
+        version: Its content digest; empty if there is none, or no file at ``source`` yet.
     """
 
     source: str = ""
@@ -214,6 +214,7 @@ def resolve(
     scheduled: str = "",
     *,
     beside: Mapping[str, str] = MappingProxyType({}),
+    may_be_absent: Collection[str] = (),
     access: Access | None = None,
     now: datetime | None = None,
 ) -> Resolved:
@@ -229,6 +230,8 @@ def resolve(
             place of, for now.
         beside: Plain files that the run reads beside its rows, by name; ``{date}`` as in the source, empty
             for none.
+        may_be_absent: Names of ``beside`` whose file a later step writes: without a file, the version is
+            empty.
         access: What may be reached; the hosts of ``data`` if absent.
         now: The present, for the age of objects; the clock's if absent.
 
@@ -247,7 +250,7 @@ def resolve(
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     others = {
-        name: _beside(fill_in(place, day), folder / name, access) if place else Beside()
+        name: _beside(fill_in(place, day), folder / name, access, optional=name in may_be_absent)
         for name, place in beside.items()
     }
     watch.record(
@@ -264,7 +267,9 @@ def resolve(
     return Resolved(listing=listing, version=version, source=name, newest_since=since, beside=others)
 
 
-def _beside(source: str, folder: Path, access: Access | None) -> Beside:
+def _beside(source: str, folder: Path, access: Access | None, *, optional: bool) -> Beside:
+    if not source or (optional and not exists(source, access or Access())):
+        return Beside(source=source)
     listing = take_listing(source, access or Access())
     folder.mkdir(exist_ok=True)
     listing.write(folder)

@@ -8,7 +8,7 @@ URI is met.
 from trainwright.storage.access import Access
 from trainwright.storage.git import fetch_commit, parse_commit
 from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
-from trainwright.storage.reading import fetch, head, open_file, read_bytes
+from trainwright.storage.reading import exists, fetch, head, open_file, read_bytes
 from trainwright.storage.store import AlreadyExists, ObjectChanged
 from trainwright.storage.uris import join, local_path, redacted
 from trainwright.storage.writing import create, publish, remove
@@ -19,6 +19,7 @@ __all__ = [
     "AlreadyExists",
     "ObjectChanged",
     "create",
+    "exists",
     "fetch",
     "fetch_commit",
     "find",

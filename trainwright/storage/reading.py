@@ -258,3 +258,17 @@ def head(uri: str, version: str = "", access: Access = Access()) -> SourceFile: 
     return (
         entry_of(cast(Path, local_path(uri))) if place is None else open_remote(place, version, access).entry
     )
+
+
+def exists(uri: str, access: Access = Access()) -> bool:  # noqa: B008 - it is frozen
+    """Return whether there is a file or an object of this name."""
+    path = local_path(uri)
+    if path is not None:
+        return path.exists()
+    place = _require_remote(uri)
+    store = store_of(place, access)
+    try:
+        with_retries(lambda: store.head(place.name), "looking at", place.uri, access.retry_s)
+    except NotFound:
+        return False
+    return True

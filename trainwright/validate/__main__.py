@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
         options = _parser().parse_args(arguments)
         match options.command:
             case "infer":
-                from trainwright.validate.schema_changes import infer_schema
+                from trainwright.validate.inference import infer_schema
 
                 sys.stdout.write(infer_schema(options.snapshot, options.split))
             case "diff":

@@ -27,7 +27,7 @@ def prepared(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     cannot take are left out; :func:`unreadable` names them.
     """
     pairs = zip(batch.schema.names, batch.columns, strict=True)
-    flat = {name: column if _is_text(column.type) else readable(column) for name, column in pairs}
+    flat = {name: column if is_text(column.type) else readable(column) for name, column in pairs}
     return {name: _in_order(column) for name, column in flat.items() if column is not None}
 
 
@@ -69,7 +69,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     """Return whether TFDV takes a column unchanged: text, which it reads like bytes."""
     of = pa.types
     return any(holds(kind) for holds in (of.is_string, of.is_large_string, of.is_binary, of.is_large_binary))
@@ -111,7 +111,7 @@ def _target(kind: pa.DataType) -> Any:
         (of.is_unsigned_integer(kind), pa.uint64()),
         (of.is_signed_integer(kind) or of.is_temporal(kind), pa.int64()),
         (of.is_float32(kind) or of.is_float64(kind) or of.is_decimal(kind), pa.float64()),
-        (of.is_null(kind) or _is_text(kind), pa.large_binary()),
+        (of.is_null(kind) or is_text(kind), pa.large_binary()),
     )
     return next((target for holds, target in forms if holds), None)
 

@@ -269,8 +269,9 @@ def measure(pair: SamplePair, schema: Any, limits: Sequence[Limit]) -> Drift:
 def _obstacle(limit: Limit, pair: SamplePair) -> str:
     """Return why two samples cannot be compared in a column; empty if they can."""
     if limit.kind in ("text", "nested"):
-        kept = "its values are not counted" if limit.kind == "text" else "it is a struct"
-        return f"{kept}, as the schema says; put it under validation.ignore"
+        if limit.kind == "text":
+            return "it is text, as the schema says: its values are not counted"
+        return "it is a struct, as the schema says; put it under validation.ignore"
     for profile in (pair.reference, pair.current):
         if limit.kind == "numbers" and not sum(profile.counts.get(limit.column, ())):
             return f"no numbers of it in split {profile.split}"

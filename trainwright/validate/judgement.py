@@ -22,14 +22,15 @@ _COUNTS = ("HOLD", "BLOCK")
 _OUTCOMES = {"BLOCK": "FAIL", "HOLD": "HOLD"}
 """What a rule that does not hold says, by the severity of its finding."""
 
-_COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE"})
+_COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE", "TEXT_NOT_COMPARED"})
 
 
 @dataclass(frozen=True)
 class SnapshotJudgement:
     """Everything the gate knows; the verdict and the report are written from it alone.
 
-    ``counted`` has the rules on numbers of rows: volume, freshness, label, quarantine.
+    ``counted`` has the rules on numbers of rows: volume, freshness, label, quarantine. ``inferred`` is the
+    text of the schema if nobody has reviewed it.
     """
 
     snapshot: Snapshot
@@ -45,6 +46,7 @@ class SnapshotJudgement:
     counted: tuple[Rule, ...]
     quarantined: Quarantined
     in_force: tuple[Suppression, ...]
+    inferred: str = ""
 
     @cached_property
     def moved(self) -> tuple[ColumnComparison, ...]:
@@ -68,9 +70,9 @@ class SnapshotJudgement:
 
     @property
     def unjudged(self) -> dict[str, list[str]]:
-        """Columns that could not be judged, by reason; each once."""
+        """Columns that could not be judged, by reason; each once, and those that count first."""
         columns: dict[str, dict[str, None]] = {}
-        for entry in self.not_judged:
+        for entry in sorted(self.not_judged, key=lambda entry: ORDER[self.weight_of(entry.name)]):
             columns.setdefault(entry.reason, {})[entry.name.rpartition("/")[2]] = None
         return {reason: list(names) for reason, names in columns.items()}
 
@@ -110,7 +112,7 @@ class SnapshotJudgement:
         if others := [finding.what for finding in self.anomalies if finding.weight == "HOLD"]:
             return f"HOLD: {others[0]}{_more(len(others) - 1)}"
         if self.decision == "HOLD":
-            names = {name for names in self.unjudged.values() for name in names}
+            names = {entry.name.rpartition("/")[2] for entry in self.undecided() if entry.decision}
             reason, first = next(iter(self.unjudged.items()))
             shown = ", ".join(first[:_SHOWN]) + _more(len(first) - _SHOWN)
             rest = _more(len(names) - len(first))

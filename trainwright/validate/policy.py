@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from trainwright.artifacts import Target
 from trainwright.errors import InputError
 from trainwright.experiment import Severity, SeverityRule, Suppression, Validation
+from trainwright.experiment.validation import NEVER_LOWERED
 from trainwright.validate.schema import Kind, expected, kind, reject_faults
 from trainwright.validate.tfdv import anomalies_pb2
+from trainwright.verdicts import SCHEMA_INFERRED
 
 Against = Literal["", "previous", "baseline", "serving"]
 """What a comparison is with: the previous span, the data that the model in production learned from, or rows
@@ -65,12 +68,14 @@ _BLOCK = frozenset({
     "FLOAT_TYPE_HAS_NAN", "FLOAT_TYPE_HAS_INF", "DATASET_LOW_NUM_EXAMPLES", "NO_DATA_IN_SPAN",
     "LABEL_CONSTANT", "QUARANTINE_SHARE_HIGH",
 })  # fmt: skip
-_WARN = frozenset({"SCHEMA_NEW_COLUMN", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "SUPPRESSION_EXPIRED"})
+_WARN = frozenset({
+    "SCHEMA_NEW_COLUMN", "ENUM_TYPE_UNEXPECTED_STRING_VALUES", "SUPPRESSION_EXPIRED", "TEXT_NOT_COMPARED",
+})  # fmt: skip
 
 _OURS = frozenset({
     "COMPARISON_NOT_DONE", "BASELINE_MISSING", "MISSING_SHARE_HIGH", "NEW_VALUES_HIGH", "DATA_STALE",
     "LABEL_CONSTANT", "LABEL_SHARE_LOW", "QUARANTINE_SHARE_HIGH", "SUPPRESSION_EXPIRED",
-    "COMPARATOR_LOW_NUM_EXAMPLES", "COMPARATOR_HIGH_NUM_EXAMPLES",
+    "COMPARATOR_LOW_NUM_EXAMPLES", "COMPARATOR_HIGH_NUM_EXAMPLES", "TEXT_NOT_COMPARED", SCHEMA_INFERRED,
 })  # fmt: skip
 
 _MISSING_BASELINE: dict[str, Severity] = {"hold": "HOLD", "fail": "BLOCK", "bootstrap": "WARN"}
@@ -95,17 +100,20 @@ class Policy:
         if finding.of_schema and self.label and finding.column == self.label:
             severity, what = "BLOCK", f"{what}; it is the label"
         for rule in self.validation.severity:  # the last that fits counts
-            if _fits(rule, finding):
+            lowered = finding.kind in NEVER_LOWERED and rule.severity == "WARN"
+            if _fits(rule, finding) and not lowered:
                 severity = rule.severity
         judged = replace(finding, severity=severity, what=what)
         for entry in self.validation.suppressions:
-            if _fits(entry, judged) and self.in_force(entry):
+            if finding.kind != SCHEMA_INFERRED and _fits(entry, judged) and self.in_force(entry):
                 return replace(judged, waived=f"suppressed until {entry.until}: {entry.reason}")
         return judged
 
     def _default(self, finding: DataFinding) -> Severity:
         if finding.kind == "BASELINE_MISSING":
             return _MISSING_BASELINE.get(self.validation.on_missing_baseline, "WARN")
+        if finding.kind == SCHEMA_INFERRED:
+            return "WARN" if self.validation.on_missing_schema == "bootstrap" else "HOLD"
         if finding.kind in _BLOCK:
             return "BLOCK"
         return "WARN" if finding.kind in _WARN else "HOLD"
@@ -182,7 +190,12 @@ class Limit:
     threshold: float
 
 
-def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple[Limit, ...]:
+def plan(
+    schema: Any,
+    validation: Validation,
+    roles: Mapping[str, str],
+    target: Target = Target(),  # noqa: B008
+) -> tuple[Limit, ...]:
     """Return a limit for every column of the schema, unless it is ignored or is the key or the time.
 
     Raises:
@@ -190,7 +203,7 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
             named.
     """
     columns = expected(schema)
-    faults = [*_split_faults(validation, roles), *_column_faults(columns, validation)]
+    faults = [*_split_faults(validation, roles, target), *_column_faults(columns, validation)]
     reject_faults([*faults, *_policy_faults(validation, columns)], "parameter validation")
     left_out = {*validation.ignore, roles.get("key"), roles.get("time")} - validation.drift.keys()
     limits = []
@@ -207,7 +220,7 @@ def plan(schema: Any, validation: Validation, roles: Mapping[str, str]) -> tuple
     return tuple(limits)
 
 
-def _split_faults(validation: Validation, roles: Mapping[str, str]) -> Iterator[str]:
+def _split_faults(validation: Validation, roles: Mapping[str, str], target: Target) -> Iterator[str]:
     if validation.current == validation.previous:
         yield f"current and previous are both {validation.current!r}: a split never moves from itself"
     if validation.serving == learned_from(validation):
@@ -216,6 +229,8 @@ def _split_faults(validation: Validation, roles: Mapping[str, str]) -> Iterator[
         yield "quarantine: the rows have no key (data.key), so nobody could leave them out"
     if validation.min_label_share and "label" not in roles:
         yield "min_label_share: the rows have no label (data.label)"
+    elif validation.min_label_share and target.kind == "regression":
+        yield "min_label_share: the label is a number, whose values have no shares; remove it"
 
 
 def _column_faults(columns: Mapping[str, Any], validation: Validation) -> Iterator[str]:

@@ -192,7 +192,12 @@ def take_out(
                 if taken.num_rows:
                     writer.append(split, taken)
         quality = {f"rows.{split}": float(rows) for split, rows in found.rows.items()}
-        made = writer.commit(parents={"snapshot": data_version}, roles=snapshot.roles, quality=quality)
+        made = writer.commit(
+            parents={"snapshot": data_version},
+            roles=snapshot.roles,
+            quality=quality,
+            target=snapshot.target,
+        )
     return replace(found, snapshot=made)
 
 

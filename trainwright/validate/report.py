@@ -1,14 +1,17 @@
 """The report of a validation: the HTML page with its charts, and the Markdown summary."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.validate.comparison import ColumnComparison, SamplePair, column_counts
 from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import Against, split_names
+from trainwright.validate.schema import parse_schema
+from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import Rule
 
 _BARS = 25
@@ -151,6 +154,7 @@ def write_report(judgement: SnapshotJudgement, path: Path) -> None:
     subtitle = judgement.headline.removeprefix(f"{judgement.decision}: ")
     sections = [
         _findings(judgement),
+        _inferred_schema(judgement),
         *distances(judgement),
         pictures(judgement),
         _not_judged(judgement),
@@ -184,7 +188,8 @@ def _facts(judgement: SnapshotJudgement) -> Iterator[tuple[str, object]]:
     yield "Not judged", f"{len(judgement.not_judged)}"
     if judgement.quarantined.limit:
         yield "Rows in quarantine", f"{judgement.quarantined.total:,}"
-    yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}"
+    inferred = " (inferred)" if judgement.inferred else ""
+    yield "Data and schema", f"{judgement.snapshot.digest[:8]}, {judgement.schema_digest[:8]}{inferred}"
 
 
 def _span(judgement: SnapshotJudgement, split: str) -> str:
@@ -205,7 +210,7 @@ def _findings(judgement: SnapshotJudgement) -> ReportSection:
     found = [finding for finding in judgement.anomalies if not finding.waived]
     if not found:
         splits = " and ".join(judgement.profiles)
-        text = f"Every column of {splits} is what the reviewed schema says."
+        text = f"Every column of {splits} is what the schema says."
         return ReportSection("Against the schema", [Paragraph(text)] if splits else [])
     rows = [(x.severity, x.what, x.split or "all") for x in found[:_ROWS]]
     flagged = [place for place, row in enumerate(rows) if row[0] != "WARN"]
@@ -215,6 +220,45 @@ def _findings(judgement: SnapshotJudgement) -> ReportSection:
         intro="BLOCK refuses the data, HOLD asks a person, WARN is only reported."
         + truncation_note(len(found), _ROWS),
     )
+
+
+def _inferred_schema(judgement: SnapshotJudgement) -> ReportSection:
+    """List what an inferred schema says of each column, for its review."""
+    if not judgement.inferred:
+        return ReportSection("Inferred schema", [])
+    schema = parse_schema(judgement.inferred, "the inferred schema")
+    domains = {domain.name: tuple(domain.value) for domain in schema.string_domain}
+    rows = [
+        (
+            feature.name,
+            schema_pb2.FeatureType.Name(feature.type),
+            "every row" if feature.presence.min_fraction >= 1 else "may be missing",
+            _values(feature, domains, judgement),
+        )
+        for feature in schema.feature[:_CHART_ROWS]
+    ]
+    return ReportSection(
+        "Inferred schema",
+        [Table(["Column", "Type", "Value", "Of"], rows)],
+        intro=f"{next_step(judgement)} What was seen is not what is allowed: look at the types, at the "
+        f"values, and at what may be missing.{truncation_note(len(schema.feature), _CHART_ROWS)}",
+    )
+
+
+def _values(feature: Any, domains: Mapping[str, Sequence[str]], judgement: SnapshotJudgement) -> str:
+    """Describe the values that a schema accepts in a column."""
+    if feature.name == judgement.snapshot.roles.get("label") and judgement.snapshot.target.classes:
+        classes = enumerate(judgement.snapshot.target.classes)
+        names = [f"{number} {name}" for number, name in classes]
+    elif feature.HasField("int_domain"):
+        return f"{feature.int_domain.min} to {feature.int_domain.max}"
+    elif feature.HasField("bool_domain"):
+        domain = feature.bool_domain
+        names = [domain.false_value or "0", domain.true_value or "1"]
+    else:
+        names = list(domains.get(feature.domain, ()))
+    rest = f", and {len(names) - _CATEGORIES} more" if len(names) > _CATEGORIES else ""
+    return ", ".join(names[:_CATEGORIES]) + rest
 
 
 def _not_judged(judgement: SnapshotJudgement) -> ReportSection:
@@ -277,11 +321,25 @@ def _rows(judgement: SnapshotJudgement) -> ReportSection:
 
 _SHOWN = 5
 
+_REVIEW = (
+    "Next: review schema.pbtxt beside this report's verdict, copy it beside the experiment file, and name it "
+    "in schema_file. Until then, `register` rejects the model."
+)
+_BOOTSTRAPPED = "Next: review the schema that this run wrote to schema_file. Later runs are held to it."
+
 _NEXT = {
     "HOLD": "Next: look at the report. If a change is real, raise its limit, suppress it with a reason and "
     "an end, or accept the new baseline: `trainwright baseline accept RUN --to FILE`.",
     "FAIL": "Next: mend the data, or review the schema if the change is meant.",
 }
+
+
+def next_step(judgement: SnapshotJudgement) -> str:
+    """Return what a reader does next."""
+    if judgement.inferred and judgement.decision != "FAIL":
+        bootstrap = judgement.validation.on_missing_schema == "bootstrap"
+        return _BOOTSTRAPPED if bootstrap else _REVIEW
+    return _NEXT.get(judgement.decision, "Next: nothing; the run goes on.")
 
 
 def write_summary(judgement: SnapshotJudgement, path: Path) -> None:
@@ -304,7 +362,7 @@ def write_summary(judgement: SnapshotJudgement, path: Path) -> None:
     if rows:
         header = ["column", "against", "measure", "distance", "limit", ""]
         lines.append(markdown.table(header, rows, numeric=(3, 4)))
-    lines += [*_wrong(judgement), "", _NEXT.get(judgement.decision, "Next: nothing; the run goes on.")]
+    lines += [*_wrong(judgement), "", next_step(judgement)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
 

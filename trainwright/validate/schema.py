@@ -1,6 +1,6 @@
 """Read and check the reviewed schema, and look up the columns in it.
 
-A schema is a TFDV ``schema.pbtxt`` that a person has reviewed and keeps in git. The gating run never infers.
+A schema is a TFDV ``schema.pbtxt`` that a person has reviewed and keeps in git.
 """
 
 from collections import Counter
@@ -13,6 +13,9 @@ from trainwright.validate.tfdv import schema_pb2, text_format
 
 TRAINING, SERVING = "TRAINING", "SERVING"
 """The two environments of a schema: what is known when a model learns, and when it predicts."""
+
+SCHEMA_FILE = "schema.pbtxt"
+"""Name of an inferred schema in the folder of the verdict."""
 
 MAX_BYTES = 10_000_000
 """Of a schema's text: tens of thousands of columns."""

@@ -1,4 +1,4 @@
-"""Infer a first schema, and propose changes of a reviewed one as a patch, for a person to judge.
+"""Propose changes of a reviewed schema as a patch, for a person to judge.
 
 The gating run never does this: a schema that follows the data would accept whatever comes.
 """
@@ -21,7 +21,7 @@ from trainwright.validate.checks import check
 from trainwright.validate.columns import by_column
 from trainwright.validate.profile import Profile, unreadable_columns
 from trainwright.validate.quarantine import row_checks
-from trainwright.validate.schema import SERVING, TRAINING, parse_schema
+from trainwright.validate.schema import parse_schema
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
 
@@ -32,28 +32,12 @@ _NAMED = ("feature", "string_domain", "int_domain", "float_domain")
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|#[^\n]*|[{}<>]|[A-Za-z_]\w*')
 
 
-def infer_schema(folder: Path, split: str) -> str:
-    """Return a first schema of a snapshot in its text form, with comments on what to review."""
-    snapshot = Snapshot.read(folder)
-    statistics = _describe(folder, snapshot, split, schema_pb2.Schema(), "learn from")
-    schema = tfdv.infer_schema(statistics, max_string_domain_size=50)
-    schema.default_environment.extend([TRAINING, SERVING])
-    for feature in schema.feature:
-        if feature.name == snapshot.roles.get("key") and feature.type == schema_pb2.BYTES:
-            feature.string_domain.is_categorical = schema_pb2.StringDomain.CATEGORICAL_NO
-        if feature.name == snapshot.roles.get("label"):
-            feature.not_in_environment.append(SERVING)
-    return (
-        f"# Inferred from {snapshot.splits[split]:,} rows of split {split}, data {snapshot.digest[:12]}.\n"
-        "# Review it before use: what was seen is not what is allowed. Presence, domains, ranges, types.\n"
-        f"#\n{text_format.MessageToString(schema)}"
-    )
-
-
-def _describe(folder: Path, snapshot: Snapshot, split: str, schema: Any, purpose: str) -> Any:
+def _describe(folder: Path, snapshot: Snapshot, split: str, schema: Any) -> Any:
     if not snapshot.splits.get(split, 1):
         raise InputError(
-            f"split {split!r} has no rows to {purpose}", where=str(folder), hint="Name another one: --split."
+            f"split {split!r} has no rows to compare with",
+            where=str(folder),
+            hint="Name another one: --split.",
         )
     key = [snapshot.roles["key"]] if "key" in snapshot.roles else []
     return describe(iter_batches(folder, snapshot, [split]), schema, key)
@@ -79,7 +63,7 @@ class Proposal:
 def propose(folder: Path, text: str, split: str, where: str) -> Proposal:
     """Compare a reviewed schema with a split of a snapshot."""
     snapshot, schema = Snapshot.read(folder), parse_schema(text, where)
-    statistics = _describe(folder, snapshot, split, schema, "compare with")
+    statistics = _describe(folder, snapshot, split, schema)
     profile = Profile(split, snapshot.splits[split], statistics, {})
     foreign = unreadable_columns(folder, snapshot, [split])
     types = {column.name: column.type for column in snapshot.columns if column.name not in foreign}

@@ -1,13 +1,15 @@
 """Validate a snapshot: profile its splits, check and compare them, write the verdict and the report."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainwright import storage
 from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_file, digest_text
+from trainwright.errors import InputError
 from trainwright.experiment import Validation
 from trainwright.tracking import Stopwatch
 from trainwright.validate.baseline import Baseline, Reference, read_baseline
@@ -33,6 +35,7 @@ from trainwright.validate.comparison import (
     measure_unseen,
     rule_name,
 )
+from trainwright.validate.inference import infer_schema
 from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import (
     MEASURES,
@@ -49,10 +52,10 @@ from trainwright.validate.policy import (
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
-from trainwright.validate.schema import SERVING, TRAINING, expected, parse_schema
+from trainwright.validate.schema import SCHEMA_FILE, SERVING, TRAINING, expected, parse_schema
 from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import json_format
-from trainwright.verdicts import NotJudged, Rule, Verdict
+from trainwright.verdicts import SCHEMA_INFERRED, NotJudged, Rule, Verdict
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class ValidationContext:
     """Inputs of a validation, beside the snapshot and the section ``validation``.
 
     Attributes:
-        schema: Text of the reviewed schema.
+        schema: Text of the reviewed schema; empty to infer one.
+        schema_place: File or URI to write an inferred schema to; empty for none.
         baseline: The accepted baseline: a file or a URI; empty if there is none.
         baseline_version: Its content digest.
         newest_since: Time that the newest row must reach, ISO 8601; empty if any will do.
@@ -72,6 +76,7 @@ class ValidationContext:
     baseline_version: str = ""
     newest_since: str = ""
     date: str = ""
+    schema_place: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class ValidationOutputs:
     """Output paths.
 
     Attributes:
-        verdict: Folder for the verdict, the statistics, the baseline and TFDV's anomalies.
+        verdict: Folder for the verdict, the statistics, the baseline, TFDV's anomalies, and the schema if it
+            was inferred.
         quarantine: Folder of the snapshot of rows that violate the schema.
         report: HTML file.
         summary: Markdown file.
@@ -129,19 +135,49 @@ def validate_snapshot(
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(folder, data_version)
+    inferred = "" if context.schema else _infer_schema(folder, validation, context)
+    context = replace(context, schema=context.schema or inferred)
     schema = parse_schema(context.schema, where="parameter schema")
-    limits = plan(schema, validation, snapshot.roles)
+    limits = plan(schema, validation, snapshot.roles, snapshot.target)
     baseline = read_baseline(context.baseline, context.baseline_version)
-    run = _Run(folder, snapshot, schema, limits, validation, context, baseline)
+    run = _Run(folder, snapshot, schema, limits, validation, context, baseline, inferred)
     quarantined = take_out(folder, data_version, snapshot, schema, validation.quarantine, outputs.quarantine)
     samples = run.samples()
     judgement, anomalies = run.judge(samples, quarantined)
     files = _write_evidence(outputs.verdict, judgement, anomalies, samples)
+    if inferred and context.schema_place and judgement.decision != "FAIL":
+        _write_schema(context.schema_place, inferred)
     write_report(judgement, outputs.report)
     write_summary(judgement, outputs.summary)
     _publish(outputs.verdict, judgement, watch, files, parent=folder)
     version = quarantined.snapshot.digest
     return ValidationResult(judgement.decision, version, judgement.headline, judgement.metrics())
+
+
+def _infer_schema(folder: Path, validation: Validation, context: ValidationContext) -> str:
+    """Infer a schema from the rows that the model learns from; the other compared splits fit it, too."""
+    if context.schema_place and validation.on_missing_schema != "bootstrap":
+        raise InputError(
+            "there is no schema",
+            where=context.schema_place,
+            hint="Write one there; or set validation.on_missing_schema: bootstrap, and this step infers it.",
+        )
+    also = (validation.previous, validation.current)
+    store = validation.statistics_store or ""
+    return infer_schema(folder, learned_from(validation), also, validation.runner, store)
+
+
+def _write_schema(place: str, text: str) -> None:
+    """Write an inferred schema for later runs, unless an earlier attempt of this step did."""
+    try:
+        storage.create(place, text.encode())
+    except storage.AlreadyExists:
+        if storage.read_bytes(place) != text.encode():
+            raise InputError(
+                "another run wrote a different schema while this one inferred its own",
+                where=place,
+                hint="Run again: `resolve` reads the schema that is there now.",
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -164,6 +200,7 @@ class _Run:
     validation: Validation
     context: ValidationContext
     baseline: Reference | None
+    inferred: str = ""
 
     @property
     def profiler(self) -> Profiler:
@@ -220,7 +257,8 @@ class _Run:
         not_judged += [entry for result in checks for entry in result.not_judged]
         found += [finding for result in checks for finding in result.findings]
         found += [*quarantined.findings(), *(entry.finding() for entry in comparisons if entry.moved)]
-        found += [_not_done(entry) for entry in not_judged]
+        found += [_not_done(entry, self._text_columns) for entry in not_judged]
+        found += self._schema_inferred()
         moment = moment_of(self._newest, self.context.newest_since, self.context.date)
         policy = Policy(self.validation, moment, self.snapshot.roles.get("label", ""))
         weighed = [policy.judge(finding) for finding in found]
@@ -229,6 +267,7 @@ class _Run:
             snapshot=self.snapshot,
             validation=self.validation,
             schema_digest=digest_text(self.context.schema),
+            inferred=self.inferred,
             baseline=self.baseline.document if self.baseline else None,
             limits=self.limits,
             profiles=samples.profiles,
@@ -247,6 +286,11 @@ class _Run:
         """Time of the newest row, in seconds since 1970 in UTC; None if the rows have no time."""
         return self.snapshot.quality.get("time.newest")
 
+    @property
+    def _text_columns(self) -> set[str]:
+        """The columns of text without a limit of their own: only their missing values are compared."""
+        return {x.column for x in self.limits if x.kind == "text"} - self.validation.drift.keys()
+
     def _schema_findings(
         self, samples: _Samples, readable: Mapping[str, str], skipped: Mapping[str, str]
     ) -> tuple[list[DataFinding], dict[str, Any]]:
@@ -264,6 +308,18 @@ class _Run:
             findings, anomalies[f"schema/{name}"] = check(profile, self.schema, readable, where)
             found += findings
         return found, anomalies
+
+    def _schema_inferred(self) -> Iterator[DataFinding]:
+        """Yield the finding that nobody has reviewed the schema."""
+        if not self.inferred:
+            return
+        split = learned_from(self.validation)
+        what = f"no reviewed schema: it was inferred from the {self.snapshot.splits[split]:,} rows of {split}"
+        if self.context.schema_place:
+            what += f", and later runs are held to {self.context.schema_place}: review it"
+        else:
+            what += "; review schema.pbtxt beside this report, and name it in schema_file"
+        yield DataFinding(kind=SCHEMA_INFERRED, what=what)
 
     def _compare(
         self, samples: _Samples, readable: Mapping[str, str]
@@ -338,13 +394,14 @@ def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> I
             yield NotJudged(name=rule_name(limit.column, name, against), reason=reason)
 
 
-def _not_done(entry: NotJudged) -> DataFinding:
+def _not_done(entry: NotJudged, text_columns: Collection[str]) -> DataFinding:
     parts = entry.name.split("/")
     references: dict[str, Against] = {"baseline": "baseline", "serving": "serving"}
     compared = len(parts) > 1 and parts[0] != "label"
+    is_text = parts[-1] in text_columns and parts[-2:-1] == ["drift"]
     return DataFinding(
         column=parts[-1] if compared else "",
-        kind="COMPARISON_NOT_DONE",
+        kind="TEXT_NOT_COMPARED" if is_text else "COMPARISON_NOT_DONE",
         rule=entry.name,
         against=references.get(parts[0], "previous") if compared else "",
         what=f"{entry.name} could not be judged: {entry.reason}",
@@ -359,6 +416,10 @@ def _write_evidence(
     (folder / Verdict.FILE).unlink(missing_ok=True)  # of an attempt that did not end
     (folder / Baseline.FILE).unlink(missing_ok=True)
     files = {}
+    if judgement.inferred:
+        path = folder / SCHEMA_FILE
+        path.write_text(judgement.inferred)
+        files[path.name] = digest_file(path)
     for name, profile in judgement.profiles.items():
         path = folder / f"statistics-{name}.pb"
         path.write_bytes(packed(profile.statistics))
