@@ -19,7 +19,13 @@ from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tests.train.clean", "tests.train.checkpointed", "tests.train.tree_process", "tests.train.stoppable"]
+    [
+        "tests.train.clean",
+        "tests.train.checkpointed",
+        "tests.train.tree_process",
+        "tests.train.stoppable",
+        "tests.train.auto_process",
+    ]
 )
 
 

@@ -9,6 +9,7 @@ from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
 from trainwright.experiment.network import (
+    Auto,
     FeatureTokenizer,
     Imported,
     LanguageModel,
@@ -25,6 +26,7 @@ from trainwright.experiment.training import Tracking, Training
 from trainwright.experiment.validation import Quarantine, Severity, SeverityRule, Suppression, Validation
 
 __all__ = [
+    "Auto",
     "Canary",
     "Data",
     "Evaluation",

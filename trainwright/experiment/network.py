@@ -107,6 +107,25 @@ class Trees(Section):
         return Tabular(max_categories=self.max_categories, min_category_rows=self.min_category_rows)
 
 
+class Auto(Section):
+    """Boosted trees and the multilayer perceptron; the better one on held-out rows is kept."""
+
+    kind: Literal["auto"] = Field("auto", description="Architecture.")
+    max_categories: int = Field(256, ge=2, description="Categories per column; the rest share a bucket.")
+    min_category_rows: int = Field(10, ge=1, description="Rarer categories share that bucket.")
+
+    @property
+    def encoding(self) -> Tabular:
+        """Encoding of the columns, which the candidates share."""
+        return Tabular(max_categories=self.max_categories, min_category_rows=self.min_category_rows)
+
+    @property
+    def candidates(self) -> tuple[Trees, Mlp]:
+        """The networks to choose from, with their defaults."""
+        shared = {"max_categories": self.max_categories, "min_category_rows": self.min_category_rows}
+        return Trees.model_validate(shared), Mlp.model_validate(shared)
+
+
 class Imported(Tabular):
     """Your own module, by import path; see [models](models.md)."""
 
@@ -120,6 +139,7 @@ _KINDS: dict[str, type[Section]] = {
     "ft_transformer": FeatureTokenizer,
     "lm": LanguageModel,
     "trees": Trees,
+    "auto": Auto,
     "module": Imported,
 }
 
@@ -135,6 +155,7 @@ Network: TypeAlias = Annotated[
     | Annotated[FeatureTokenizer, Tag(kind_of("FeatureTokenizer"))]
     | Annotated[LanguageModel, Tag(kind_of("LanguageModel"))]
     | Annotated[Trees, Tag(kind_of("Trees"))]
+    | Annotated[Auto, Tag(kind_of("Auto"))]
     | Annotated[Imported, Tag(kind_of("Imported"))],
     Discriminator(
         _tag,

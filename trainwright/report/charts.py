@@ -188,6 +188,22 @@ def paired_bars(
     return drawing(height, f"{names[0]} and {names[1]}", f"Shares of {len(categories)} categories.", marks)
 
 
+def bars(shares: Mapping[str, float], *, axis: str) -> Markup:
+    """Draw one bar a name, from top to bottom, with its share as a percentage."""
+    left = min(150.0, 14 + max(map(extent, shares), default=1.0))
+    x = AxisScale(0, max([*shares.values(), 1e-9]), left, WIDTH - 52)
+    marks = []
+    for index, (name, share) in enumerate(shares.items()):
+        top = 8 + index * _ROW
+        bar = {"x": left, "y": top + 3, "width": max(1.0, x(share) - left), "height": 12, "rx": 2}
+        marks += [
+            label(left - 8, top + 13, name, width=left - 10, text_anchor="end"),
+            element("rect", element("title", f"{name}: {percent(share)}"), **bar, class_="current"),
+            label(x(share) + 6, top + 13, percent(share), class_="muted"),
+        ]
+    return drawing(8 + _ROW * len(shares) + 8, axis, f"Shares of {len(shares)} names.", marks)
+
+
 def lines(
     series: Mapping[str, Series],
     *,

@@ -31,6 +31,7 @@ class MatrixLayout:
 
     Attributes:
         names: Name of each column.
+        inputs: The input column that each is made from.
         types: Type of each column as XGBoost writes it: ``q`` a number, ``c`` a category.
         kept: Numeric features that become columns, in order; shape (numeric columns,).
         indicator: The feature that says that it is missing, or -1; shape (numeric columns,).
@@ -38,6 +39,7 @@ class MatrixLayout:
     """
 
     names: tuple[str, ...]
+    inputs: tuple[str, ...]
     types: tuple[str, ...]
     kept: NDArray[np.int64]
     indicator: NDArray[np.int64]
@@ -47,19 +49,23 @@ class MatrixLayout:
     def of(cls, transforms: Transforms) -> "MatrixLayout":
         """Return the layout of some fitted transforms."""
         names: list[str] = []
+        inputs: list[str] = []
         kept: list[int] = []
         indicator: list[int] = []
         place = 0
         for column in (*transforms.scaled, *transforms.times):
             features = _CYCLES if isinstance(column, TimeOf) else ("",)
             names += [column.name + feature for feature in features]
+            inputs += [column.name] * len(features)
             kept += range(place, place + len(features))
             place += len(features)
             indicator += [place if column.indicator else -1] * len(features)
             place += column.indicator
         sizes = [category.size for category in transforms.categories]
+        categories = [category.name for category in transforms.categories]
         return cls(
-            names=(*names, *(category.name for category in transforms.categories)),
+            names=(*names, *categories),
+            inputs=(*inputs, *categories),
             types=("q",) * len(names) + ("c",) * len(sizes),
             kept=np.array(kept, dtype=np.int64),
             indicator=np.array(indicator, dtype=np.int64),
@@ -88,11 +94,23 @@ class Forest:
         self, numeric: NDArray[np.float32], categories: NDArray[np.integer[Any]]
     ) -> NDArray[np.float64]:
         """Return the probability of label 1 or the predicted number, shape (rows,), or (rows, classes)."""
-        rows = self._layout.matrix(numeric, categories)
-        matrix = xgboost.DMatrix(rows, feature_types=list(self._layout.types), enable_categorical=True)
-        scores: NDArray[np.float64] = self._booster.predict(matrix).astype(np.float64)
+        scores: NDArray[np.float64] = self._booster.predict(self._matrix(numeric, categories)).astype(
+            np.float64
+        )
         mean, deviation = self._booster.attr(MEAN), self._booster.attr(DEVIATION)
         return scores if mean is None or deviation is None else scores * float(deviation) + float(mean)
+
+    def margins(
+        self, numeric: NDArray[np.float32], categories: NDArray[np.integer[Any]]
+    ) -> NDArray[np.float64]:
+        """Return log-odds or standardised predictions, shape (rows,), or logits (rows, classes)."""
+        rows = self._matrix(numeric, categories)
+        margins: NDArray[np.float64] = self._booster.predict(rows, output_margin=True).astype(np.float64)
+        return margins
+
+    def _matrix(self, numeric: NDArray[np.float32], categories: NDArray[np.integer[Any]]) -> xgboost.DMatrix:
+        rows = self._layout.matrix(numeric, categories)
+        return xgboost.DMatrix(rows, feature_types=list(self._layout.types), enable_categorical=True)
 
 
 def load_trees(folder: Path) -> Predictor:

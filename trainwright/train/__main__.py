@@ -48,6 +48,8 @@ def _write_outputs(run: TrainingRun, result: FitResult, write: WriteModel, watch
     headline = (
         f"loss {result.losses[-1]:.4f} after {result.steps:,} steps, {result.samples_per_s:,.0f} {unit}/s"
     )
+    if result.comparison:
+        headline = str(result.comparison)
     facts = [
         ("model", model.digest[:12]),
         ("data", config.data_version[:12]),
@@ -57,7 +59,7 @@ def _write_outputs(run: TrainingRun, result: FitResult, write: WriteModel, watch
         ("loss of the last epoch", f"{model.metrics['train_loss']:.4f}"),
         ("loss of a constant prediction", f"{model.metrics['base_rate_loss']:.4f}"),
     ]
-    run.recorder.draw(headline, facts)
+    run.recorder.draw(headline, facts, result=result)
     watch.record(
         folder / "model",
         "train",

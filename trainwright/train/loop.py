@@ -3,9 +3,9 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from trainwright.experiment import Training
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.checkpoint.state import TrainState
+from trainwright.train.comparison import CandidateComparison
 from trainwright.train.feeding.loader import Batch, Loader
 from trainwright.train.guards import DivergenceGuard, EarlyStop, add_skipped, skipped_batches, write_bad_batch
 from trainwright.train.parallel import seed_step
@@ -29,7 +30,10 @@ _UNEVALUATED = "unwatched"
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step of ``total``, and the samples that all processes have seen so far; counts are from 1."""
+    """One step of ``total``, and the samples that all processes have seen so far; counts are from 1.
+
+    ``unit`` names what is counted: a ``step``, or a ``round`` of trees.
+    """
 
     number: int
     total: int
@@ -38,6 +42,7 @@ class StepReport:
     norm: float
     rate: float
     samples: int
+    unit: str = "step"
 
 
 class StepObserver(Protocol):
@@ -57,6 +62,8 @@ class FitResult:
         skipped: Numbers of the skipped batches since the beginning of the training.
         best_step: Step of the weights that are used.
         watched_loss: Loss of the watched split at that step; None if none is watched.
+        importance: Share of the total gain of each input column, for trees.
+        comparison: The candidates' losses, if there were several.
     """
 
     losses: tuple[float, ...]
@@ -66,6 +73,8 @@ class FitResult:
     skipped: tuple[int, ...] = ()
     best_step: int = 0
     watched_loss: float | None = None
+    importance: Mapping[str, float] = field(default_factory=dict)
+    comparison: CandidateComparison | None = None
 
 
 @dataclass

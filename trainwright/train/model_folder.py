@@ -6,9 +6,9 @@ changed word of the card changes it, too.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -24,6 +24,7 @@ from trainwright.serving import PROGRAM, WEIGHTS
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.program import ROWS, Program, RowScorer, TokenScorer, write_rows, write_tokens
 from trainwright.train.architectures import Architecture
+from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.rows import RowSource
 from trainwright.train.feeding.tokens import TokenSource
 from trainwright.transforms import MISSING_CATEGORY, MISSING_TIME, Transforms
@@ -131,6 +132,16 @@ class FittedNetwork:
         """Score raw rows."""
         scorer = RowScorer(self.transforms, _to_cpu_float32(self.module), self.architecture.predict)
         return Program(self.transforms, {}, scorer).predict(rows)
+
+    def with_comparison(self, metrics: Mapping[str, float]) -> Self:
+        """Return this network with the figures of a comparison for the model's manifest."""
+        return replace(self, metrics={**self.metrics, **metrics})
+
+    def losses(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the loss of each row of a batch, shape (rows,), as the architecture defines it."""
+        module = _to_cpu_float32(self.module)
+        with torch.inference_mode():
+            return self.architecture.loss(module(*batch.inputs), batch.target).double().numpy()
 
     def write(self, folder: Path, outputs: Outputs | None = None) -> Model:
         """Write the model's folder and return its manifest, which is written last."""

@@ -19,7 +19,7 @@ from trainwright.artifacts import Progress
 from trainwright.errors import Preempted, PreemptedUnsaved
 from trainwright.tracking.history import HISTORY_FILE, HistoryWriter, TrainingHistory, is_uploaded
 from trainwright.train.config import TrainConfig
-from trainwright.train.loop import StepReport
+from trainwright.train.loop import FitResult, StepReport
 from trainwright.train.page import write_training_page
 from trainwright.train.page_delivery import PAGE, publish_page
 from trainwright.train.process_group import Ranks
@@ -48,7 +48,7 @@ class TrainingRecorder:
         self._started = self._progress_at = time.monotonic()
         self._history_file, self._last = config.job_directory / HISTORY_FILE, 0
         self._first: StepReport | None = None
-        self._incomplete = False
+        self._incomplete, self._candidate = False, ""
         self.committed_step: Callable[[], int] = lambda: 0
         """Returns the step of the newest checkpoint."""
         if not ranks.leads:
@@ -66,6 +66,12 @@ class TrainingRecorder:
                 command, env=os.environ | _SHIPPER_ENVIRONMENT, stdin=subprocess.PIPE
             )
 
+    def begin_candidate(self, kind: str) -> None:
+        """Record the following steps as those of one candidate of several: ``loss`` as ``trees/loss``."""
+        self._candidate, self._first = kind, None
+        if self._ranks.leads:
+            sys.stderr.write(f"training candidate {kind}\n")
+
     def on_step(self, step: StepReport) -> None:
         """Record a step."""
         if not self._ranks.leads:
@@ -74,7 +80,8 @@ class TrainingRecorder:
         if self._first is None:
             # The first step does not count for the speed: it compiles, or waits for the first samples.
             self._first = step
-            self._history.mark("began", step.number - 1, total=step.total)
+            candidate = {"candidate": self._candidate} if self._candidate else {}
+            self._history.mark("began", step.number - 1, total=step.total, unit=step.unit, **candidate)
             self._started = time.monotonic()
         last, now = step.number == step.total, time.monotonic()
         speed = (step.samples - self._first.samples) / max(now - self._started, 1e-9)
@@ -92,7 +99,7 @@ class TrainingRecorder:
                 values["gpu_s"] = self._spent_s + (now - self._started) * self._ranks.size
                 if tracking.gpu_hour is not None:
                     values["cost"] = values["gpu_s"] / 3600 * tracking.gpu_hour
-            self._history.add(step.number, values)
+            self.note(step.number, **values)
         if last or now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
             self._write_progress(
@@ -120,7 +127,8 @@ class TrainingRecorder:
     def note(self, step: int, **values: float) -> None:
         """Record further figures, such as the loss of another split."""
         if self._ranks.leads:
-            self._history.add(step, values)
+            prefix = f"{self._candidate}/" if self._candidate else ""
+            self._history.add(step, {f"{prefix}{name}": value for name, value in values.items()})
 
     def close(self, *, ended: str) -> None:
         """End the history, and give the server a moment for the rest."""
@@ -152,12 +160,18 @@ class TrainingRecorder:
                 if self._config.failed_report and not isinstance(error, Preempted | PreemptedUnsaved):
                     publish_page(self._folder / PAGE, self._config.failed_report)
 
-    def draw(self, headline: str, facts: Sequence[tuple[str, object]], trouble: str = "") -> None:
+    def draw(
+        self,
+        headline: str,
+        facts: Sequence[tuple[str, object]],
+        trouble: str = "",
+        result: FitResult | None = None,
+    ) -> None:
         """Draw the page of the training into the attempt's folder."""
         history = TrainingHistory.read(self._history_file)
         if self._incomplete:
             facts = [*facts, ("curves at MLflow", f"incomplete: {_REST}")]
-        write_training_page(self._folder / PAGE, history, headline, facts, trouble)
+        write_training_page(self._folder / PAGE, history, headline, facts, trouble, result)
 
 
 class MachineUsage:

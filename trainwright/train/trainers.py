@@ -12,12 +12,22 @@ import numpy as np
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InternalError
-from trainwright.experiment import FeatureTokenizer, Imported, LanguageModel, Mlp, Tabular, Training, Trees
+from trainwright.experiment import (
+    Auto,
+    FeatureTokenizer,
+    Imported,
+    LanguageModel,
+    Mlp,
+    Tabular,
+    Training,
+    Trees,
+)
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import no_labels, write_losses, write_predictions
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import code_digest
+from trainwright.train.comparison import compare
 from trainwright.train.config import input_kinds
 from trainwright.train.feeding.rows import EncodedRows, RowSource, count_labels, encode, fit
 from trainwright.train.feeding.target import (
@@ -41,7 +51,7 @@ from trainwright.train.feeding.tokens import (
 from trainwright.train.fit import TrainingRun, fit_metrics, fit_network
 from trainwright.train.loop import FitResult
 from trainwright.train.model_folder import FittedLanguageModel, FittedNetwork
-from trainwright.train.process_group import Ranks, barrier
+from trainwright.train.process_group import Coordinator, Ranks, barrier
 from trainwright.transforms import Transforms
 
 if TYPE_CHECKING:
@@ -141,22 +151,58 @@ class TrainingRows:
 
 
 def _train_on_rows(
-    run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees
+    run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees | Auto
 ) -> tuple[FitResult, WriteModel]:
     training, ranks = run.training, run.ranks
-    encoding = network.encoding if isinstance(network, Trees) else network
+    encoding = network.encoding if isinstance(network, Trees | Auto) else network
     source = RowSource(run.training_set, run.snapshot, training.split, input_kinds(run.snapshot))
     rows = TrainingRows.of(source, encoding, training, run.config.job_directory, ranks)
     check_labels(run.training_set, run.snapshot, training.predict, rows.outputs, ranks)
-    config = run.config.for_model(ranks.size)
+    if isinstance(network, Auto):
+        result, fitted = _fit_candidates(run, network, rows)
+    else:
+        result, fitted = _fit_rows(run, network, rows)
+    return result, partial(_write_row_model, run, fitted, rows.outputs)
+
+
+def _fit_candidates(
+    run: TrainingRun, network: Auto, rows: TrainingRows
+) -> tuple[FitResult, "FittedNetwork | TrainedTrees"]:
+    """Fit each candidate on the same rows, and keep the better one on the held-out rows.
+
+    The candidates share the job directory: each resumes from its own checkpoints, a finished one at its end.
+    """
+    results: dict[str, FitResult] = {}
+    fitted: dict[str, FittedNetwork | TrainedTrees] = {}
+    for candidate in network.candidates:
+        config = replace(run.config, network=candidate.model_dump(mode="json"))
+        run.recorder.begin_candidate(candidate.kind)
+        results[candidate.kind], fitted[candidate.kind] = _fit_rows(
+            replace(run, config=config), candidate, rows
+        )
+    held_out = rows.watched()
+    if held_out is None:
+        raise InternalError("there are no held-out rows to compare the candidates on")
+    # Rank 0 alone has the whole network.
+    comparison = Coordinator(run.ranks, run.ranks.patient).on_leader(
+        lambda: compare(fitted, held_out, rows.target, run.training.objective)
+    )
+    kept = fitted[comparison.kept]
+    return replace(results[comparison.kept], comparison=comparison), kept.with_comparison(comparison.metrics)
+
+
+def _fit_rows(
+    run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees, rows: TrainingRows
+) -> tuple[FitResult, "FittedNetwork | TrainedTrees"]:
+    ranks, config = run.ranks, run.config.for_model(run.ranks.size)
     if isinstance(network, Trees):
         from trainwright.train.trees import train_trees
 
         barrier(ranks)
-        with Heartbeat(run.folder, ranks.rank, training.guards.stall_s) as heartbeat:
+        with Heartbeat(run.folder, ranks.rank, run.training.guards.stall_s) as heartbeat:
             observers = [run.recorder]
             trees = train_trees(rows, network, observers, run.stop.requested, config=config, pulse=heartbeat)
-        return trees.result, partial(_write_row_model, run, trees, rows.outputs)
+        return trees.result, trees
     architecture, inputs = make(network), Inputs(rows.target, rows.transforms)
     module, result = fit_network(run, architecture, inputs, rows.rows, rows.watched(), rows.rows.labels)
     fitted = FittedNetwork(
@@ -169,7 +215,7 @@ def _train_on_rows(
         outputs=rows.outputs,
         parents=code_digest(network),
     )
-    return result, partial(_write_row_model, run, fitted, rows.outputs)
+    return result, fitted
 
 
 def _write_row_model(

@@ -249,6 +249,15 @@ def base_loss(target: Target, objective: Objective) -> float:
     return float(-(rates * (1 - rates) ** objective.focal * np.log(rates)).sum())
 
 
+def constant_losses(label: NDArray[np.generic], target: Target, objective: Objective) -> NDArray[np.float64]:
+    """Return the loss of each row if the (weighted) base rate, or the mean, is predicted; shape (rows,)."""
+    if target.kind == "regression":
+        mean, deviation = target.rates
+        return np.square((label.astype(np.float64) - mean) / deviation)
+    rates = np.array(target.rates) * np.array(class_weights(target, objective) or 1.0)
+    return -np.log(rates)[label.astype(np.int64)]  # type: ignore[no-any-return]
+
+
 def check_labels(
     folder: Path, snapshot: Snapshot, splits: Sequence[str], outputs: Outputs, ranks: Ranks
 ) -> None:

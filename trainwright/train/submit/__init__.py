@@ -241,6 +241,25 @@ def _describe_job(folder: Path, templates: Mapping[str, str]) -> tuple[str, str]
     return ", ".join(f"{title}: {url}" for title, url in links.items()), page
 
 
+def _compared(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the rows of the summary about the candidates of ``network.kind: auto``."""
+    if "held_out_rows" not in metrics:
+        return []
+    prefix = "held_out_loss_"
+    losses = {
+        name.removeprefix(prefix).replace("constant", "a constant prediction"): loss
+        for name, loss in metrics.items()
+        if name.startswith(prefix)
+    }
+    error = metrics.get("held_out_gain_error")
+    gain = f"{metrics['held_out_gain']:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
+    return [
+        ("Held-out rows, not trained on", f"{metrics['held_out_rows']:,.0f}"),
+        *((f"Held-out loss, {kind}", f"{loss:.4f}") for kind, loss in losses.items()),
+        ("Held-out loss below the other candidate's by", gain),
+    ]
+
+
 def _summarize(model: Path, submitted: Submitted) -> str:
     record, metrics = Record.read(model), submitted.metrics
     unit = "round" if "rounds_kept" in metrics else "epoch"
@@ -251,6 +270,7 @@ def _summarize(model: Path, submitted: Submitted) -> str:
         (f"Mean loss, first {unit}", f"{metrics['first_epoch_loss']:.4f}"),
         (f"Mean loss, last {unit}", f"{metrics['train_loss']:.4f}"),
         ("Loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),
+        *_compared(metrics),
         ("Model version", submitted.model_version[:12]),
         ("Predictions version", submitted.predictions_version[:12]),
     ]

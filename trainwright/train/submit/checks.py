@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import LanguageModel, Network, Training, Trees
+from trainwright.experiment import Auto, LanguageModel, Network, Training, Trees
 from trainwright.experiment.training import Objective
 from trainwright.launch.redaction import holds_secret
 from trainwright.storage.uris import remote
@@ -21,7 +21,7 @@ _TOKENS = r"(large_)?list<\w+: u?int(8|16|32|64)( not null)?>"
 _SCORE = r"score(_\d+)?"
 """Columns of scores, as in ``trainwright.serving.outputs``: that package needs numpy, this image has none."""
 
-_NOT_PARALLEL = ("mlp", "ft_transformer", "trees")
+_NOT_PARALLEL = ("mlp", "ft_transformer", "trees", "auto")
 """Kinds without pipeline stages and tensor parallelism."""
 
 
@@ -92,10 +92,14 @@ def check_secrets(sections: Mapping[str, object]) -> None:
 
 def check_network(network: Network, training: Training, processes: int, gpus: int) -> None:
     """Check that a kind of model supports the settings; raise InputError with all that it does not."""
-    if isinstance(network, Trees):
-        if wrong := list(_unsupported_by_trees(training, gpus)):
-            raise InputError("; ".join(wrong), where="network.kind trees")
-        return
+    if isinstance(network, Trees | Auto):
+        wrong = list(_unsupported_by_trees(training, gpus))
+        if isinstance(network, Auto) and training.guards.early_stopping is None:
+            wrong.append("training.guards.early_stopping is off, and its held-out rows choose the network")
+        if wrong:
+            raise InputError("; ".join(wrong), where=f"network.kind {network.kind}")
+        if isinstance(network, Trees):
+            return
     if isinstance(network, LanguageModel) and (names := training.objective.of_classes):
         raise InputError(
             f"{', '.join(f'training.objective.{name}' for name in names)}: for a label; network.kind lm "

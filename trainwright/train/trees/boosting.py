@@ -5,11 +5,12 @@ import json
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -30,11 +31,18 @@ from trainwright.serving.trees import DEVIATION, MEAN, TREES_FILE, Forest, Matri
 from trainwright.storage import AlreadyExists
 from trainwright.storage.local import create_file
 from trainwright.train.architectures import Target
+from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import class_weights
 from trainwright.train.loop import FitResult, StepObserver, StepReport
 from trainwright.train.model_folder import ModelDescription
 from trainwright.train.process_group import set_step_timeout
-from trainwright.train.trees.workers import TreeWorker, machines, xgboost_communicator
+from trainwright.train.trees.workers import (
+    TreeWorker,
+    machines,
+    row_losses,
+    xgboost_communicator,
+    xgboost_labels,
+)
 
 if TYPE_CHECKING:
     from trainwright.train.trainers import TrainingRows
@@ -60,7 +68,10 @@ class BoostingFacts:
 
 @dataclass(frozen=True)
 class TrainedTrees:
-    """Trained trees: those up to the best round on the watched split, of ``rounds`` that were trained."""
+    """Trained trees: those up to the best round on the watched split, of ``rounds`` that were trained.
+
+    ``comparison`` has the figures of a comparison with another candidate.
+    """
 
     rows: "TrainingRows"
     booster: xgboost.Booster
@@ -69,6 +80,7 @@ class TrainedTrees:
     seconds: float
     samples_per_s: float
     config: Mapping[str, Any] = field(default_factory=dict)
+    comparison: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -81,14 +93,15 @@ class TrainedTrees:
             "rounds_kept": float(self.booster.num_boosted_rounds()),
             **({} if facts.best is None else {"watched_loss": facts.best}),
             **self.rows.metrics,
+            **self.comparison,
         }
 
     @property
     def gains(self) -> dict[str, float]:
-        """Share of the total gain of each column."""
-        layout = MatrixLayout.of(self.rows.transforms)
-        found = self.booster.get_score(importance_type="total_gain")
-        gains = {layout.names[int(name[1:])]: float(np.sum(gain)) for name, gain in found.items()}
+        """Share of the total gain of each input column."""
+        layout, gains = MatrixLayout.of(self.rows.transforms), defaultdict[str, float](float)
+        for name, gain in self.booster.get_score(importance_type="total_gain").items():
+            gains[layout.inputs[int(name[1:])]] += float(np.sum(gain))
         whole = sum(gains.values())
         return {name: gain / whole for name, gain in gains.items()} if whole else {}
 
@@ -103,13 +116,24 @@ class TrainedTrees:
             self.samples_per_s,
             best_step=facts.best_round,
             watched_loss=facts.best,
+            importance=self.gains,
         )
+
+    def losses(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the loss of each row of a batch, shape (rows,); see :func:`row_losses`."""
+        forest = Forest(self.booster, MatrixLayout.of(self.rows.transforms))
+        target, (numeric, categories) = self.rows.target, (part.numpy() for part in batch.inputs)
+        return row_losses(forest.margins(numeric, categories), xgboost_labels(batch, target), target.kind)
 
     def predict(self, rows: pa.RecordBatch) -> NDArray[np.float64]:
         """Score raw rows."""
         transforms = self.rows.transforms
         encoded = transforms.encode(to_values(rows, transforms.inputs))
         return Forest(self.booster, MatrixLayout.of(transforms)).score(encoded.numeric, encoded.categories)
+
+    def with_comparison(self, metrics: Mapping[str, float]) -> Self:
+        """Return these trees with the figures of a comparison for the model's manifest."""
+        return replace(self, comparison=metrics)
 
     def write(self, folder: Path, outputs: Outputs) -> Model:
         """Write the model's folder and return its manifest, which is written last."""
@@ -234,9 +258,12 @@ class _Boosting:
                 where="network.learning_rate",
                 hint="Lower it, or raise network.penalty; if that does not help, look for extreme labels.",
             )
-        self._update_facts(facts, rounds, loss, watched)
+        if self._update_facts(facts, rounds, loss, watched) and watched is not None:
+            for observer in self._observers:
+                if note := getattr(observer, "note", None):
+                    note(rounds, watched_loss=watched)
         total, rate = self._network.rounds, self._network.learning_rate
-        report = StepReport(rounds, total, rounds, loss, 0.0, rate, rounds * len(self._rows.rows))
+        report = StepReport(rounds, total, rounds, loss, 0.0, rate, rounds * len(self._rows.rows), "round")
         for observer in self._observers:
             observer.on_step(report)
         if self._pulse:
@@ -251,16 +278,19 @@ class _Boosting:
             distributed.barrier()  # no process exits before the trees are saved
             raise Preempted(f"stopped after round {rounds:,} of {total:,}, which is saved")
 
-    def _update_facts(self, facts: BoostingFacts, rounds: int, loss: float, watched: float | None) -> None:
+    def _update_facts(self, facts: BoostingFacts, rounds: int, loss: float, watched: float | None) -> bool:
+        """Update the facts; return whether the watched split was due."""
         facts.first = facts.first if rounds > 1 else loss
         if watched is None or self._stopping is None:
             facts.best_round, facts.best_fit = rounds, loss
-        elif rounds % (self._stopping.every_steps or 1) and rounds != self._network.rounds:
-            return
-        elif facts.best is None or watched < facts.best - self._stopping.min_gain:
+            return False
+        if rounds % (self._stopping.every_steps or 1) and rounds != self._network.rounds:
+            return False
+        if facts.best is None or watched < facts.best - self._stopping.min_gain:
             facts.best, facts.best_round, facts.best_fit, facts.looks = watched, rounds, loss, 0
         else:
             facts.looks += 1
+        return True
 
     def _patience_used_up(self, facts: BoostingFacts) -> bool:
         return self._stopping is not None and facts.looks >= self._stopping.patience

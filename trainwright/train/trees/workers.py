@@ -17,6 +17,8 @@ from xgboost.tracker import RabitTracker
 
 from trainwright.errors import DependencyError
 from trainwright.serving.trees import MatrixLayout
+from trainwright.train.architectures import Target
+from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.rows import EncodedRows
 from trainwright.train.process_group import Ranks
 
@@ -54,18 +56,23 @@ class _Blocks(xgboost.DataIter):
         end = min(self._next + _BLOCK_ROWS, self._stop)
         batch = self._samples.take(np.arange(self._next, end))
         numeric, categories = (part.numpy() for part in batch.inputs)
-        label = batch.target.numpy()
-        if self._target.kind == "regression":
-            mean, deviation = self._target.rates
-            label = (label.astype(np.float64) - mean) / deviation
         input_data(
             data=self._layout.matrix(numeric, categories),
-            label=label.astype(np.float32),
+            label=xgboost_labels(batch, self._target),
             weight=batch.weight.numpy(),
             feature_types=list(self._layout.types),
         )
         self._next = end
         return True
+
+
+def xgboost_labels(batch: Batch, target: Target) -> NDArray[np.float32]:
+    """Return the labels as XGBoost learns them: classes by number, numbers standardised."""
+    label = batch.target.numpy()
+    if target.kind == "regression":
+        mean, deviation = target.rates
+        label = (label.astype(np.float64) - mean) / deviation
+    return label.astype(np.float32)
 
 
 class TreeWorker:
