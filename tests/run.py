@@ -37,6 +37,7 @@ ROOMS = {
     "storage": "tabular",
     "retries": "tabular",
     "sources": "ingest",
+    "draft": "ingest",
     "significance": "tabular",
     "launch": "launcher",
     "cluster": "launcher",

@@ -264,6 +264,7 @@ new = typer.Typer(no_args_is_help=True, help="Write a new part of the library, a
 new.command("component")(new_component)
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
+    "init": step_commands.init,
     "run": run,
     "list": list_all,
     "doctor": doctor,

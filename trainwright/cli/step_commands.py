@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from trainwright.authoring.terminal import UNCHANGED, reported
+from trainwright.authoring.terminal import UNCHANGED, reported, short_path
 from trainwright.command import STOPPING
 from trainwright.errors import Preempted, PreemptedUnsaved
 
@@ -25,6 +25,40 @@ AUDITED = "Whether it was done, trainwright model history says."
 SnapshotFolder = Annotated[Path, typer.Argument(help="Folder of the snapshot, with manifest.json.")]
 SplitName = Annotated[str, typer.Option(help="Rows to learn the schema from.")]
 SchemaFile = Annotated[Path, typer.Option("--schema", help="The reviewed schema.pbtxt.")]
+
+
+def init(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Parquet, CSV or JSONL: a file, a folder or a glob in quotes; or sqlite:///FILE, postgresql://…"
+        ),
+    ],
+    label: Annotated[str, typer.Option(help="Column to predict.")] = "",
+    key: Annotated[str, typer.Option(help="Column that identifies a row.")] = "",
+    time: Annotated[str, typer.Option(help="Column with the time of the prediction.")] = "",
+    group: Annotated[
+        str, typer.Option(help="Column of rows that stay in one split, such as a customer.")
+    ] = "",
+    kind: Annotated[
+        str, typer.Option(help="binary, multiclass or regression; text for a language model.")
+    ] = "",
+    text: Annotated[str, typer.Option(help="With --kind text: column to learn.")] = "",
+    query: Annotated[str, typer.Option(help="SELECT, for a database.")] = "",
+    output: Annotated[Path, typer.Option(help="Folder for experiment.yaml and schema.pbtxt.")] = Path(),
+) -> None:
+    """Write an experiment file and a schema for a table. Print each choice. Overwrite no file."""
+    with reported():
+        from trainwright.local.initialization import initialize
+
+        done = initialize(
+            data, query=query, label=label, key=key, time=time, group=group, kind=kind, text=text,
+            output=output,
+        )  # fmt: skip
+        for line in done.findings:
+            typer.echo(line)
+        typer.echo(f"Wrote {short_path(done.experiment)} and {short_path(done.schema)}: look at both.")
+        typer.echo(f"Next  {done.command}")
 
 
 @schema.command("infer")

@@ -134,6 +134,16 @@ def checked(
     return _write(tree, parameters, dialect, where)
 
 
+def tables_of(text: str, dialect: Dialect, where: str) -> tuple[str, ...]:
+    """Return the names of the tables that a SELECT reads, in the order of the text.
+
+    Raises:
+        InputError: It is not one SELECT.
+    """
+    names = _tables_of(_parse(text, dialect, where), dialect)
+    return tuple(dict.fromkeys(".".join(name) for name in names))
+
+
 def require_fixed(parameters: Mapping[str, object]) -> None:
     """Reject a bound value that a database reads as the present time."""
     if moving := sorted(name for name, value in parameters.items() if _is_present(str(value))):

@@ -1,0 +1,223 @@
+"""A draft of each kind of source: the file is short and exact, and its snapshot is that of a run."""
+
+import datetime as dt
+import json
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainwright.artifacts import Snapshot
+from trainwright.draft import sample
+from trainwright.draft.documents import Draft, DraftRequest
+from trainwright.draft.draft import write_draft
+from trainwright.draft.experiment_file import scalar
+from trainwright.errors import DataRefused, InputError
+
+ROWS = 300
+START = dt.datetime(2024, 1, 1)
+
+
+def customers(rows: int = ROWS) -> dict[str, list[Any]]:
+    draw = random.Random(0)  # noqa: S311 - repeatable
+    return {
+        "customer_id": [f"c{n}" for n in range(rows)],
+        "signed_up": [START + dt.timedelta(days=n) for n in range(rows)],
+        "name": [f"Person {n}" for n in range(rows)],
+        "plan": [draw.choice(["free", "pro", "no"]) for _ in range(rows)],
+        "age": [None if n % 9 == 0 else draw.randint(18, 80) for n in range(rows)],
+        "currency": ["EUR"] * rows,
+        "churn": [draw.randint(0, 1) for _ in range(rows)],
+    }
+
+
+def put(path: Path, columns: dict[str, list[Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+    else:
+        text = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(columns), *text]) + "\n")
+    return path
+
+
+def draft(source: Path | str, folder: Path, **options: str) -> Draft:
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    return write_draft(DraftRequest(source=str(source), folder=str(folder), **options), scratch)
+
+
+@pytest.mark.parametrize("name", ["customers.csv", "customers.parquet", "customers.jsonl"])
+def test_table_with_times_gets_a_short_exact_file(name: str, tmp_path: Path) -> None:
+    found = draft(put(tmp_path / name, customers()), tmp_path)
+    assert (
+        found.experiment
+        == f"""\
+# Predict churn: customers. Written by trainwright init; docs/experiment.md lists all keys.
+schema_version: 1
+data:
+  source: {name}
+  key: customer_id
+  time: signed_up
+  label: churn
+  splits:                        # UTC; 70, 15 and 15 % of the rows seen
+    train: {{start: 2024-01-01T00:00:00Z, end: 2024-07-29T00:00:00Z}}
+    evaluate: {{start: 2024-07-29T00:00:00Z, end: 2024-09-12T00:00:00Z}}
+    holdout: {{start: 2024-09-12T00:00:00Z, end: 2024-10-27T00:00:00Z}}
+schema_file: schema.pbtxt        # inferred from the split train; review it
+validation:
+  on_missing_baseline: bootstrap # accept the first data; then remove this line
+features:
+  exclude: [name, currency]      # text that differs from row to row; one value in every row
+network: {{kind: auto}}            # trees and a network; the better one is kept
+evaluation:
+  slices: [plan]
+  missing_baseline: bootstrap    # accept the first model; then remove this line
+registry:
+  model: customers
+  tracking_uri: sqlite:///runs/mlflow.db
+"""
+    )
+    snapshot = Snapshot.read(tmp_path / "scratch" / "snapshot")
+    assert snapshot.roles == {"key": "customer_id", "time": "signed_up", "label": "churn"}
+    assert snapshot.splits == {"train": 210, "evaluate": 45, "holdout": 45}
+
+
+def test_findings_name_each_choice_with_its_reason(tmp_path: Path) -> None:
+    source = put(tmp_path / "customers.csv", customers())
+    assert draft(source, tmp_path).findings == (
+        f"{source}: 300 rows, 7 columns",
+        "  key      customer_id: unique, and named like a key",
+        "  time     signed_up: the only complete column of times",
+        "  label    churn: the last column (or --label COLUMN)",
+        "           0 (49%), 1 (51%): binary",
+        "  splits   in the order of signed_up: train 70%, evaluate 15%, holdout 15%",
+        "  exclude  name: text that differs from row to row",
+        "  exclude  currency: one value in every row",
+        "  slices   plan: few values, to compare the model between them",
+    )
+
+
+def test_folder_of_parts_is_one_source_named_by_the_folder(tmp_path: Path) -> None:
+    for day in (1, 2):
+        columns = customers() | {"customer_id": [f"{day}-{n}" for n in range(ROWS)]}
+        put(tmp_path / "orders" / f"day={day}" / "part.csv", columns)
+    found = draft(tmp_path / "orders", tmp_path, label="churn")
+    assert "  source: orders\n" in found.experiment
+    assert "  model: orders\n" in found.experiment
+    assert found.findings[0].endswith("600 rows, 8 columns")
+
+
+def test_folder_of_mixed_formats_is_rejected_with_their_numbers(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.parquet"):
+        put(tmp_path / "mixed" / name, customers())
+    with pytest.raises(InputError, match="expected files of one format, found 2 CSV, 1 Parquet"):
+        draft(tmp_path / "mixed", tmp_path)
+
+
+def test_query_of_a_database_names_its_tables(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE customers (id INTEGER, plan TEXT, churn INTEGER)")
+        rows = [(n, f"p{n % 3}", n % 2) for n in range(ROWS)]
+        database.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
+    query = "SELECT id, plan, churn FROM customers"
+    found = draft(f"sqlite:///{tmp_path}/shop.db", tmp_path, query=query, key="id")
+    assert "  source: sqlite:///shop.db\n  format: sql\n" in found.experiment
+    assert f'  sql: {{select: "{query}", tables: [customers]}}\n' in found.experiment
+    assert "  model: customers\n" in found.experiment
+
+
+def test_group_stays_in_one_split_and_is_no_feature(tmp_path: Path) -> None:
+    columns = {"shop": [f"s{n % 40}" for n in range(ROWS)]} | customers()
+    found = draft(put(tmp_path / "t.csv", columns), tmp_path, group="shop")
+    assert "  split_by: shop\n" in found.experiment
+    assert "  cluster: shop " in found.experiment
+    assert "exclude: [shop, name, currency]" in found.experiment
+
+
+def test_column_that_gives_the_label_away_is_a_warning_and_stays_a_feature(tmp_path: Path) -> None:
+    columns = {"refunded": customers()["churn"]} | customers()
+    found = draft(put(tmp_path / "t.csv", columns), tmp_path)
+    assert found.findings[-1] == (
+        "  warning  refunded alone predicts churn in every row: "
+        "if it is known only afterwards, add it to features.known_after"
+    )
+    assert "refunded" not in found.experiment
+
+
+def test_large_file_is_sampled_from_its_whole_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = put(tmp_path / "t.csv", customers(5000))
+    monkeypatch.setattr(sample, "_MOST_BYTES", 60_000)
+    found = draft(source, tmp_path)
+    assert found.findings[0].split(": ")[1].startswith("a sample of 1,")
+    assert "train: {start: 2024-01-01T00:00:00Z, " in found.experiment
+    assert "end: 2037-09-09T00:00:00Z}\nschema_file" in found.experiment
+
+
+def test_thousands_of_columns_stay_below_30_lines(tmp_path: Path) -> None:
+    wide = {f"x{n}": [1 if n % 2 else row % 5 for row in range(60)] for n in range(3000)}
+    found = draft(put(tmp_path / "t.csv", wide | {"y": [row % 2 for row in range(60)]}), tmp_path)
+    assert len(found.experiment.splitlines()) < 30
+    assert found.findings[-1] == (
+        "  exclude  x1, x3, x5, x7, x9, x11, x13, x15 and 1,492 more: one value in every row"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "problem"),
+    [
+        (b"", InputError, "the file is empty: 0 bytes"),
+        (b"\n\n", InputError, "no header"),
+        (b"a,b\n", DataRefused, "found 0 rows"),
+        (b"a,y\n1,0\n", DataRefused, "found 1 row\n"),
+        (b"a,a,y\n" + b"1,2,0\n" * 30, InputError, r"columns \['a'\] appear twice"),
+        (b"a,y\n" + b"1,0\n" * 30, DataRefused, "label 'y' holds only 0 in 30 rows"),
+        (b"a,y\n" + b",\n" * 30, DataRefused, "label 'y' holds no value"),
+        (b"a,y\n" + b"\xe9,1\n" * 30, InputError, "not UTF-8 text from byte 4 on"),
+        (b"y\n" + b"0\n1\n" * 30, InputError, "no column is left to predict 'y' from"),
+    ],
+)
+def test_table_that_nothing_can_learn_from_is_one_clear_error(
+    content: bytes, error: type[Exception], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(error) as found:
+        draft(tmp_path / "t.csv", tmp_path)
+    assert found.match(problem)
+
+
+@pytest.mark.parametrize("option", ["label", "key", "time", "group", "text"])
+def test_option_that_names_no_column_is_rejected_with_close_matches(option: str, tmp_path: Path) -> None:
+    source = put(tmp_path / "t.csv", customers())
+    with pytest.raises(InputError, match=r"no column 'chrn' \(close: churn\)"):
+        draft(source, tmp_path, **{option: "chrn"})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plan", "plan"),
+        ("first name", "first name"),
+        ("../data/a.csv", "../data/a.csv"),
+        ("no", '"no"'),
+        ("On", '"On"'),
+        ("null", '"null"'),
+        ("1.0", '"1.0"'),
+        ("a: b", '"a: b"'),
+        ("x #1", '"x #1"'),
+        ("größe", '"größe"'),
+        ("-", '"-"'),
+        ('5" disk', '"5\\" disk"'),
+        (["a", "yes"], '[a, "yes"]'),
+        ({"fraction": 0.7}, "{fraction: 0.7}"),
+    ],
+)
+def test_value_that_yaml_would_misread_is_quoted(value: object, text: str) -> None:
+    assert scalar(value) == text

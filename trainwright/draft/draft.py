@@ -1,0 +1,297 @@
+"""Draft an experiment from the rows of a source: its file, and a snapshot to infer the schema from."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from trainwright import storage
+from trainwright.draft.documents import Draft, DraftRequest
+from trainwright.draft.experiment_file import Commented, render
+from trainwright.draft.profiles import ColumnProfile, profile_columns
+from trainwright.draft.roles import (
+    RoleChoice,
+    choose_key,
+    choose_label,
+    choose_text,
+    choose_time,
+    is_key_name,
+    utc_ticks,
+)
+from trainwright.draft.sample import TableSample, read_sample
+from trainwright.draft.splits import SplitChoice, choose_splits
+from trainwright.draft.target import LabelMeaning, find_leaks, infer_target
+from trainwright.errors import InputError
+from trainwright.experiment import Data
+from trainwright.ingest.ingest import ingest
+from trainwright.sources import list_source
+from trainwright.storage import Access
+from trainwright.tables import require_columns
+
+_SLICES = 2
+_MOST_VALUES = 10
+_SHOWN = 8
+_ALIKE = 0.95
+_DATABASE = ("sqlite://", "postgresql://")
+
+
+@dataclass(kw_only=True)
+class TableRoles:
+    """The role of each column."""
+
+    key: RoleChoice
+    time: RoleChoice
+    label: RoleChoice | None
+    text: RoleChoice | None
+    meaning: LabelMeaning | None
+    splits: SplitChoice
+    excluded: dict[str, list[str]] = field(default_factory=dict)
+    slices: list[str] = field(default_factory=list)
+    like_time: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def write_draft(request: DraftRequest, folder: Path) -> Draft:
+    """Infer an experiment, and write its draft and a snapshot of the rows that it was inferred from.
+
+    Args:
+        request: The source and the options.
+        folder: Empty folder for ``draft.json`` and ``snapshot``.
+
+    Raises:
+        InputError: The source cannot be read, an option names no column, or a choice is ambiguous.
+        DataRefused: The rows contradict an option, or nothing can be learned from them.
+    """
+    source = _source_section(request)
+    reading = Data.check(source | {"splits": {"all": {"fraction": 1}}}, "command line")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    sample = read_sample(reading, scratch)
+    named = {"key": request.key, "time": request.time, "label": request.label}
+    named |= {"group": request.group, "text": request.text}
+    require_columns(sample.rows, [name for name in named.values() if name], where=request.source)
+    profiles = profile_columns(sample.rows)
+    roles = _choose_roles(profiles, request)
+    data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)
+    text = render(_title(request, roles), _sections(data, roles, request))
+    draft = Draft(experiment=text, findings=tuple(_findings(sample, roles, request)))
+    draft.write(folder)
+    _write_snapshot(sample, data, folder)
+    return draft
+
+
+def _source_section(request: DraftRequest) -> dict[str, Any]:
+    if request.source.startswith(_DATABASE):
+        if not request.query:
+            raise InputError(
+                "a database needs a query", where=request.source, hint='Add --query "SELECT … FROM …".'
+            )
+        from trainwright.sources.sql_statement import POSTGRES, SQLITE, tables_of
+
+        dialect = SQLITE if request.source.startswith("sqlite") else POSTGRES
+        query = {"select": request.query, "tables": tables_of(request.query, dialect, "--query")}
+        key = {"key": request.key} if request.key else {}
+        return {"source": request.source, "format": "sql", "sql": query} | key
+    if request.query:
+        raise InputError(
+            "--query is for a database", where=request.source, hint="Name sqlite:///FILE or postgresql://…"
+        )
+    path = storage.local_path(request.source)
+    delta = path is not None and (path / "_delta_log").is_dir()
+    return {"source": request.source} | ({"format": "delta"} if delta else {})
+
+
+def _relative(source: str, folder: str) -> str:
+    """Return a local source relative to the folder of the experiment file, which paths in it refer to."""
+    if source.startswith("sqlite:///"):
+        return f"sqlite:///{os.path.relpath(source.removeprefix('sqlite:///'), folder)}"
+    path = None if "://" in source else storage.local_path(source)
+    return source if path is None else os.path.relpath(path, folder)
+
+
+def _choose_roles(profiles: Sequence[ColumnProfile], request: DraftRequest) -> TableRoles:
+    source = request.source
+    by_name = {one.name: one for one in profiles}
+    requested = [request.label, request.time, request.group, request.text]
+    free = [one for one in profiles if one.name not in requested]
+    key = choose_key(profiles if request.key else free, request.key, source)
+    rest = [one for one in free if one.name != key.column]
+    time = choose_time(profiles if request.time else rest, request.time, source)
+    taken = [key.column, time.column, request.group]
+    label = text = meaning = None
+    if request.kind == "text":
+        text = choose_text(profiles if request.text else rest, request.text, source)
+    else:
+        label = choose_label(profiles, request.label, taken, source)
+        meaning = infer_target(by_name[label.column], request.kind, source)
+    splits = choose_splits(by_name.get(time.column), request.group, key)
+    found = TableRoles(key=key, time=time, label=label, text=text, meaning=meaning, splits=splits)
+    if label and meaning:
+        _choose_features(found, by_name[label.column], meaning, by_name, request)
+    return found
+
+
+def _choose_features(
+    roles: TableRoles,
+    label: ColumnProfile,
+    meaning: LabelMeaning,
+    columns: dict[str, ColumnProfile],
+    request: DraftRequest,
+) -> None:
+    """Fill in the columns that are not features, the slices, and the warnings."""
+    taken = {roles.key.column, roles.time.column, label.name}
+    others = [one for one in columns.values() if one.name not in taken]
+    for one in others:
+        if reason := _reason_to_exclude(one, request.group):
+            roles.excluded.setdefault(reason, []).append(one.name)
+    excluded = {name for names in roles.excluded.values() for name in names}
+    features = [one for one in others if one.name not in excluded]
+    if not features:
+        raise InputError(
+            f"no column is left to predict {label.name!r} from: "
+            + "; ".join(f"{', '.join(names[:_SHOWN])} ({why})" for why, names in roles.excluded.items()),
+            where=request.source,
+            hint="Add columns with the features.",
+        )
+    few = [one for one in features if 2 <= one.distinct <= _MOST_VALUES]  # noqa: PLR2004
+    few = [one for kind in ("text", "boolean") for one in few if one.kind == kind]
+    roles.slices.extend(one.name for one in few[:_SLICES])
+    if time := columns.get(roles.time.column):
+        roles.like_time.extend(one.name for one in features if _follows(one, time))
+    for name in find_leaks(label, meaning, features):
+        roles.warnings.append(
+            f"{name} alone predicts {label.name} in every row: "
+            "if it is known only afterwards, add it to features.known_after"
+        )
+
+
+def _reason_to_exclude(one: ColumnProfile, group: str) -> str:
+    """Return why a column is no feature; empty if it can be one."""
+    if one.name == group:
+        return "the group"
+    if one.kind in {"nested", "binary"}:
+        return "lists, objects or bytes"
+    if one.is_constant:
+        return "one value in every row" if one.present else "no value in any row"
+    if one.is_free_text:
+        return "text that differs from row to row"
+    return "a second key" if one.is_unique and is_key_name(one) else ""
+
+
+def _follows(one: ColumnProfile, time: ColumnProfile) -> bool:
+    """Return whether the values of a column follow the time, so that any two windows differ in them."""
+    if one.kind not in {"integer", "float", "time"} or one.distinct < 2 or one.values.null_count:  # noqa: PLR2004
+        return False
+    values = utc_ticks(one) if one.kind == "time" else one.values
+    ranks = [_ranks(column.to_numpy()) for column in (values, utc_ticks(time))]
+    return bool(abs(np.corrcoef(*ranks)[0, 1]) >= _ALIKE)
+
+
+def _ranks(values: Any) -> Any:
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _data_section(roles: TableRoles) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if roles.key.column:
+        found["key"] = roles.key.column
+    if roles.time.column:
+        found["time"] = roles.time.column
+    if roles.label and roles.meaning:
+        found["label"] = roles.label.column
+        if roles.meaning.classes:
+            found["classes"] = list(roles.meaning.classes)
+        elif roles.meaning.kind != "binary":
+            found["label_kind"] = roles.meaning.kind
+    if roles.splits.split_by:
+        found["split_by"] = roles.splits.split_by
+    return found | {"splits": roles.splits.splits}
+
+
+def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) -> dict[str, Any]:
+    """Return the sections of the experiment file, with comments."""
+    data = dict(data)
+    if len(data.get("classes", ())) == 2:  # noqa: PLR2004
+        data["classes"] = Commented(data["classes"], "the second is label 1")
+    if roles.time.column and "fraction" not in roles.splits.splits["train"]:
+        data["splits"] = Commented(data["splits"], "UTC; 70, 15 and 15 % of the rows seen")
+    validation: dict[str, Any] = {
+        "on_missing_baseline": Commented("bootstrap", "accept the first data; then remove this line")
+    }
+    if roles.like_time:
+        validation["ignore"] = Commented(list(roles.like_time), "they follow the time, so they always differ")
+    found: dict[str, Any] = {
+        "schema_version": 1,
+        "data": data,
+        "schema_file": Commented("schema.pbtxt", "inferred from the split train; review it"),
+        "validation": validation,
+    }
+    if excluded := [name for names in roles.excluded.values() for name in names]:
+        reasons = "; ".join(roles.excluded)
+        found["features"] = {"exclude": Commented(excluded, reasons)}
+    if roles.label:
+        found["network"] = Commented({"kind": "auto"}, "trees and a network; the better one is kept")
+    evaluation: dict[str, Any] = {"slices": list(roles.slices)} if roles.slices else {}
+    if request.group:
+        evaluation["cluster"] = Commented(request.group, "its rows depend on each other")
+    evaluation["missing_baseline"] = Commented("bootstrap", "accept the first model; then remove this line")
+    found["evaluation"] = evaluation
+    found["registry"] = {"model": _model_name(request), "tracking_uri": "sqlite:///runs/mlflow.db"}
+    return found
+
+
+def _model_name(request: DraftRequest) -> str:
+    """Return the name of the file or folder, or of the table of a query, in lower case with hyphens."""
+    if request.query:
+        name = re.split(r"\bfrom\s+", request.query, flags=re.IGNORECASE)[-1].split()[0]
+    else:
+        parts = [part for part in request.source.split("/") if part and not re.search(r"[*?\[]", part)]
+        name = parts[-1].partition(".")[0]
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
+
+
+def _title(request: DraftRequest, roles: TableRoles) -> str:
+    name = _model_name(request)
+    task = f"Predict {roles.label.column}" if roles.label else "Learn text"
+    return f"{task}: {name}. Written by trainwright init; docs/experiment.md lists all keys."
+
+
+def _findings(sample: TableSample, roles: TableRoles, request: DraftRequest) -> list[str]:
+    def line(word: str, text: str) -> str:
+        return f"  {word:<9}{text}"
+
+    def chosen(choice: RoleChoice) -> str:
+        return f"{choice.column}: {choice.reason}" if choice.column else f"none: {choice.reason}"
+
+    count = f"{sample.rows.num_rows:,} rows"
+    count = count if sample.complete else f"a sample of {count}"
+    found = [f"{request.source}: {count}, {sample.rows.num_columns:,} columns"]
+    found += [line("key", chosen(roles.key)), line("time", chosen(roles.time))]
+    if roles.label and roles.meaning:
+        found += [line("label", chosen(roles.label)), line("", roles.meaning.reason)]
+    if roles.text:
+        found.append(line("text", chosen(roles.text)))
+    found.append(line("splits", roles.splits.reason))
+    for reason, names in roles.excluded.items():
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        found.append(line("exclude", f"{', '.join(names[:_SHOWN])}{more}: {reason}"))
+    if roles.slices:
+        found.append(
+            line("slices", f"{', '.join(roles.slices)}: few values, to compare the model between them")
+        )
+    return found + [line("warning", text) for text in roles.warnings]
+
+
+def _write_snapshot(sample: TableSample, data: dict[str, Any], folder: Path) -> None:
+    """Ingest the rows as a run does: the schema is inferred from what `validate` will see."""
+    rows = folder / "rows.parquet"
+    pq.write_table(sample.rows, rows)
+    others = {name: value for name, value in data.items() if name not in {"format", "sql"}}
+    section = Data.check(others | {"source": str(rows)}, "the draft of the experiment file")
+    listing = list_source(str(rows), section, Access())
+    ingest(str(rows), listing.content_digest, section, folder / "snapshot", folder / "summary.md")

@@ -1,0 +1,115 @@
+"""Write the first experiment file and schema of a table: ``trainwright init``.
+
+Each part runs in the environment whose packages it needs: the rows are read in that of ``ingest``, the schema
+is inferred in that of ``validate``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright import errors
+from trainwright.authoring import arguments
+from trainwright.authoring.environments import python
+from trainwright.draft.documents import Draft, DraftRequest
+from trainwright.errors import MARK, InputError, InternalError
+
+EXPERIMENT, SCHEMA = "experiment.yaml", "schema.pbtxt"
+
+
+@dataclass(frozen=True)
+class Initialized:
+    """The files that ``trainwright init`` wrote, and what it inferred, with reasons."""
+
+    experiment: Path
+    schema: Path
+    findings: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The next command."""
+        return f"trainwright run train_and_register --config {os.path.relpath(self.experiment)}"
+
+
+def initialize(
+    data: str,
+    *,
+    query: str = "",
+    label: str = "",
+    key: str = "",
+    time: str = "",
+    group: str = "",
+    kind: str = "",
+    text: str = "",
+    output: Path = Path(),
+) -> Initialized:
+    """Infer an experiment from the rows of a source, and write its file and its schema.
+
+    Args:
+        data: Parquet, CSV or JSONL file, folder or glob of these, a URI, or the URL of a database.
+        query: SELECT for a database.
+        label: Column to predict.
+        key: Column that identifies a row.
+        time: Column with the time of the prediction.
+        group: Column of rows that belong to the same split.
+        kind: ``binary``, ``multiclass`` or ``regression``; ``text`` for a language model.
+        text: Column that a language model learns.
+        output: Folder for the two files; nothing in it is overwritten.
+
+    Raises:
+        InputError: A file is there already, the source cannot be read, or a choice is ambiguous.
+        DataRefused: The rows contradict an option, or nothing can be learned from them.
+        DependencyError: The environments have not been made.
+    """
+    folder = output.resolve()
+    done = Initialized(folder / EXPERIMENT, folder / SCHEMA, ())
+    for path in (done.experiment, done.schema):
+        if path.exists():
+            raise InputError(
+                "the file exists", where=str(path), hint="Remove it, or name another folder: --output."
+            )
+    request = DraftRequest(
+        source=_absolute(data), folder=str(folder), query=query, label=label, key=key,
+        time=time, group=group, kind=kind, text=text,
+    )  # fmt: skip
+    reader, inferrer = python("ingest"), python("tfdv")
+    with tempfile.TemporaryDirectory(prefix="trainwright-init-") as scratch:
+        _run(reader, "draft", json.dumps(request.to_json()), scratch)
+        draft = Draft.parse(Path(scratch) / Draft.FILE)
+        schema = _run(inferrer, "validate", "infer", str(Path(scratch) / "snapshot"))
+        first = Path(scratch) / EXPERIMENT
+        first.write_text(draft.experiment)
+        arguments.load(first)
+    folder.mkdir(parents=True, exist_ok=True)
+    done.schema.write_text(schema)
+    done.experiment.write_text(draft.experiment)
+    return Initialized(done.experiment, done.schema, draft.findings)
+
+
+def _absolute(data: str) -> str:
+    """Return a local source as an absolute path; a URI as it is, but the path of an SQLite file."""
+    if data.startswith(arguments.SQLITE):
+        return arguments.SQLITE + os.path.abspath(data.removeprefix(arguments.SQLITE))
+    return data if "://" in data else os.path.abspath(data)
+
+
+def _run(interpreter: Path, *command: str) -> str:
+    """Run a command of a package in an environment; return its output, or raise its error as our own."""
+    words = [str(interpreter), "-m", "trainwright.command", *command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
+    if not done.returncode:
+        return done.stdout
+    records = [line.removeprefix(MARK) for line in done.stderr.splitlines() if line.startswith(MARK)]
+    if not records:
+        sys.stderr.write(done.stderr)
+        raise InternalError(f"trainwright.{command[0]} ended with {done.returncode}")
+    record = json.loads(records[-1])
+    kind = getattr(errors, record["error"], None)
+    if kind is None:  # an exception of another library: its traceback says where
+        sys.stderr.write(done.stderr)
+        kind = InternalError
+    raise kind(record["what"], where=record["where"], hint=record["hint"])
