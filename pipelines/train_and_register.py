@@ -182,6 +182,7 @@ def train_and_register(
             resolve(
                 source=section["source"],
                 data=section["data"],
+                columns=section["columns"],
                 date=date,
                 scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
                 feature_source=section["feature_source"],

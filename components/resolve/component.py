@@ -12,6 +12,7 @@ def resolve(
     source: str,
     listing: dsl.Output[dsl.Artifact],
     data: dict = {},  # noqa: B006 - the default of a component's input
+    columns: dict = {},  # noqa: B006
     date: str = "",
     scheduled: str = "",
     feature_source: str = "",
@@ -39,6 +40,7 @@ def resolve(
         source: A file, a folder, a glob, a table or a database; a path or a URI. ``{date}`` is filled in.
         listing: Every file with its size, checksum and version; of each of the sources.
         data: Format, limits of size and age: the section ``data``; empty for plain files.
+        columns: Columns that the source has to have, by the keys that name them; checked before it is read.
         date: The run's date, as 2026-01-31; '' for the day for which the run was scheduled, in UTC.
         scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
         feature_source: The offline files behind the features; '' for none.
@@ -64,7 +66,9 @@ def resolve(
         folder = Path(listing.path)
         beside = {"features": feature_source, "baseline": baseline, "schema": schema}
         absent = ["schema"] if bootstrap_schema else []
-        found = look(source, folder, data, date, scheduled, beside=beside, may_be_absent=absent)
+        found = look(
+            source, folder, data, date, scheduled, columns=columns, beside=beside, may_be_absent=absent
+        )
         describe("resolve", listing)
     features, used, reviewed = (found.beside[name] for name in beside)
     versions = (features.version, used.source, used.version, reviewed.source, reviewed.version)

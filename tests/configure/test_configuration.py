@@ -38,12 +38,10 @@ def test_empty_sections_are_rejected_with_the_list_of_all_that_is_missing(tmp_pa
     with pytest.raises(InputError) as refused:
         configure({name: {} for name in SECTIONS}, Overrides(), tmp_path)
     lines = refused.value.what.splitlines()
-    assert lines[0] == "found 11 errors"
+    assert lines[0] == "found 4 errors"
     assert {line.strip() for line in lines[1:]} == {
-        *(f"data.{key}: missing" for key in ("source", "key", "time", "label", "splits")),
-        *(f"features.{key}: missing" for key in ("repository", "source", "service")),
+        *(f"data.{key}: missing" for key in ("source", "splits")),
         *(f"registry.{key}: missing" for key in ("model", "tracking_uri")),
-        "schema_file: missing",
     }
 
 
@@ -142,3 +140,35 @@ def test_each_part_is_a_section_that_its_step_reads(tmp_path: Path) -> None:
     assert Data.parse(found.data, "data").key == "id"
     assert Registry.parse(found.server, "registry").model == "m"
     assert found.split == "evaluate"
+
+
+def test_columns_of_all_sections_go_to_resolve_by_the_key_that_names_them(tmp_path: Path) -> None:
+    changed = {
+        "data": {"disjoint": ["user"], "quality": {"max_missing": {"fare": 0.1}}},
+        "validation": {
+            "ignore": ["id"],
+            "drift": {"late": {"comparator": "infinity_norm", "threshold": 0.1}},
+        },
+        "features": {"request": ["carrier"], "known_after": ["delay"]},
+        "evaluation": {"slices": ["origin"], "crosses": [["origin", "hour"]], "cluster": "user"},
+    }
+    joined = made(tmp_path / "feast", changed).columns
+    assert joined == {
+        "data.key": ["id"],
+        "data.time": ["at"],
+        "data.label": ["late"],
+        "data.disjoint": ["user"],
+        "data.quality.max_missing": ["fare"],
+        "validation.drift": ["late"],
+        "validation.ignore": ["id"],
+        "features.request": ["carrier"],
+        "features.known_after": ["delay"],
+    }
+    sections = GOOD | {name: GOOD[name] | keys for name, keys in changed.items()}
+    sections["features"] = changed["features"]
+    alone = configure(sections, Overrides(schema=SCHEMA), tmp_path / "table").columns
+    assert alone == joined | {
+        "evaluation.slices": ["origin"],
+        "evaluation.crosses": ["origin", "hour"],
+        "evaluation.cluster": ["user"],
+    }

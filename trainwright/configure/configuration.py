@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from trainwright.configure.columns import columns_of_rows
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Experiment
@@ -60,6 +61,7 @@ class Configuration(NamedTuple):
     feature_source: str
     baseline: str
     split: str
+    columns: dict[str, list[str]]
     data: dict[str, Any]
     validation: dict[str, Any]
     features: dict[str, Any]
@@ -88,6 +90,7 @@ class Configuration(NamedTuple):
             feature_source=experiment.features.source,
             baseline=experiment.validation.baseline,
             split=experiment.evaluation.split,
+            columns=columns_of_rows(experiment),
             server=experiment.registry.model_dump(mode="json", include=SERVER),
             **{name: section.to_parameter() for name, section in parts.items()},
         )

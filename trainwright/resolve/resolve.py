@@ -1,5 +1,7 @@
 """The resolve step: list the content of a source, check its limits, and pin it."""
 
+import difflib
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +14,9 @@ from typing import Any
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data, Quality
+from trainwright.experiment.data import ROW
 from trainwright.placeholders import LEFT_OVER, filled
-from trainwright.sources import list_source, note_place
+from trainwright.sources import column_names, list_source, note_place
 from trainwright.storage import Access, exists, take_listing
 from trainwright.tracking import Stopwatch
 
@@ -213,6 +216,7 @@ def resolve(
     date: str = "",
     scheduled: str = "",
     *,
+    columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
     beside: Mapping[str, str] = MappingProxyType({}),
     may_be_absent: Collection[str] = (),
     access: Access | None = None,
@@ -228,6 +232,7 @@ def resolve(
         date: The run's date, as 2026-01-31; empty for the day for which the run was scheduled.
         scheduled: When that was, as 2026-01-31T05:00:00Z; empty, or a placeholder that nothing was put in
             place of, for now.
+        columns: Columns that the source has to have, by the keys that name them.
         beside: Plain files that the run reads beside its rows, by name; ``{date}`` as in the source, empty
             for none.
         may_be_absent: Names of ``beside`` whose file a later step writes: without a file, the version is
@@ -236,7 +241,8 @@ def resolve(
         now: The present, for the age of objects; the clock's if absent.
 
     Raises:
-        InputError: Nothing is there, ``data`` is not as it should be, or a placeholder is left over.
+        InputError: Nothing is there, ``data`` is not as it should be, a column is missing, or a placeholder
+            is left over.
         DataRefused: The source is larger or older than ``data.quality`` allows.
         PermissionRefused: Something may not be read or reached.
         TransientError: A store or a database kept failing.
@@ -247,6 +253,8 @@ def resolve(
     day = run_date(date or filled(scheduled)[:10], present)
     listing, since = _look(fill_in(source, day), section, day, access, present)
     version = listing.content_digest if source else ""
+    if section is not None and source and columns:
+        require_named(columns, listing, section, access or Access(hosts=section.hosts))
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     others = {
@@ -265,6 +273,30 @@ def resolve(
     if section is not None and source:
         name = note_place(listing, version, section, access or Access(hosts=section.hosts))
     return Resolved(listing=listing, version=version, source=name, newest_since=since, beside=others)
+
+
+def require_named(columns: Mapping[str, Sequence[str]], listing: Listing, data: Data, access: Access) -> None:
+    """Reject an experiment that names columns which the source does not have; all are reported together.
+
+    Raises:
+        InputError: A column is missing.
+    """
+    wanted = set(itertools.chain.from_iterable(columns.values()))
+    known = column_names(listing, data, access, wanted) + ([] if data.key else [ROW])
+    problems = []
+    for key, names in columns.items():
+        for name in dict.fromkeys(names):
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                problems.append(
+                    f"{key}: no column {name!r}" + (f"; did you mean {close[0]}?" if close else "")
+                )
+    if problems:
+        raise InputError(
+            "the source does not have these columns\n" + "\n".join(f"  {line}" for line in problems),
+            where=listing.source,
+            hint=f"Correct the names in the experiment file. The columns: {', '.join(known)}.",
+        )
 
 
 def _beside(source: str, folder: Path, access: Access | None, *, optional: bool) -> Beside:

@@ -6,6 +6,22 @@ source needs is imported when that kind is opened.
 """
 
 from trainwright.sources.parts import SourcePart, Sources
-from trainwright.sources.sources import example_values, list_source, note_place, open_source, places_of
+from trainwright.sources.sources import (
+    column_names,
+    example_values,
+    list_source,
+    note_place,
+    open_source,
+    places_of,
+)
 
-__all__ = ["SourcePart", "Sources", "example_values", "list_source", "note_place", "open_source", "places_of"]
+__all__ = [
+    "SourcePart",
+    "Sources",
+    "column_names",
+    "example_values",
+    "list_source",
+    "note_place",
+    "open_source",
+    "places_of",
+]

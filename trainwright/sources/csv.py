@@ -33,7 +33,7 @@ def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence
 
     ``declared`` are types that are not inferred, ``missing`` the texts that mean no value.
     """
-    names = _read_header(file)
+    names = read_header(file)
     inferred = {name: TypeInference() for name in names if name not in declared}
     rows = 0
     for batch in _read_texts(file, names, missing):
@@ -49,7 +49,7 @@ def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence
 def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[pa.Table]:
     """Read a file in order, with known columns and types, a few blocks at a time."""
     start = 0
-    for batch in _read_texts(file, _read_header(file), missing):
+    for batch in _read_texts(file, read_header(file), missing):
         columns = [
             convert(batch.column(field.name), field.type, field.name, file.uri, start) for field in schema
         ]
@@ -158,7 +158,7 @@ def _decode(line: bytes, file: File, offset: int) -> str:
     )
 
 
-def _read_header(file: File) -> list[str]:
+def read_header(file: File) -> list[str]:
     """Return the names of the columns: the fields of the first line that is not empty."""
     try:
         with open_text(file, "CSV file") as stream:

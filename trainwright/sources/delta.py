@@ -42,6 +42,12 @@ def open_source(listing: Listing, data: Data, access: Access) -> LakeSources:
     return LakeSources(files, listing, schema, data.shard_rows, access)
 
 
+def column_names(listing: Listing, data: Data, access: Access, wanted: object) -> list[str]:  # noqa: ARG001 - of JSONL
+    """Return the columns in the table's log."""
+    root, pin = unpinned(listing.source, _PIN)
+    return list(_read_log(root, pin, access)[1].names)
+
+
 def _read_log(root: str, wanted: str, access: Access) -> tuple[int, pa.Schema, list[LakeFile]]:
     """Return the version, columns and data files of a table."""
     if wanted and not wanted.isdigit():

@@ -1,7 +1,7 @@
 """Files as one table: Parquet has its types, those of CSV and JSONL are inferred; folders may be columns."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
@@ -110,6 +110,19 @@ class FileSources(Sources):
 
 
 open_source = FileSources
+
+
+def column_names(listing: Listing, data: Data, access: Access, wanted: Collection[str]) -> list[str]:
+    """Return the columns of the first file, and of the names of its folders."""
+    file = file_of(listing.files[0], data, access)
+    added, _ = partitions_of(listing.source, [file.uri])
+    if file.kind == "csv":
+        inside = csv.read_header(file)
+    elif file.kind == "jsonl":
+        inside = jsonl.read_names(file, wanted)
+    else:
+        inside = read_footer(file)[0].names
+    return [*inside, *added.names]
 
 
 def partitions_of(source: str, uris: Sequence[str]) -> tuple[pa.Schema, dict[str, dict[str, Any]]]:

@@ -68,6 +68,12 @@ def open_source(listing: Listing, data: Data, access: Access) -> "IcebergSources
     return IcebergSources(_read(metadata, pin, access), listing, data.shard_rows, access)
 
 
+def column_names(listing: Listing, data: Data, access: Access, wanted: object) -> list[str]:  # noqa: ARG001 - of JSONL
+    """Return the columns in the table's metadata."""
+    metadata, pin = unpinned(listing.source, _PIN)
+    return list(_read(metadata, pin, access).schema.names)
+
+
 class IcebergSources(LakeSources):
     """The data files of one snapshot; columns are matched by field id, so a renamed one is the same."""
 

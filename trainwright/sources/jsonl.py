@@ -7,7 +7,7 @@ would read wrongly, is parsed once more line by line to name the fault.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -88,6 +88,16 @@ def infer_jsonl(file: File, declared: Mapping[str, pa.DataType]) -> FileSchema:
     found |= {name: kind for name, kind in declared.items() if name in known}
     schema = require_distinct(pa.schema(list(found.items())), file.uri)
     return FileSchema(uri=file.uri, schema=schema, guessed=True, rows=rows)
+
+
+def read_names(file: File, wanted: Collection[str]) -> list[str]:
+    """Return the keys of the lines of a file, up to the block that has the last of those that are wanted."""
+    names: dict[str, None] = {}
+    for block in _blocks(file):
+        names |= dict.fromkeys(_guess(block, {}, {}).column_names)
+        if names.keys() >= set(wanted):
+            break
+    return list(names)
 
 
 def read_jsonl(file: File, schema: pa.Schema) -> Iterator[pa.Table]:

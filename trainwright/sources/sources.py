@@ -6,7 +6,7 @@ recorded in it.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +53,15 @@ def open_source(listing: Listing, data: Data, access: Access) -> Sources:
     """
     source: Sources = _reader(listing.source, data).open_source(listing, data, access)
     return source
+
+
+def column_names(listing: Listing, data: Data, access: Access, wanted: Collection[str]) -> list[str]:
+    """Return the columns of a listing: of a table's log, a query, or the first of several files.
+
+    Each line of a JSONL file may bring another column: it is read until it has those that are wanted.
+    """
+    names: list[str] = _reader(listing.source, data).column_names(listing, data, access, wanted)
+    return names
 
 
 def _reader(source: str, data: Data) -> Any:

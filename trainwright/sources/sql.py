@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import sqlalchemy
@@ -83,6 +83,11 @@ class QuerySources(Sources):
 open_source = QuerySources
 
 
+def column_names(listing: Listing, data: Data, access: Access, wanted: object) -> list[str]:  # noqa: ARG001 - of JSONL
+    """Return the columns of the SELECT, without its rows."""
+    return Statement(listing.files[0].uri, data, access).column_names()
+
+
 @dataclass(frozen=True)
 class SelectShape:
     """Columns of a SELECT, and its text in the order of the key."""
@@ -136,6 +141,10 @@ class Statement:
         """Return the columns of the SELECT and their types."""
         return self._retrying(self._read_shape)
 
+    def column_names(self) -> list[str]:
+        """Return the columns of the SELECT."""
+        return self._retrying(lambda connection: [column[0] for column in self._describe(connection)])
+
     @contextmanager
     def rows(self, shape: SelectShape) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
         """Open a transaction, and yield the version's digest and the rows, of the same state."""
@@ -161,15 +170,22 @@ class Statement:
         texts = [[None if value is None else str(value) for value in row] for row in rows]
         return digest_text(canonical(texts))
 
+    @property
+    def _every(self) -> str:
+        return f"SELECT * FROM ({self._text}) AS trainwright_rows"  # noqa: S608  # nosec B608 - checked
+
+    def _describe(self, connection: sqlalchemy.Connection) -> Any:
+        """Return the driver's description of the columns."""
+        found = connection.exec_driver_sql(f"{self._every} LIMIT 0", self._parameters)
+        return found.cursor.description if found.cursor else ()
+
     def _read_shape(self, connection: sqlalchemy.Connection) -> SelectShape:
-        every = f"SELECT * FROM ({self._text}) AS trainwright_rows"  # noqa: S608  # nosec B608 - checked
-        found = connection.exec_driver_sql(f"{every} LIMIT 0", self._parameters)
-        description = found.cursor.description if found.cursor else ()
+        description = self._describe(connection)
         names = [column[0] for column in description]
         untyped = pa.schema([(name, pa.null()) for name in names])
         require_columns(require_distinct(untyped, _WHERE), [self._key], _WHERE)
         if self._sqlite:
-            pages = connection.exec_driver_sql(every, self._parameters).partitions(FETCH_ROWS)
+            pages = connection.exec_driver_sql(self._every, self._parameters).partitions(FETCH_ROWS)
             schema = infer_types(names, pages, declared_types(self._types), self.url)
             return SelectShape(schema, self._ordered(schema, frozenset()))
         schema, texts = arrow_types(description, self.url)
