@@ -5,7 +5,8 @@ exception of :mod:`trainwright.errors` with the message that the command line pr
 model or rejects data is no error: the run has the ``state`` held.
 """
 
+from trainwright.api.prediction import ScoredFile, predict
 from trainwright.api.results import LocalRun, StepOutputs
 from trainwright.api.runs import open_run, run, step
 
-__all__ = ["LocalRun", "StepOutputs", "open_run", "run", "step"]
+__all__ = ["LocalRun", "ScoredFile", "StepOutputs", "open_run", "predict", "run", "step"]

@@ -273,6 +273,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "status": cluster.status,
     "retry": cluster.retry,
     "terminate": cluster.terminate,
+    "predict": step_commands.predict,
     "compare": step_commands.compare,
     "curves": step_commands.curves,
     "compile": compile_all,

@@ -144,6 +144,28 @@ def compare(
     )
 
 
+def predict(
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL", help="NAME@ALIAS, NAME/VERSION, or the folder of a model.")
+    ],
+    rows: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines, by its suffix.")],
+    output: Annotated[
+        Path | None, typer.Option(help="File for the predictions. Default: beside ROWS.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Experiment file that names the registry.")
+    ] = None,
+    uri: Annotated[
+        str, typer.Option("--tracking-uri", help="MLflow's address, in place of the file's.")
+    ] = "",
+) -> None:
+    """Score rows with a registered model. Missing columns are an error, before anything is written."""
+    with reported():
+        from trainwright import api
+
+        typer.echo(api.predict(name, rows, output, config=config, tracking_uri=uri))
+
+
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Name of the registered model.")]
 FromFile = Annotated[
     Path | None, typer.Option("--config", help="Experiment file with the section registry, and promotion.")

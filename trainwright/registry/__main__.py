@@ -1,10 +1,11 @@
-"""``python -m trainwright.registry``: history of production, promotion, rollback.
+"""``python -m trainwright.registry``: history of production, promotion, rollback, download.
 
-Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``. Each takes the section ``registry`` as
-JSON first.
+Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``, ``download``. Each takes the section
+``registry`` as JSON first.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -42,6 +43,8 @@ def _parser() -> Parser:
     for name in ("rollback", "restore"):
         made[name].add_argument("--by", required=True, help="who asks for it")
         made[name].add_argument("--reason", required=True, help="why")
+    made["download"].add_argument("which", help="version or alias")
+    made["download"].add_argument("folder", type=Path, help="where to")
     made["rollback"].add_argument("--out", default="", help="the version that is to be taken out")
     made["promote"].add_argument("promotion", help="section promotion, as JSON")
     made["promote"].add_argument("request", help="what is asked for, as JSON")
@@ -108,6 +111,12 @@ def _restore(registry: Registry, asked: argparse.Namespace) -> None:
     _say([f"{registry.model}: aliases are {what}"])
 
 
+def _download(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.download import download_version
+
+    _say([json.dumps(vars(download_version(registry, asked.which, asked.folder)))])
+
+
 def _say(result_lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in result_lines)
 
@@ -118,6 +127,7 @@ _COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
     "promote": _promote,
     "rollback": _rollback,
     "restore": _restore,
+    "download": _download,
 }
 
 

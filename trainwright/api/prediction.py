@@ -1,0 +1,151 @@
+"""Predict with a registered model, or with the model in a folder."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, overload
+
+from trainwright.errors import MARK, InputError, InternalError
+
+_REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
+Rows = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class ScoredFile:
+    """A written file of predictions: its path, rows and columns, and the model in words."""
+
+    path: Path
+    rows: int
+    columns: tuple[str, ...]
+    model: str
+
+    def __str__(self) -> str:
+        """Return the result in one line."""
+        return f"{self.rows:,} rows scored by {self.model}: {self.path} ({', '.join(self.columns)})"
+
+
+@overload
+def predict(
+    model: str | os.PathLike[str],
+    rows: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    tracking_uri: str = "",
+) -> ScoredFile: ...
+
+
+@overload
+def predict(
+    model: str | os.PathLike[str],
+    rows: Rows,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    tracking_uri: str = "",
+) -> dict[str, list[Any]]: ...
+
+
+def predict(
+    model: str | os.PathLike[str],
+    rows: str | os.PathLike[str] | Rows,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    tracking_uri: str = "",
+) -> ScoredFile | dict[str, list[Any]]:
+    """Score rows with a model, in the environment of serving.
+
+    ::
+
+        trainwright.predict("flight-delay@candidate", "rows.csv", config="experiment.yaml")
+        trainwright.predict(run.model, {"distance": [1400], "carrier": ["UA"]})["prediction"]
+
+    Args:
+        model: ``NAME@ALIAS`` or ``NAME/VERSION`` of a registered model, or the folder of a model.
+        rows: A Parquet, CSV or JSON lines file, or lists by the name of the column.
+        output: File to write; default: beside ``rows``, with ``.predictions`` before its suffix.
+        config: Experiment file that names the registry.
+        tracking_uri: MLflow's address, in place of the file's.
+
+    Returns:
+        The written file; of lists, the columns of the predictions by name.
+
+    Raises:
+        TrainwrightError: There is no such model, or the rows lack a column that it reads.
+    """
+    with TemporaryDirectory(prefix="trainwright-") as scratch:
+        folder, digest, words = _model(model, config, tracking_uri, Path(scratch))
+        if isinstance(rows, Mapping):
+            return _predict_lists(folder, digest, rows, Path(scratch))
+        source = Path(rows)
+        target = Path(output) if output else source.with_suffix(f".predictions{source.suffix}")
+        made = _score(folder, digest, source, target)
+        return ScoredFile(target, made["rows"], tuple(made["columns"]), words or f"model {made['model'][:6]}")
+
+
+def _predict_lists(folder: Path, digest: str, rows: Rows, scratch: Path) -> dict[str, list[Any]]:
+    source, target = scratch / "rows.jsonl", scratch / "predictions.jsonl"
+    if len({len(values) for values in rows.values()}) > 1:
+        sizes = {name: len(values) for name, values in rows.items()}
+        raise InputError(f"the columns have different lengths: {sizes}", where="rows")
+    lines = (dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True))
+    source.write_text("".join(json.dumps(line, default=str) + "\n" for line in lines))
+    columns = _score(folder, digest, source, target)["columns"]
+    scored = [json.loads(line) for line in target.read_text().splitlines()]
+    return {name: [row[name] for row in scored] for name in columns}
+
+
+def _model(
+    model: str | os.PathLike[str], config: str | os.PathLike[str] | None, uri: str, scratch: Path
+) -> tuple[Path, str, str]:
+    """Return a model's folder, its expected digest and its version in words; both are empty for a folder."""
+    if (Path(model) / "model.json").is_file():
+        return Path(model), "", ""
+    reference = _REFERENCE.fullmatch(os.fspath(model))
+    if not reference:
+        raise InputError(
+            f"{os.fspath(model)!r} is neither the folder of a model nor NAME@ALIAS or NAME/VERSION",
+            where="model",
+            hint="Such as flight-delay@candidate, flight-delay/3 or runs/ID/train/model.",
+        )
+    from trainwright.authoring import arguments
+
+    registry = arguments.read_registry(reference["name"], Path(config) if config else None, "", uri)
+    which = reference["alias"] or reference["version"]
+    found = _call("mlflow", "registry", "download", registry, which, str(scratch / "model"))
+    words = f"{reference['name']} version {found['version']}"
+    return Path(found["folder"]), found["model"], words
+
+
+def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any]:
+    if not rows.exists():
+        raise InputError("there is no such file of rows", where=str(rows))
+    expected = ["--digest", digest] if digest else []
+    return _call("torch", "serving", str(folder), str(rows), str(output), *expected)
+
+
+def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:
+    """Run a command of a package in an environment; return the JSON that it prints, or raise its error."""
+    from trainwright.authoring.environments import python
+    from trainwright.local.execution import DOCUMENTED
+
+    command = [str(python(toolchain)), "-W", "ignore", "-m", "trainwright.command", package, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our interpreter
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    for line in reversed(done.stderr.splitlines()):
+        if line.startswith(MARK):
+            error = json.loads(line.removeprefix(MARK))
+            kind = DOCUMENTED.get(error["code"], InternalError)
+            if kind is InternalError:
+                sys.stderr.write(done.stderr)
+            raise kind(error["what"], where=error["where"], hint=error["hint"])
+    raise InternalError(f"trainwright.{package} ended with {done.returncode}: {done.stderr[-300:]}")

@@ -1,0 +1,167 @@
+"""Score the rows of a file, and write the scores beside the columns that identify the rows."""
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.csv as pacsv  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from trainwright.errors import InputError
+from trainwright.experiment import Data
+from trainwright.serving import Predictor, load
+from trainwright.serving.outputs import Outputs
+from trainwright.sources import list_source, open_source
+from trainwright.storage import Access
+
+PREDICTION, ROW = "prediction", "row"
+"""Columns of the decision or the predicted number, and of the position in the file."""
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class PredictionFile:
+    """The result: number of rows, columns of the output, and the digest of the model."""
+
+    rows: int
+    columns: list[str]
+    model: str
+
+
+def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = None) -> PredictionFile:
+    """Score the rows of a file with the model in a folder.
+
+    The output has the columns that the model does not read, such as the key, or ``row``, the position in the
+    file, if it reads all. Then follow ``score``, or ``score_0``, ``score_1`` and so on for more than two
+    classes, and ``prediction``: the class at the model's threshold, the most probable one, or the number.
+
+    Args:
+        folder: The model's folder.
+        rows: Parquet, CSV or JSON lines, by its suffix.
+        output: File to write, in the form of its suffix; an existing one is replaced.
+        digest: Expected digest of the model's manifest.
+
+    Raises:
+        InputError: The model's files were changed, or the rows lack a column of its signature, or a value
+            cannot be read as its type.
+    """
+    if output.suffix not in SUFFIXES or output.resolve() == rows.resolve():
+        why = "is the file of the rows" if output.suffix in SUFFIXES else f"has the suffix {output.suffix!r}"
+        hint = f"Name another file, one of {', '.join(SUFFIXES)}."
+        raise InputError(f"the output {why}", where=str(output), hint=hint)
+    predictor, outputs = load(folder, digest), Outputs.read(folder)
+    data = Data.check({"source": str(rows), "splits": {"all": {"fraction": 1}}}, "rows")
+    source = open_source(list_source(str(rows), data, Access()), data, Access())
+    _require_columns(source.schema.names, list(predictor.transforms.inputs), rows)
+    kept = [name for name in source.schema.names if name not in predictor.transforms.inputs]
+    if taken := sorted({*outputs.columns, PREDICTION} & set(kept)):
+        raise InputError(
+            f"the rows have {taken}, which the output names its scores",
+            where=str(rows),
+            hint="Rename these columns.",
+        )
+    decide = _decision(outputs, folder)
+    count, columns = 0, list[str]()
+    with _writer(output) as write:
+        for part in source.parts():
+            for _, _, table in source.batches(part):
+                made = _scored(table, count, kept, predictor, outputs, decide)
+                write(made)
+                count, columns = count + len(made), made.schema.names
+        if not columns:  # a file without rows
+            write(_scored(source.schema.empty_table(), 0, kept, predictor, outputs, decide))
+    return PredictionFile(count, columns, predictor.model.digest)
+
+
+def _require_columns(there: list[str], inputs: list[str], rows: Path) -> None:
+    if missing := [name for name in inputs if name not in there]:
+        raise InputError(
+            f"the rows have no columns {missing}, which the model reads; they have {there}",
+            where=str(rows),
+            hint="Add them. Features that join adds are in the online store of their repository.",
+        )
+
+
+def _scored(
+    table: pa.Table,
+    start: int,
+    kept: list[str],
+    predictor: Predictor,
+    outputs: Outputs,
+    decide: Callable[[Any], pa.Array] | None,
+) -> pa.Table:
+    """Return the identifying columns of some rows with their scores and decisions."""
+    made = table.select(kept)
+    if not kept:
+        made = pa.table({ROW: pa.array(range(start, start + len(table)), pa.int64())})
+    scores = predictor.predict(table).reshape(len(table), len(outputs.columns))
+    if decide is None:
+        return made.append_column(PREDICTION, pa.array(scores[:, 0]))
+    for place, name in enumerate(outputs.columns):
+        made = made.append_column(name, pa.array(scores[:, place]))
+    return made.append_column(PREDICTION, decide(scores))
+
+
+def _decision(outputs: Outputs, folder: Path) -> Callable[[Any], pa.Array] | None:
+    """Return the function from scores to class names; None for a regression, whose score is the answer."""
+    if outputs.kind == "regression":
+        return None
+    names = np.array(outputs.class_names, dtype=object)
+    if outputs.kind == "multiclass":
+        return lambda scores: pa.array(names[scores.argmax(axis=1)], pa.string())
+    [score] = json.loads((folder / "signature.json").read_text())["outputs"]
+    threshold = score.get("threshold", {}).get("value", 0.5)
+    return lambda scores: pa.array(names[(scores[:, 0] >= threshold).astype(np.int64)], pa.string())
+
+
+@contextlib.contextmanager
+def _writer(output: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that appends rows to a file, which appears when all are written."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    attempt = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}")
+    opened: list[Any] = []
+
+    def write(table: pa.Table) -> None:
+        if not opened:
+            opened.append(_open(attempt, output.suffix, table.schema))
+        opened[0].write_table(table) if hasattr(opened[0], "write_table") else opened[0].write(table)
+
+    try:
+        yield write
+        opened[0].close()
+        attempt.replace(output)
+    finally:
+        attempt.unlink(missing_ok=True)
+
+
+class _JsonLines:
+    """A writer of one JSON object a row."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("w")
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        for row in table.to_pylist():
+            self._stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def _open(path: Path, suffix: str, schema: pa.Schema) -> Any:
+    match suffix:
+        case ".parquet":
+            return pq.ParquetWriter(path, schema)
+        case ".csv":
+            return pacsv.CSVWriter(path, schema)
+        case _:
+            return _JsonLines(path)
