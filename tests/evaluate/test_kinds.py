@@ -247,3 +247,29 @@ def test_the_same_rows_in_another_order_have_the_same_digest() -> None:
     )
     assert examined(keyed).sample.digest == examined(turned).sample.digest
     assert examined(replace(keyed, label=1 - label)).sample.digest != examined(keyed).sample.digest
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "regression", "language_model"])
+def test_page_says_what_is_not_applicable_to_a_kind_and_why(written: Write, kind: str) -> None:
+    label, columns = np.tile([0, 1, 2], 100), {"id": list(range(300)), "sex": ["f", "m"] * 150}
+    spread = np.random.default_rng(0).random(300) / 10
+    more: dict[str, Any] = {
+        "multiclass": {f"score_{k}": np.where(label == k, 0.8, 0.1) for k in range(3)} | {"late": label},
+        "regression": {"late": label * 1.0, "estimate": label + spread},
+        "language_model": {"loss": 1 + spread, "tokens_scored": [9] * 300},
+    }[kind]
+    step = written(columns | more)
+    asked: dict[str, Any] = {"slices": ["sex"], "min_rows": 50, "constant_prediction": "hold"}
+    if kind == "multiclass":
+        asked["fairness"] = {"by": ["sex"], "group_minimum": {"macro_recall": 0.5}}
+    step.judge(**asked)
+    page = (step.folder / "report.html").read_text()
+    assert "<h2>Not applicable</h2>" in page
+    assert (
+        "selection rates, equal opportunity, equalized odds and the calibration gap are measures of" in page
+    )
+    assert "<h2>By sex</h2>" in page
+    if kind == "multiclass":
+        assert "macro recall" in page.rpartition("groups by sex")[2]
+    with pytest.raises(InputError, match=f"measures of fairness are of two classes; .* kind {kind}"):
+        step.judge(fairness={"by": ["sex"], "limits": {"equal_opportunity": 0.1}})

@@ -1,7 +1,9 @@
 """What an evaluation leaves for comparing and for the card: every figure, and the words about them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from tests.evaluate.conftest import Group, Step, rows_of
 from tests.evaluate.made_findings import DIGEST, made, made_fairness, verdict_on
 from trainwright.evaluate.comparison import MeasuredMetrics as Compared
 from trainwright.evaluate.findings import MeasuredMetrics
@@ -71,3 +73,24 @@ def test_names_from_data_are_text_in_the_card() -> None:
     card = draw_card(findings, verdict_on(findings))
     assert "<script" not in card
     assert "<b>" not in card
+
+
+def test_summary_and_page_name_the_same_rows_needed_for_the_worst_slice(written: Callable[..., Step]) -> None:
+    """Two slices are undecided; the worse one is larger off its limit, and needs fewer rows."""
+    groups = (Group("north", 200, 128, 200, 20), Group("south", 200, 136, 200, 20))
+    step = written(rows_of(groups))
+    rule = {"metric": "recall", "at_least": 0.7, "scope": "slice"}
+    found = step.judge(slices=["origin"], rules=[rule])
+    worst, other = found.rulings[0].rules
+    assert worst.name == "recall of origin north"
+    assert 0 < worst.needed < other.needed
+    line = next(
+        row
+        for row in (step.folder / "summary.md").read_text().splitlines()
+        if row.startswith(f"| {worst.name}")
+    )
+    assert f"| {worst.needed:,} | INCONCLUSIVE |" in line
+    assert (
+        f"About {other.needed:,} rows of a slice would decide every slice of recall by origin."
+        in (step.folder / "summary.md").read_text()
+    )

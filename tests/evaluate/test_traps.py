@@ -173,6 +173,19 @@ def test_the_threshold_is_the_one_that_the_model_carries(written: Write) -> None
         written(rows).judge(threshold="model")
 
 
+def test_production_without_a_threshold_is_measured_at_the_default_and_the_page_says_so(
+    written: Write, production: Callable[..., BaselinePredictions]
+) -> None:
+    rows = rows_of_cells(CROSSED, 400)
+    found = written(rows, quality={"threshold": 0.15}).judge(production(rows), threshold="model")
+    assert found.overall["recall"].candidate.value == 1
+    assert found.overall["recall"].baseline.value == 0.7
+    assert found.warnings == (
+        "the model in production carries no threshold, so it is measured at 0.5, as it is served; the "
+        "candidate at its own, 0.15",
+    )
+
+
 def test_negative_weights_are_refused_with_the_first_row(written: Write) -> None:
     rows = rows_of_cells(CROSSED, 400)
     weight = [1.0] * len(rows["id"])

@@ -11,8 +11,9 @@ import pytest
 from tests.train.problems import flights, request, write
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, DependencyError, InputError
-from trainwright.experiment import Resources
+from trainwright.experiment import Mlp, Resources
 from trainwright.train.submit import TrainRequest, submit
+from trainwright.train.submit.checks import check_snapshot
 from trainwright.train.submit.task_config import apply_task_config
 
 
@@ -122,11 +123,13 @@ def test_a_missing_split_is_named_with_those_that_are_there(training_set: Path, 
     assert "no split 'holdout'; this training set has train (6,001 rows), evaluate (2,000 rows)" in message
 
 
-def test_a_split_that_is_learned_from_is_not_scored_to_be_judged_on(
+def test_training_split_is_scored_for_overfitting_beside_another_and_not_alone(
     training_set: Path, tmp_path: Path
 ) -> None:
-    message = refuse(request(training_set, training={"predict": ["evaluate", "train"]}), tmp_path / "out")
-    assert "split 'train' is trained on, so its scores would judge nothing" in message
+    message = refuse(request(training_set, training={"predict": ["train"]}), tmp_path / "out")
+    assert "split 'train' is trained on, and no other is scored" in message
+    snapshot = Snapshot.read(training_set)
+    check_snapshot(snapshot, ["train", "evaluate", "train"], Mlp())
 
 
 def test_an_empty_split_is_refused_as_data(tmp_path: Path) -> None:

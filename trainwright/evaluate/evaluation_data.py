@@ -17,6 +17,11 @@ from trainwright.significance import Resampler
 _CERTAIN = 1e-15
 """Scores are kept this far away from 0 and 1 where their logarithm is taken."""
 
+SERVED_THRESHOLD = 0.5
+"""Threshold of a model that carries none, as it is served."""
+
+BASELINE = "baseline"
+
 _HIGHEST = 700.0
 """The largest loss whose perplexity is a number."""
 
@@ -290,7 +295,7 @@ def build_evaluation_data(pairs: PredictionPair, evaluation: Evaluation) -> Eval
     return EvaluationData(
         evaluation=evaluation,
         candidate=model_features(predictions, evaluation, "predictions"),
-        baseline=model_features(pairs.baseline, evaluation, "baseline") if pairs.baseline else None,
+        baseline=model_features(pairs.baseline, evaluation, BASELINE) if pairs.baseline else None,
         clusters=clusters,
         sampler=sampler,
     )
@@ -312,6 +317,8 @@ def _threshold(predictions: Predictions, evaluation: Evaluation, where: str) -> 
         return evaluation.threshold
     if predictions.kind != "binary":
         return 0.5
+    if predictions.threshold is None and where == BASELINE:
+        return SERVED_THRESHOLD
     if predictions.threshold is None:
         raise InputError(
             "evaluation.threshold is model, and the model carries none",

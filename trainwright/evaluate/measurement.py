@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.evaluate.evaluation_data import EvaluationData, build_evaluation_data
+from trainwright.evaluate.evaluation_data import SERVED_THRESHOLD, EvaluationData, build_evaluation_data
 from trainwright.evaluate.findings import (
     ComparedBaseline,
     ComparedMetric,
@@ -109,7 +109,19 @@ def measure(
     return replace(
         findings,
         rulings=tuple(apply_rules(findings)),
-        warnings=(*warnings, *constant_warning(findings)),
+        warnings=(*warnings, *_threshold_warning(data), *constant_warning(findings)),
+    )
+
+
+def _threshold_warning(data: EvaluationData) -> tuple[str, ...]:
+    """Warn where the threshold is each model's own, and that of production is only the default."""
+    baseline = data.baseline
+    own = data.evaluation.threshold == "model" and data.candidate.predictions.kind == "binary"
+    if not own or baseline is None or baseline.predictions.threshold is not None:
+        return ()
+    return (
+        f"the model in production carries no threshold, so it is measured at {SERVED_THRESHOLD}, as it is "
+        f"served; the candidate at its own, {data.candidate.threshold:.4g}",
     )
 
 

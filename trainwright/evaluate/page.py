@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainwright.evaluate import formatting
 from trainwright.evaluate.findings import CurveLine, Disparity, Findings, PlotData, Ruling, Slice, Slicing
-from trainwright.evaluate.page_slices import CANDIDATE, NAMES, PRODUCTION, slice_sections
+from trainwright.evaluate.page_slices import CANDIDATE, DEFAULTS, NAMES, PRODUCTION, slice_sections
 from trainwright.evaluate.rules import metric_title
 from trainwright.evaluate.summary import class_rows, metric_rows, next_steps
 from trainwright.report import charts
@@ -34,6 +34,7 @@ def draw_report(findings: Findings, verdict: Verdict) -> ReportPage:
         _confusion_section(findings),
         _fairness_section(findings),
         _overfitting_section(findings),
+        _inapplicable_section(findings),
         _unjudged_section(verdict),
         _judged_section(verdict),
         ReportSection("How it was judged", [Paragraph(text) for text in _method(findings)]),
@@ -274,6 +275,10 @@ def _confusion_section(findings: Findings) -> ReportSection:
     return ReportSection("Confusion", blocks, intro=f"{intro}{_threshold_text(findings)}")
 
 
+_DISPARITIES_OF_TWO = (
+    "selection rates, equal opportunity, equalized odds and the calibration gap are measures of two classes; "
+    "a rule with scope: slice, or fairness.group_minimum, limits a metric in every group"
+)
 _RATES = {"selection_rate": "selection rate", "recall": "true positive rate",
           "false_positive_rate": "false positive rate"}  # fmt: skip
 _GROUPS_DRAWN = 24
@@ -287,7 +292,10 @@ def _fairness_section(findings: Findings) -> ReportSection:
     figures = itertools.chain.from_iterable(map(_group_figures, findings.groups))
     most = _GROUPS_LISTED // len(findings.groups)
     tables = [_group_table(cut, most) for cut in findings.groups]
-    blocks: list[Block] = [_disparities(findings), *itertools.islice(figures, _GROUP_FIGURES), *tables]
+    first: Block = Paragraph(f"Not applicable: {_DISPARITIES_OF_TWO}.")
+    if findings.kind == "binary":
+        first = _disparities(findings)
+    blocks: list[Block] = [first, *itertools.islice(figures, _GROUP_FIGURES), *tables]
     fairness = findings.evaluation.fairness
     whole = fairness is not None and fairness.against == "overall"
     intro = f"Groups are compared with {'the whole' if whole else 'each other'}."
@@ -325,7 +333,14 @@ def _disparity_cells(findings: Findings, entry: Disparity) -> list[object]:
 
 
 def _known_rates(groups: tuple[Slice, ...]) -> list[str]:
-    return [rate for rate in _RATES if any(rate in group.figures for group in groups)]
+    """Return the rates of two classes, or the metrics that slices of other kinds are shown by."""
+    names = [*_RATES, *itertools.chain.from_iterable(DEFAULTS.values())]
+    measured = [name for name in dict.fromkeys(names) if any(name in group.figures for group in groups)]
+    return [name for name in measured if name in _RATES] or measured
+
+
+def _rate_title(name: str) -> str:
+    return _RATES.get(name) or metric_title(name)
 
 
 def _group_figures(cut: Slicing) -> Iterator[Figure]:
@@ -341,8 +356,8 @@ def _group_figures(cut: Slicing) -> Iterator[Figure]:
         rows = known if len(known) <= _GROUPS_DRAWN else [*known[:half], *known[-half:]]
         if len(rows) > 1:
             ends = f"; the {len(rows)} at the ends of {len(known):,}" if len(rows) < len(known) else ""
-            caption = f"{_RATES[rate]} by {cut.name}, to the right the rows{ends}."
-            yield Figure(charts.intervals(rows, axis=_RATES[rate]), caption)
+            caption = f"{_rate_title(rate)} by {cut.name}, to the right the rows{ends}."
+            yield Figure(charts.intervals(rows, axis=_rate_title(rate)), caption)
 
 
 def _group_table(cut: Slicing, most: int) -> DenseTable:
@@ -358,7 +373,7 @@ def _group_table(cut: Slicing, most: int) -> DenseTable:
     ]
     largest = f", the {len(rows):,} largest" if len(rows) < len(cut.slices) else ""
     title = f"{len(cut.slices):,} groups by {cut.name}{largest}"
-    return DenseTable(title, ["group", "rows", *(_RATES[rate] for rate in rates)], rows)
+    return DenseTable(title, ["group", "rows", *map(_rate_title, rates)], rows)
 
 
 def _overfitting_section(findings: Findings) -> ReportSection:
@@ -380,6 +395,40 @@ def _overfitting_section(findings: Findings) -> ReportSection:
     return ReportSection(
         "Overfitting", blocks, intro="What a model knows of rows only because it has seen them."
     )
+
+
+_TWO_CLASSES = "compares a score with a threshold, so it needs two classes"
+_OF_CLASSES = "needs classes"
+_INAPPLICABLE = {
+    "binary": {},
+    "multiclass": {
+        "threshold": "the class with the highest score is predicted",
+        "average precision, false positive rate": _TWO_CLASSES,
+        "recall gap between slices": f"{_TWO_CLASSES}; use a rule on macro_recall with scope: slice",
+    },
+    "regression": {
+        "confusion, ROC, precision and recall": _OF_CLASSES,
+        "threshold": "a number is predicted, not a class",
+        "calibration error": f"{_OF_CLASSES}; the chart shows the mean observed at each estimate",
+        "recall gap between slices": f"{_OF_CLASSES}; use a rule on rmse or mae with scope: slice",
+    },
+    "language_model": {
+        "confusion, ROC, precision and recall": "there is no label",
+        "threshold": "tokens are predicted, not a class",
+        "calibration": "there is no label",
+        "recall gap between slices": "there is no label; use a rule on loss with scope: slice",
+    },
+}
+"""What a page of two classes has and others do not, by kind, with the reason."""
+
+
+def _inapplicable_section(findings: Findings) -> ReportSection:
+    """List what this kind of target does not have, so that nothing is absent without a reason."""
+    entries = dict(_INAPPLICABLE[findings.kind])
+    if findings.kind != "binary":
+        entries["differences between groups"] = _DISPARITIES_OF_TWO
+    blocks = [Table(["what", "why not"], list(entries.items()))] if entries else []
+    return ReportSection("Not applicable", blocks, intro="Defined for other targets only.")
 
 
 _LISTED, _OPENED = 500, 12

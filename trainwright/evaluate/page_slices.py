@@ -27,12 +27,13 @@ TABLE_BYTES = 1_100_000
 """Bytes of all slice tables together, so that the page stays below its limit."""
 
 _FIGURES, _COLUMNS = 2, 3
-_DEFAULTS = {
+DEFAULTS = {
     "binary": ("recall", "auc"),
     "multiclass": ("accuracy", "macro_recall"),
     "regression": ("rmse", "mae"),
     "language_model": ("loss",),
 }
+"""Metrics that slices are shown by, by kind, where no rule judges slices by another."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def shown_metrics(findings: Findings) -> list[str]:
     if findings.evaluation.max_recall_gap is not None or findings.evaluation.recall_gaps:
         judged.append("recall")
     known = {name for cut in findings.cuts for entry in cut.slices for name in entry.figures}
-    names = [name for name in dict.fromkeys([*judged, *_DEFAULTS[findings.kind]]) if name in known]
+    names = [name for name in dict.fromkeys([*judged, *DEFAULTS[findings.kind]]) if name in known]
     return names or sorted(known)[:1]
 
 

@@ -27,15 +27,18 @@ def next_steps(findings: Findings, verdict: Verdict) -> list[str]:
     """Say what to do next: what the decision asks for, and the rows that would decide what is open."""
     steps = [_NEXT[verdict.decision]]
     undecided = [ruling for ruling in findings.rulings if ruling.decision == "INCONCLUSIVE" and ruling.needed]
-    if undecided:
-        needed, rules = (
-            max(ruling.needed for ruling in undecided),
-            ", ".join(ruling.name for ruling in undecided),
-        )
+    whole = [ruling for ruling in undecided if ruling.scope == "overall"]
+    if whole:
+        needed, rules = max(ruling.needed for ruling in whole), ", ".join(ruling.name for ruling in whole)
         steps.append(
             f"About {needed:,} rows like these {findings.sample.rows:,} would decide {rules} with 80 % "
             "probability, if the truth is what was seen."
         )
+    for ruling in undecided:
+        if ruling.scope == "slice":
+            steps.append(
+                f"About {ruling.needed:,} rows of a slice would decide every slice of {ruling.name}."
+            )
     if any(ruling.kind == "baseline" and ruling.decision != "PASS" for ruling in findings.rulings):
         steps.append(
             "No model in production was compared. For the first model of a name, set "
@@ -107,10 +110,11 @@ def _rule_table(findings: Findings) -> str:
     rows = []
     for ruling in findings.rulings_by_severity:
         cells: list[object] = [ruling.name, *[formatting.NONE] * 3]
+        needed = ruling.needed
         if ruling.rules:
-            cells = formatting.rule_cells(ruling.rules[0], ruling.kind)
-        needed = formatting.count(0 if ruling.decision == "PASS" else ruling.needed)
-        rows.append([*cells, needed, ruling.decision])
+            # The line is about the worst slice; another one may need more rows.
+            cells, needed = formatting.rule_cells(ruling.rules[0], ruling.kind), ruling.rules[0].needed
+        rows.append([*cells, formatting.count(0 if ruling.decision == "PASS" else needed), ruling.decision])
     interval = f"{formatting.level(findings)} interval"
     header = ["rule", "value", interval, "limit", "rows needed", "result"]
     return markdown.table(header, rows, (1, 2, 3, 4)).strip()

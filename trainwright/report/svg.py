@@ -123,11 +123,12 @@ def round_values(low: float, high: float, most: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= most)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    return [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
 
 
 def number(value: float) -> str:
-    """Write a number briefly: ``0.05``, ``12.5``, ``1,200``, ``3.4M``."""
+    """Write a number briefly: ``0.05``, ``12.5``, ``1,200``, ``3.4M``; never ``-0``."""
+    value += 0.0
     size = abs(value)
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("∞" if value > 0 else "-∞")

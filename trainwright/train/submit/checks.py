@@ -191,7 +191,7 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network |
 
     Raises:
         InputError: The label column is missing or of a wrong type; a split or every input is missing; the
-            training split is to be scored.
+            training split is the only one that is scored.
         DataRefused: A split has no rows.
     """
     types = {column.name: column.type for column in snapshot.columns}
@@ -240,11 +240,11 @@ def _check_tokens(types: Mapping[str, str], network: LanguageModel) -> None:
 
 
 def _check_splits(counts: Mapping[str, int], splits: Sequence[str]) -> None:
-    if splits[0] in splits[1:]:
+    if set(splits) == {splits[0]}:
         raise InputError(
-            f"split {splits[0]!r} is trained on, so its scores would judge nothing",
+            f"split {splits[0]!r} is trained on, and no other is scored, so nothing can be judged",
             where="training.predict",
-            hint="Score a split of its own.",
+            hint="Score a split of its own; the training split beside it is for evaluation.overfitting.",
         )
     known = ", ".join(f"{name} ({rows:,} rows)" for name, rows in counts.items())
     if missing := [name for name in splits if name not in counts]:
