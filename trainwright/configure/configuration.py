@@ -87,7 +87,7 @@ class Configuration(NamedTuple):
             source=experiment.data.source,
             schema=experiment.schema_file or "",
             bootstrap_schema=experiment.validation.on_missing_schema == "bootstrap",
-            feature_source=experiment.features.source,
+            feature_source=experiment.features.source or "",
             baseline=experiment.validation.baseline,
             split=experiment.evaluation.split,
             columns=columns_of_rows(experiment),
