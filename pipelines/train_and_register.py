@@ -25,9 +25,9 @@ SECRETS = "/var/run/secrets/trainwright"
 """A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
 
 
-def _look(task: dsl.PipelineTask) -> dsl.PipelineTask:
+def _look(task: dsl.PipelineTask, *, store: bool) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
-    return tasks.configure(task, cpu="500m", memory="1G", cached=False)
+    return tasks.configure(task, cpu="500m", memory="1G", cached=False, store=store)
 
 
 def _read_outside(task: dsl.PipelineTask) -> None:
@@ -119,8 +119,10 @@ def train_and_register(
 ) -> None:
     """Train a model on pinned data, and register it if the data and the model pass their gates.
 
-    Data that FAILs stops the run before training. Data on HOLD is trained on, and the registered version
-    says so. Only a model whose evaluation is PASS is registered.
+    Only ``data`` and ``registry`` are needed: without a schema ``validate`` infers one, and without a feature
+    service the columns of the rows are the features. Data that FAILs stops the run before training. Data on
+    HOLD is trained on, and the registered version says so, unless ``validation.on_data_hold`` is ``stop``.
+    Only a model whose evaluation is PASS is registered.
 
     Args:
         source: Rows: a path, a folder or a glob, local or in an object store; '' for ``data.source``.
@@ -132,7 +134,7 @@ def train_and_register(
         date: Date that ``{date}`` in the source stands for, as 2026-01-31; '' for the day for which the run
             was scheduled, in UTC.
         data: Section ``data`` of the experiment file. Empty sections have the defaults of all their keys.
-        features: Section ``features``.
+        features: Section ``features``; empty for all columns of the rows, without a feature store.
         registry: Section ``registry``.
         validation: Section ``validation``.
         network: Section ``network``.
@@ -189,10 +191,11 @@ def train_and_register(
                 baseline=section["baseline"],
                 schema=section["schema"],
                 bootstrap_schema=section["bootstrap_schema"],
-            )
+            ),
+            store=True,
         )
         _read_outside(resolved)
-        production_now = _look(get_production_model(registry=section["server"]))
+        production_now = _look(get_production_model(registry=section["server"]), store=False)
 
         ingested = ingest(
             source=resolved.outputs["source"],
@@ -216,7 +219,7 @@ def train_and_register(
         )
         tasks.configure(validated, cpu=validate_cpu, memory=validate_memory)
 
-        with dsl.If(validated.outputs["decision"] != "FAIL", "data-not-refused"):
+        with dsl.If(validated.outputs["proceed"] == "yes", "data-not-refused"):
             joined = join(
                 entities=snapshot,
                 data_version=data_version,
@@ -264,5 +267,5 @@ def train_and_register(
             with dsl.If(evaluated.outputs["Output"] != "PASS", "model-held"):
                 _held(evaluated, "evaluate")
 
-        with dsl.If(validated.outputs["decision"] == "FAIL", "data-refused"):
+        with dsl.If(validated.outputs["proceed"] != "yes", "data-refused"):
             _held(validated, "validate")

@@ -1,4 +1,4 @@
-"""The ``join`` component: rows get their features as they were known at each row's time."""
+"""The ``join`` component: rows become a training set, with the features known at each row's time."""
 
 from kfp import dsl
 
@@ -9,24 +9,26 @@ from trainwright.authoring import images
 def join(
     entities: dsl.Input[dsl.Dataset],
     data_version: str,
-    features: dict,
-    features_version: str,
-    quarantine: dsl.Input[dsl.Dataset],
-    quarantine_version: str,
     training_set: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
+    features: dict = {},  # noqa: B006 - the default of a component's input
+    features_version: str = "",
+    quarantine: dsl.Input[dsl.Dataset] = None,
+    quarantine_version: str = "",
 ) -> str:
-    """Join a Feast feature service to every row, as of the row's time, and prove that nothing leaked.
+    """Make the training set: choose its columns, join Feast features as of each row's time, audit leakage.
+
+    Without a feature service in ``features``, the columns of the rows are the features.
 
     Args:
         entities: Snapshot with the rows; its time column says when each prediction is made.
         data_version: The digest that the snapshot must have.
-        features: Repository, service, request columns, columns that leak: the section ``features``.
-        features_version: The content digest that ``resolve`` found for the features' files.
-        quarantine: Snapshot of the rows that ``validate`` took out; they are left out here.
-        quarantine_version: The digest that it must have.
         training_set: Snapshot of the other rows in the same order and splits, with their features.
         summary: What was joined, and the audit: values, ages, leaks, and what single columns give away.
+        features: Columns to use and to leave out, repository and service: the section ``features``.
+        features_version: The content digest that ``resolve`` found for the features' files; '' for none.
+        quarantine: Snapshot of the rows that ``validate`` took out; they are left out here.
+        quarantine_version: The digest that it must have; '' without a quarantine.
 
     Returns:
         The data version of the training set.
@@ -48,7 +50,7 @@ def join(
             features_version,
             Path(training_set.path),
             Path(summary.path),
-            quarantine=Path(quarantine.path),
+            quarantine=Path(quarantine.path) if quarantine else None,
             quarantine_version=quarantine_version,
         )
         describe("join", training_set, summary)

@@ -22,7 +22,7 @@ def validate(  # noqa: PLR0917 - five of them are outputs
     baseline_version: str = "",
     newest_since: str = "",
     date: str = "",
-) -> NamedTuple("Validated", [("decision", str), ("quarantine_version", str)]):  # type: ignore[valid-type]
+) -> NamedTuple("Validated", [("decision", str), ("quarantine_version", str), ("proceed", str)]):  # type: ignore[valid-type]
     """Judge a snapshot: does it fit its schema, and has it moved since it was last trained on?
 
     Args:
@@ -45,7 +45,8 @@ def validate(  # noqa: PLR0917 - five of them are outputs
 
     Returns:
         decision: PASS, HOLD or FAIL; the pipeline decides what follows. quarantine_version: Digest of the
-        quarantine's manifest.
+        quarantine's manifest. proceed: yes or no: whether the run goes on; no after FAIL, and after HOLD if
+        ``on_data_hold`` is ``stop``.
     """
     from pathlib import Path
 
@@ -79,4 +80,5 @@ def validate(  # noqa: PLR0917 - five of them are outputs
         )
         metrics.metadata.update(outcome.metrics)
         describe("validate", verdict, quarantine, report, metrics)
-    return (outcome.decision, outcome.quarantine_version)
+    proceed = "no" if section.stops(outcome.decision) else "yes"
+    return (outcome.decision, outcome.quarantine_version, proceed)

@@ -45,6 +45,30 @@ def test_empty_sections_are_rejected_with_the_list_of_all_that_is_missing(tmp_pa
     }
 
 
+def test_run_without_a_schema_and_a_feature_service_passes_empty_texts_and_no_null(tmp_path: Path) -> None:
+    """kfp's own runner rejects null in a parameter."""
+    found = configure(GOOD | {"features": {}}, Overrides(), tmp_path)
+    assert (found.schema, found.feature_source, found.baseline) == ("", "", "")
+    assert found.features == {}
+    assert "null" not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "features", "message"),
+    [
+        ({"time": None}, GOOD["features"], "features.service joins features as of each row's time"),
+        ({"time": None}, {"cutoff": "2013-05-01"}, "features.cutoff .* is compared with each row's time"),
+        ({"label": None}, GOOD["features"], "features.service has no use for a language model"),
+    ],
+)
+def test_features_that_do_not_fit_the_data_are_rejected(
+    tmp_path: Path, data: dict[str, Any], features: dict[str, Any], message: str
+) -> None:
+    changed = GOOD["data"] | data | {"splits": {"train": {"fraction": 0.8}, "evaluate": {"fraction": 0.2}}}
+    with pytest.raises(InputError, match=message):
+        configure(GOOD | {"data": changed, "features": features}, Overrides(), tmp_path)
+
+
 def test_overrides_replace_their_keys_and_nothing_else(tmp_path: Path) -> None:
     plain = made(tmp_path / "plain")
     other = made(

@@ -76,7 +76,7 @@ def test_all_errors_are_reported_together_with_their_full_path(tmp_path: Path) -
         ("end: 2013-10-01", "end: 2013-10-02", "splits train and evaluate overlap from 2013-10-01"),
         ("start: 2013-10-01, end: 2013-11-01", "start: 2013-11-01, end: 2013-10-01", "the window is empty"),
         ("request: [origin]", "request: [origin, delay]", "['delay'] are known only afterwards"),
-        ("request: [origin]", "request: [origin, late]", "features.request holds the label ['late']"),
+        ("request: [origin]", "request: [origin, late]", "features.request holds the label 'late'"),
         ("key: id", "key: id\n  key: other", "key 'key' stands twice, first on line 5"),
         ("key: id", "key: &a id\n  time: *a", "aliases are not allowed"),
         ("key: id", "key: !!python/object:os.system id", "not valid YAML"),

@@ -49,6 +49,7 @@ def features_of(repository: Path | str, **changes: Any) -> Features:
         "service": "shop_v1",
         "request": ["shop", "pieces"],
         "known_after": ["refund"],
+        "limits": {"max_missing_default": 1},
     }
     return Features.parse(json.dumps(section | changes), "features")
 

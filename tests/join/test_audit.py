@@ -22,7 +22,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.featurestore import open_service
 from trainwright.join import reference
-from trainwright.join.audit import Audit, single_column_scores
+from trainwright.join.audit import Audit, scored_rows, single_column_scores
 from trainwright.join.history import AsOfResult, FileHistory, Ints
 
 
@@ -71,9 +71,52 @@ def test_a_category_that_names_each_row_gives_nothing_away_and_one_that_names_th
 
 
 def test_labels_of_one_kind_and_columns_of_other_types_give_no_score() -> None:
-    table = pa.table({"label": [1, 1], "x": [1.0, 2.0], "when": pa.array([0, 1], pa.timestamp("us"))})
+    table = pa.table({"label": [1, 1], "x": [1.0, 2.0], "parts": [[0], [1]]})
     assert single_column_scores(table, "label", ["x"]) == {}
-    assert single_column_scores(table.set_column(0, "label", pa.array([0, 1])), "label", ["when"]) == {}
+    assert single_column_scores(table.set_column(0, "label", pa.array([0, 1])), "label", ["parts"]) == {}
+
+
+def test_time_that_is_there_for_one_label_only_gives_it_away() -> None:
+    when = pa.array([5, 6, None, None], pa.timestamp("us", "UTC"))
+    table = pa.table({"label": [1, 1, 0, 0], "left_at": when, "left_on": when.cast(pa.date32())})
+    assert single_column_scores(table, "label", ["left_at", "left_on"]) == {"left_at": 1.0, "left_on": 1.0}
+
+
+def test_several_classes_score_the_best_separated_one_with_enough_rows() -> None:
+    """Class 2 alone has x = 1; class 3 is as clear in y, but has 20 rows."""
+    label = [0] * 100 + [1] * 100 + [2] * 50 + [3] * 20
+    noise = np.random.default_rng(0).integers(0, 2, 250).tolist()
+    table = pa.table(
+        {"label": label, "x": [each == 2 for each in label], "y": [*noise, *[7] * 20], "z": ["a", "b"] * 135}
+    )
+    scores = single_column_scores(table, "label", ["x", "y", "z"], "multiclass")
+    assert scores["x"] == 1.0
+    assert scores["y"] < 0.7
+    assert scores["z"] < 0.6
+    assert scored_rows(table, "label", "multiclass") == (100, 100, 50, 20)
+
+
+def test_number_as_label_is_scored_by_rank_correlation() -> None:
+    """A copy has rank correlation 1, also through a monotone function; half of the scale is no relation."""
+    rng = np.random.default_rng(1)
+    price = rng.lognormal(size=500)
+    table = pa.table(
+        {
+            "price": [*price, float("nan")],
+            "log": [*np.log(price), 0.0],
+            "minus": [*-price, 0.0],
+            "noise": rng.normal(size=501),
+            "one": [1] * 501,
+            "size": [*np.where(price > 1, "large", "small"), "small"],
+        }
+    )
+    names = ["log", "minus", "noise", "one", "size"]
+    scores = single_column_scores(table, "price", names, "regression")
+    assert scores["log"] == scores["minus"] == pytest.approx(1.0)
+    assert scores["noise"] < 0.55
+    assert scores["one"] == 0.5
+    assert 0.9 < scores["size"] < 0.97
+    assert scored_rows(table, "price", "regression") == (500,)
 
 
 def test_a_feature_that_knows_the_answer_is_refused_unless_it_may(

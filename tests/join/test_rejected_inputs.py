@@ -226,11 +226,14 @@ def test_a_feature_that_is_missing_more_often_than_allowed_is_refused_after_the_
     assert made.quality["missing_share.price"] == pytest.approx(1 / 3, abs=1e-6)
     assert "| price | prices | 33.33% |" in summary
     shutil.rmtree(tmp_path / "set")
-    with pytest.raises(DataRefused, match=r"price: no value in 33\.33% of the rows > 30\.00%") as raised:
+    with pytest.raises(
+        DataRefused, match=r"price: no value in 33\.33% of the rows > max_missing 30\.00%"
+    ) as raised:
         join(repository, sales, limits={"max_missing": {"price": 0.3}})
     assert raised.value.code == 11
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
-    assert Audit.read(tmp_path / "set").refusals == ("price: no value in 33.33% of the rows > 30.00%",)
+    [line] = Audit.read(tmp_path / "set").refusals
+    assert line.endswith("if that is right, set features.limits.max_missing: {price: 0.34}")
     assert "Refused: 1 limits do not hold" in (tmp_path / "summary.md").read_text()
 
 

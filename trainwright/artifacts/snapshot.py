@@ -1,5 +1,6 @@
 """Documents about data: a source's listing, and the manifest of a snapshot."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -79,12 +80,29 @@ class SnapshotFile:
     version: str = ""
 
 
+ColumnKind: TypeAlias = Literal["number", "category", "time"]
+
+_COLUMN_KINDS: tuple[tuple[str, ColumnKind], ...] = (
+    (r"null|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
+    (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
+    (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column:
     """A column and its Arrow type, as Arrow writes it (``int64``, ``string``, ``timestamp[us, tz=UTC]``)."""
 
     name: str
     type: str
+
+    @property
+    def kind(self) -> ColumnKind | None:
+        """What a model reads the column as; None for a type that no network or tree reads.
+
+        A column of type ``null`` counts as a number that is always missing.
+        """
+        return next((kind for pattern, kind in _COLUMN_KINDS if re.fullmatch(pattern, self.type)), None)
 
 
 TargetKind: TypeAlias = Literal["binary", "multiclass", "regression", "text"]

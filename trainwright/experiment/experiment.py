@@ -33,6 +33,21 @@ class Experiment(Section):
     materialize: Materialize | None = Field(None, description="Settings of `materialize_features`.")
 
     @model_validator(mode="after")
+    def _features_fit(self) -> Self:
+        if self.features.service and not self.data.label:
+            raise ValueError(
+                "features.service has no use for a language model, which learns one column of text"
+            )
+        if self.features.service and not self.data.time:
+            raise ValueError("features.service joins features as of each row's time; name it in data.time")
+        if self.features.cutoff and not self.data.time:
+            raise ValueError(
+                f"features.cutoff {self.features.cutoff.isoformat()} is compared with each row's time; name it "
+                "in data.time"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _splits_exist(self) -> Self:
         names = {
             "validation.current": self.validation.current,
@@ -63,8 +78,6 @@ class Experiment(Section):
                 f"network.kind is {self.network.kind} and data.label is {self.data.label or 'absent'}; "
                 "kind lm learns text and has no label, every other kind needs one"
             )
-        if self.features.service and not self.data.time:
-            raise ValueError("features.service joins features as of each row's time; name it in data.time")
-        if leak := sorted({self.data.label} & set(self.features.request)):
-            raise ValueError(f"features.request holds the label {leak}; remove it")
+        if self.data.label in self.features.request:
+            raise ValueError(f"features.request holds the label {self.data.label!r}; remove it")
         return self

@@ -11,12 +11,12 @@ from trainwright.experiment.section import Fraction, Name, Section, Time
 class JoinLimits(Section):
     """Limits on the joined features; `join` rejects a training set that exceeds them."""
 
-    max_missing: dict[Name, Fraction] = Field({}, description="Largest fraction missing by feature.")
-    max_missing_default: Fraction | None = Field(None, description="The same for other features.")
+    max_missing: dict[Name, Fraction] = Field({}, description="Largest fraction missing by column.")
+    max_missing_default: Fraction = Field(0.5, description="The same for other joined features. 1: off.")
     max_expired: dict[Name, Fraction] = Field({}, description="Largest fraction past the TTL, by view.")
     max_age_s: dict[Name, Annotated[float, Field(gt=0)]] = Field({}, description="Largest age by view.")
     max_single_feature_auc: float = Field(
-        0.99, ge=0.5, le=1, description="Largest AUC of one column. 1: off."
+        0.99, ge=0.5, le=1, description="Largest AUC of one column; see [join](components/join.md). 1: off."
     )
 
 
@@ -45,8 +45,19 @@ class Features(Section):
         missing = [name for name, value in feast.items() if not value]
         if missing and len(missing) < len(feast):
             raise ValueError(f"{', '.join(missing)}: missing; a Feast service needs {', '.join(feast)}")
-        if named := sorted(set(self.request) & set(self.exclude)):
-            raise ValueError(f"{named} are in request and in exclude; remove them from one")
+        if self.request and self.exclude:
+            raise ValueError(
+                f"request {list(self.request)} already says which columns are used: remove exclude "
+                f"{list(self.exclude)}"
+            )
+        if self.service and self.exclude:
+            raise ValueError(
+                f"exclude {list(self.exclude)} has no use with a service, which uses only the columns in "
+                "request; remove it"
+            )
+        of_views = {"max_expired": self.limits.max_expired, "max_age_s": self.limits.max_age_s}
+        if not self.service and (unused := [f"limits.{name}" for name, value in of_views.items() if value]):
+            raise ValueError(f"{', '.join(unused)} are limits of feature views, and there is no service")
         if leaked := sorted(set(self.request) & set(self.known_after)):
             raise ValueError(
                 f"{leaked} are known only afterwards: remove them from request or from known_after"

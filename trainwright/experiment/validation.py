@@ -122,3 +122,7 @@ class Validation(Section):
     quarantine: Quarantine | None = Field(None, description="Remove rows that violate the schema.")
     statistics_store: Name | None = Field(None, description="Folder or URI that caches statistics.")
     runner: Runner = Field(Runner(), description="Engine that computes the statistics.")
+
+    def stops(self, decision: str) -> bool:
+        """Tell whether a decision about the data ends the run before the training."""
+        return decision == "FAIL" or (decision == "HOLD" and self.on_data_hold == "stop")

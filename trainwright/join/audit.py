@@ -1,80 +1,145 @@
 """The leakage audit: every joined value is verified again, and a sample is joined again by another way."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from trainwright.artifacts import TargetKind
 from trainwright.documents import Document
 from trainwright.experiment import JoinLimits
 from trainwright.featurestore import View
 from trainwright.join.history import NOTHING, AsOfResult, History, Ints, differing_rows
-from trainwright.join.reference import ReferenceValues
+
+if TYPE_CHECKING:  # it imports Feast, which a training set without a service does not need
+    from trainwright.join.reference import ReferenceValues
 
 MIN_CLASS_ROWS = 30
 """With fewer rows of a class, a high score can be chance: it is ignored."""
 
+MIN_VALUES, UNIQUE_SHARE = 100, 0.9
+"""Text with so many values of which a larger share is different names the rows, and not groups of them."""
+
+Floats: TypeAlias = NDArray[np.float64]
+
 _SECOND_US = 1_000_000
 
 
-def single_column_scores(rows: pa.Table, label: str, columns: list[str]) -> Mapping[str, float]:
-    """Compute how well each column alone orders the labels: its AUC in either direction, in [0.5, 1].
+def single_column_scores(
+    rows: pa.Table, label: str, columns: list[str], kind: TargetKind = "binary"
+) -> Mapping[str, float]:
+    """Compute how well each column alone orders the labels, in either direction, in [0.5, 1].
 
-    A null counts as the lowest value. Categories are scored by the label's mean on every other row, and
-    judged on the rest. Rows without a label are left out. Columns of other types, and labels of one kind
-    only, give no score.
+    That is its AUC; of several classes the largest AUC of one against the rest, over those with enough rows;
+    of a number (1 + |rho|) / 2 with Spearman's rank correlation rho, which is on the same scale. A null
+    counts as the lowest value. Categories are scored by the label's mean on every other row, and judged on
+    the rest. Rows without a label are left out. Columns of other types, and labels that are all equal, give
+    no score.
     """
-    known = rows.filter(rows[label].is_valid())
-    truth = known[label].cast(pa.int64()).to_numpy()
+    known = rows.filter(_labelled(rows[label]))
+    truths = _truths(known[label].cast(pa.float64(), safe=False).to_numpy(), kind)
     scores = {}
     for name in columns:
-        column = known[name]
-        if pa.types.is_string(column.type):
-            values, judged = _category_means(column, truth)
-        elif any(
-            check(column.type) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-        ):
-            # Integers beyond 2^53 may equal their neighbours.
-            values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
-            values, judged = np.nan_to_num(values, nan=-np.inf), truth
-        else:
-            continue
-        if 0 < judged.sum() < judged.size:
-            auc = _auc(values, judged)
-            scores[name] = max(auc, 1 - auc)
+        found = [
+            _score(values, judged, kind)
+            for values, judged in _ordered(known[name], truths)
+            if judged.size and judged.min() < judged.max()
+        ]
+        if found:
+            scores[name] = max(found)
     return scores
 
 
-def _category_means(
-    column: pa.ChunkedArray, truth: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+def _labelled(label: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Tell which rows have a label: it is neither null nor NaN."""
+    valid = label.is_valid()
+    return pc.and_(valid, pc.invert(pc.is_nan(label))) if pa.types.is_floating(label.type) else valid
+
+
+def _truths(label: Floats, kind: TargetKind) -> list[Floats]:
+    """Return what a column is to order: the label, or each class with enough rows against the rest."""
+    if kind != "multiclass":
+        return [label]
+    classes, rows = np.unique(label, return_counts=True)
+    enough = np.minimum(rows, label.size - rows) >= MIN_CLASS_ROWS
+    return [(label == each).astype(np.float64) for each in classes[enough]]
+
+
+def _ordered(column: pa.ChunkedArray, truths: list[Floats]) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the column as ranks, and the labels of the same rows, for each truth."""
+    of = pa.types
+    if of.is_string(column.type):
+        codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        for truth in truths:
+            yield _ranks(_category_means(codes, truth)), truth[1::2]
+        return
+    if of.is_temporal(column.type) and not of.is_duration(column.type):
+        column = column.cast(pa.int32() if of.is_date32(column.type) else pa.int64())
+    if any(check(column.type) for check in (of.is_integer, of.is_floating, of.is_boolean, of.is_decimal)):
+        # Integers beyond 2^53 may equal their neighbours.
+        values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+        ranks = _ranks(np.nan_to_num(values, nan=-np.inf))
+        yield from ((ranks, truth) for truth in truths)
+
+
+def _category_means(codes: Ints, truth: Floats) -> Floats:
+    """Return the label's mean over the even rows of the same category, for the odd rows."""
     size = int(codes.max(initial=0)) + 1
     count = np.bincount(codes[::2], minlength=size)
-    positives = np.bincount(codes[::2], weights=truth[::2], minlength=size)
-    overall = positives.sum() / max(count.sum(), 1)
-    means = (positives + overall) / (count + 1)
-    return means[codes[1::2]], truth[1::2]
+    totals = np.bincount(codes[::2], weights=truth[::2], minlength=size)
+    overall = totals.sum() / max(count.sum(), 1)
+    means: Floats = (totals + overall) / (count + 1)
+    return means[codes[1::2]]
 
 
-def _auc(score: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """Area under the ROC curve from midranks (Mann-Whitney); ``truth`` holds both 0 and 1."""
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    midrank = np.cumsum(count) - (count - 1) / 2
+def _ranks(values: Floats) -> Floats:
+    """Return the ranks from 1 on; equal values share the mean of theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(count) - (count - 1) / 2)[place]
+    return ranks
+
+
+def _score(ranks: Floats, truth: Floats, kind: TargetKind) -> float:
+    """Return the AUC in either direction, or (1 + |rho|) / 2; ``truth`` holds different values."""
+    if kind == "regression":
+        if ranks.min() == ranks.max():
+            return 0.5
+        return (1 + abs(float(np.corrcoef(ranks, _ranks(truth))[0, 1]))) / 2
     positives = int(truth.sum())
-    wins = midrank[place][truth == 1].sum() - positives * (positives + 1) / 2
-    return float(wins / (positives * (truth.size - positives)))
+    wins = ranks[truth == 1].sum() - positives * (positives + 1) / 2  # Mann-Whitney
+    auc = float(wins / (positives * (truth.size - positives)))
+    return max(auc, 1 - auc)
 
 
-def class_rows(rows: pa.Table, label: str) -> tuple[int, int]:
-    """Count the rows of label 0 and of label 1."""
-    known = rows[label].drop_null().cast(pa.int64()).to_numpy()
-    positives = int((known == 1).sum())
-    return known.size - positives, positives
+def scored_rows(rows: pa.Table, label: str, kind: TargetKind) -> tuple[int, ...]:
+    """Count the rows of each class; of a number the rows that have one."""
+    known = rows[label].filter(_labelled(rows[label]))
+    if kind == "regression":
+        return (len(known),)
+    counts = np.bincount(known.cast(pa.int64()).to_numpy(), minlength=2)
+    return tuple(int(count) for count in counts)
+
+
+def missing_values(column: pa.ChunkedArray) -> int:
+    """Count the rows without a value: null or NaN."""
+    nan = pc.sum(pc.is_nan(column)).as_py() or 0 if pa.types.is_floating(column.type) else 0
+    return int(column.null_count) + int(nan)
+
+
+def nearly_unique(rows: pa.Table, columns: Iterable[str]) -> list[str]:
+    """Return the text columns in which more than :data:`UNIQUE_SHARE` of the values are different."""
+    found = []
+    for name in columns:
+        if name in rows.column_names and pa.types.is_string(rows[name].type):
+            values = rows[name].drop_null()
+            if len(values) >= MIN_VALUES and len(values.unique()) > UNIQUE_SHARE * len(values):
+                found.append(name)
+    return found
 
 
 @dataclass
@@ -116,10 +181,9 @@ class ViewAudit:
         self.oldest_us = max(self.oldest_us, int(ages.max(initial=0)))
         self.ages.append(ages[::every].copy())
         for name, column in zip(joined.column_names, joined.columns, strict=True):
-            nan = pc.sum(pc.is_nan(column)).as_py() or 0 if pa.types.is_floating(column.type) else 0
-            self.missing[name] = self.missing.get(name, 0) + int(column.null_count) + int(nan)
+            self.missing[name] = self.missing.get(name, 0) + missing_values(column)
 
-    def compare(self, again: ReferenceValues, rows: pa.Table, joined: pa.Table) -> None:
+    def compare(self, again: "ReferenceValues", rows: pa.Table, joined: pa.Table) -> None:
         """Compare the values of some entity rows with those of the reference join."""
         if again.found is not None:  # the engine does not report this for all rows
             self.expired = round(float(again.found.expired.mean()) * self.rows)
@@ -191,9 +255,10 @@ class ViewFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFigures:
-    """Figures of one column that a model may read; a request column has no view and misses nothing.
+    """Figures of one column that a model may read; a column of the rows themselves has no view.
 
-    ``auc`` is that of the column alone, in either direction, in [0.5, 1]; 0 without a score.
+    ``auc`` says how well the column alone orders the labels (see :func:`single_column_scores`), in [0.5, 1];
+    0 without a score.
     """
 
     column: str
@@ -206,8 +271,9 @@ class FeatureFigures:
 class Audit(Document):
     """The audit's result; written before anything is rejected.
 
-    ``scored_on`` is the scored split, empty if the rows have no label; ``scored_rows`` are those of label 0
-    and of label 1. ``refusals`` are the limits that do not hold.
+    ``scored_on`` is the scored split, empty if the rows have no label; ``scored_rows`` are those of each
+    class, or all with a number. Without a feature service, ``service`` is empty and there are no views.
+    ``refusals`` are the limits that do not hold.
     """
 
     FILE: ClassVar[str] = "audit.json"
@@ -237,7 +303,7 @@ class Audit(Document):
             named = {name: value for name, value in vars(view).items() if name != "view"}
             found |= {f"{name}.{view.view}": round(float(value), 6) for name, value in named.items()}
         for column in self.columns:
-            if column.view:
+            if column.view or column.missing_share:
                 found[f"missing_share.{column.column}"] = round(column.missing_share, 6)
             if column.auc:
                 found[f"auc.{column.column}"] = round(column.auc, 6)
@@ -245,10 +311,10 @@ class Audit(Document):
 
 
 def column_figures(
-    views: Mapping[str, ViewAudit], request: tuple[str, ...], scores: Mapping[str, float]
+    views: Mapping[str, ViewAudit], missing: Mapping[str, int], rows: int, scores: Mapping[str, float]
 ) -> tuple[FeatureFigures, ...]:
-    """Return the figures of every request column and feature."""
-    shares = [(name, "", 0.0) for name in request]
+    """Return the figures of every carried column and feature; ``missing`` counts those of carried columns."""
+    shares = [(name, "", count / max(rows, 1)) for name, count in missing.items()]
     for view, audit in views.items():
         shares += [(name, view, count / max(audit.rows, 1)) for name, count in audit.missing.items()]
     return tuple(
@@ -257,7 +323,7 @@ def column_figures(
     )
 
 
-def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:
+def refusals(audit: Audit, limits: JoinLimits, kind: TargetKind) -> Iterator[str]:
     """Yield a line for every limit that does not hold, with the figure and the limit."""
     for view in audit.views:
         name = view.view
@@ -267,17 +333,46 @@ def refusals(audit: Audit, limits: JoinLimits) -> Iterator[str]:
         if oldest is not None and view.max_age_s > oldest:
             yield f"view {name}: oldest joined value {view.max_age_s:,.0f} s > {oldest:,.0f} s"
     for column in audit.columns:
-        share = limits.max_missing.get(column.column, limits.max_missing_default if column.view else None)
+        name, key = column.column, "max_missing"
+        share = limits.max_missing.get(name)
+        if share is None and column.view:
+            share, key = limits.max_missing_default, "max_missing_default"
         if share is not None and column.missing_share > share:
-            yield f"{column.column}: no value in {column.missing_share:.2%} of the rows > {share:.2%}"
-    for name, auc in suspicious(audit, limits).items():
-        limit = limits.max_single_feature_auc
-        yield f"{name}: alone orders the labels of {audit.scored_on} with AUC {auc:.4f} > {limit:g}"
+            yield (
+                f"{name}: no value in {column.missing_share:.2%} of the rows > {key} {share:.2%}; if that is "
+                f"right, set features.limits.max_missing: {{{name}: {_next_percent(column.missing_share)}}}"
+            )
+    for name, score in suspicious(audit, limits, kind).items():
+        shown, limit = displayed(score, kind), displayed(limits.max_single_feature_auc, kind)
+        measure = MEASURES[kind]
+        yield f"{name}: alone orders the labels of {audit.scored_on} with {measure} {shown:.4f} > {limit:g}"
 
 
-def suspicious(audit: Audit, limits: JoinLimits) -> dict[str, float]:
-    """Return the AUC of the columns that alone predict the label too well, if enough rows were scored."""
-    if min(audit.scored_rows, default=0) < MIN_CLASS_ROWS:
+def _next_percent(share: float) -> float:
+    """Return a limit just above a share."""
+    return min(math.floor(share * 100 + 1) / 100, 1.0)
+
+
+MEASURES: Mapping[TargetKind, str] = {
+    "binary": "AUC",
+    "multiclass": "AUC",
+    "regression": "rank correlation",
+}
+"""Name of the score of a single column, by the kind of target."""
+
+
+def displayed(score: float, kind: TargetKind) -> float:
+    """Return a score, or the limit of it, as it is shown: an AUC, or the size of a rank correlation."""
+    return round(2 * score - 1, 12) if kind == "regression" else score
+
+
+def suspicious(audit: Audit, limits: JoinLimits, kind: TargetKind) -> dict[str, float]:
+    """Return the score of the columns that alone predict the label too well, if enough rows were scored.
+
+    Of several classes, only those with enough rows were scored.
+    """
+    rows = audit.scored_rows
+    if kind != "multiclass" and min(rows, default=0) < MIN_CLASS_ROWS:
         return {}
     most = limits.max_single_feature_auc
     return {column.column: column.auc for column in audit.columns if column.auc > most}

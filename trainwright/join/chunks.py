@@ -1,8 +1,8 @@
 """The join of a training set, chunk by chunk: its columns, its quarantine and its audit."""
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
@@ -19,97 +19,16 @@ from trainwright.featurestore import Service, View
 from trainwright.join.audit import (
     Audit,
     ViewAudit,
-    class_rows,
     column_figures,
+    missing_values,
+    nearly_unique,
     refusals,
+    scored_rows,
     single_column_scores,
 )
+from trainwright.join.columns import ColumnPlan, plan_columns
 from trainwright.join.engine import EngineHistory
 from trainwright.join.history import FileHistory, History, Ints, microseconds
-from trainwright.join.reference import joined_again
-
-
-@dataclass(frozen=True)
-class ColumnPlan:
-    """The columns of a training set: those read, carried into it, joined from features, and left out."""
-
-    key: str
-    time: str
-    label: str
-    carried: tuple[str, ...]
-    joined: tuple[str, ...]
-    read: tuple[str, ...]
-    left: tuple[str, ...]
-
-
-def plan_columns(snapshot: Snapshot, service: Service, features: Features) -> ColumnPlan:
-    """Decide which columns are read, carried and joined."""
-    if problems := list(_problems(snapshot, service, features)):
-        lines = "\n".join(f"  {line}" for line in problems)
-        raise InputError(
-            f"these columns cannot be joined\n{lines}", where=f"feature service {service.name!r}"
-        )
-    roles = snapshot.roles
-    identity = [roles[role] for role in ("key", "time", "label") if role in roles]
-    carried = tuple(dict.fromkeys([*identity, *features.request]))
-    entities = [column for view in service.views for column in view.keys.values()]
-    return ColumnPlan(
-        key=roles["key"],
-        time=roles["time"],
-        label=roles.get("label", ""),
-        carried=carried,
-        joined=tuple(service.features),
-        read=tuple(dict.fromkeys([*carried, *entities])),
-        left=tuple(column.name for column in snapshot.columns if column.name not in carried),
-    )
-
-
-def _problems(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:
-    known, limits = [column.name for column in snapshot.columns], features.limits
-    yield from (f"the rows have no {role} column" for role in ("key", "time") if role not in snapshot.roles)
-    yield from _missing("features.request", features.request, known)
-    yield from _missing("features.known_after", features.known_after, known)
-    yield from _missing("features.limits.max_missing", limits.max_missing, service.features)
-    names = [view.name for view in service.views]
-    yield from _missing("features.limits.max_expired", limits.max_expired, names, "view")
-    yield from _missing("features.limits.max_age_s", limits.max_age_s, names, "view")
-    there = [*snapshot.roles.values(), *features.request, *service.features]
-    yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
-    label = snapshot.roles.get("label", "")
-    if label in features.request:
-        yield f"features.request holds the label {label!r}"
-    for view in service.views:
-        yield from _missing(f"view {view.name!r} joins by", view.keys.values(), known)
-        for column in view.keys.values():
-            if column in (*features.known_after, label):
-                yield f"view {view.name!r} joins by {column!r}, which is known only afterwards"
-    yield from _misplaced(snapshot, service, features)
-
-
-def _missing(what: str, names: Iterable[str], known: list[str], kind: str = "column") -> Iterator[str]:
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            yield f"{what}: no {kind} {name!r}; {advice}"
-
-
-def _misplaced(snapshot: Snapshot, service: Service, features: Features) -> Iterator[str]:
-    """Yield features with forbidden names, or that would replace another column."""
-    roles = {name: role for role, name in snapshot.roles.items()}
-    seen: dict[str, str] = {}
-    for view in service.views:
-        for name in view.features:
-            owner = f"feature {name!r} of view {view.name!r}"
-            if name in features.known_after:
-                yield f"{owner} has the name of a column that is known only afterwards"
-            elif name in roles:
-                yield f"{owner} has the name of the rows' {roles[name]} column"
-            elif name in features.request:
-                yield f"{owner} has the name of a request column"
-            elif name in seen:
-                yield f"{owner} has the name of a feature of view {seen[name]!r}"
-            seen[name] = view.name
 
 
 class QuarantinedKeys:
@@ -186,12 +105,12 @@ def open_history(view: View, service: Service) -> History:
 
 
 class Join:
-    """One join, with its columns and the audit of each view so far."""
+    """One join, with its columns and the audit of each view so far; without a service there is no view."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        service: Service,
+        service: Service | None,
         features: Features,
         left_out: QuarantinedKeys,
         *,
@@ -200,10 +119,13 @@ class Join:
     ) -> None:
         self.plan: ColumnPlan = plan_columns(snapshot, service, features)
         self.service, self.features, self.left_out = service, features, left_out
+        self.target = snapshot.target
         self._snapshot = snapshot
-        self._sources = [open_history(view, service) for view in service.views]
-        self._chunk = chunk_rows or (ENGINE_ROWS if service.on_engine else CHUNK_ROWS)
-        self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in service.views}
+        self._sources = [open_history(view, service) for view in service.views] if service else []
+        self._chunk = chunk_rows or (ENGINE_ROWS if service and service.on_engine else CHUNK_ROWS)
+        views = service.views if service else ()
+        self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in views}
+        self._missing: Counter[str] = Counter()
         self._scored = max(snapshot.splits, key=lambda name: snapshot.splits[name])
         self._to_score = _Sample(snapshot.splits[self._scored], SAMPLED_ROWS)
         self._to_check = _Sample(snapshot.rows, features.checked_rows)
@@ -245,29 +167,44 @@ class Join:
 
     def audit(self) -> Audit:
         """Return the audit of all yielded rows, after the reference join of a sample."""
-        plan, checked, values = self.plan, self._to_check.rows, self._joined_values.rows
-        if checked and values and not any(audit.leaks for audit in self.views.values()):
+        plan, kind = self.plan, self.target.kind
+        self._join_again()
+        scored = self._to_score.rows if plan.label else None
+        names = [*plan.inputs, *plan.joined]
+        scores = single_column_scores(scored, plan.label, names, kind) if scored else {}
+        rows = self._snapshot.rows - self.left_out.rows
+        missing = {name: self._missing[name] for name in plan.inputs}
+        views = self.service.views if self.service else ()
+        found = Audit(
+            rows=rows,
+            views=tuple(audit.figures() for audit in self.views.values()),
+            columns=column_figures(self.views, missing, rows, scores),
+            scored_on=self._scored if plan.label else "",
+            scored_rows=scored_rows(scored, plan.label, kind) if scored else (),
+            service=self.service.digest if self.service else "",
+            view_digests={view.name: view.digest for view in views},
+        )
+        return replace(found, refusals=tuple(refusals(found, self.features.limits, kind)))
+
+    def nearly_unique(self) -> list[str]:
+        """Return the carried text columns that have another value in almost every row, such as names."""
+        sample = self._to_score.rows
+        return nearly_unique(sample, self.plan.inputs) if sample and self.target.kind != "text" else []
+
+    def _join_again(self) -> None:
+        """Join a sample again by the reference, and compare."""
+        checked, values = self._to_check.rows, self._joined_values.rows
+        if self.service and checked and values and not any(audit.leaks for audit in self.views.values()):
+            from trainwright.join.reference import joined_again  # it imports Feast
+
             for source, audit in zip(self._sources, self.views.values(), strict=True):
                 joined = values.select(source.values.column_names)
-                audit.compare(joined_again(self.service, source, checked, plan.time), checked, joined)
-        request = tuple(name for name in plan.carried if name not in (plan.key, plan.label))
-        scored = self._to_score.rows if plan.label else None
-        scores = single_column_scores(scored, plan.label, [*request, *plan.joined]) if scored else {}
-        found = Audit(
-            rows=sum(self._snapshot.splits.values()) - self.left_out.rows,
-            views=tuple(audit.figures() for audit in self.views.values()),
-            columns=column_figures(self.views, request, scores),
-            scored_on=self._scored if plan.label else "",
-            scored_rows=class_rows(scored, plan.label) if scored else (),
-            service=self.service.digest,
-            view_digests={view.name: view.digest for view in self.service.views},
-        )
-        return replace(found, refusals=tuple(refusals(found, self.features.limits)))
+                audit.compare(joined_again(self.service, source, checked, self.plan.time), checked, joined)
 
     def _joined(self, pieces: list[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
         """Join one chunk, audit it, and cut it into its splits again."""
         rows = pa.concat_tables([table for _, table in pieces])
-        at = self._times(rows)
+        at = self._times(rows) if self.plan.time else np.empty(0, dtype=np.int64)
         parts = [rows.select(self.plan.carried)]
         every = -(-self._snapshot.rows // SAMPLED_ROWS)
         for source, audit in zip(self._sources, self.views.values(), strict=True):
@@ -275,10 +212,12 @@ class Join:
             joined = source.take(found)
             audit.add(source, found, rows, at, joined, every)
             parts.append(joined)
+        self._missing.update({name: missing_values(rows[name]) for name in self.plan.inputs})
         whole = _beside(parts)
-        # Apart: Feast needs the rows' keys, which do not all go on, and may have the name of a feature.
-        self._to_check.add(rows)
-        self._joined_values.add(_beside(parts[1:]))
+        if self._sources:
+            # Apart: Feast needs the rows' keys, which do not all go on, and may have the name of a feature.
+            self._to_check.add(rows)
+            self._joined_values.add(_beside(parts[1:]))
         start = 0
         for split, table in pieces:
             piece = whole.slice(start, table.num_rows)

@@ -1,11 +1,12 @@
-"""The join step: every row of a snapshot with its features as they were known at the row's time."""
+"""The join step: the training set, with features joined as they were known at each row's time, if any."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Snapshot, TargetKind
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features, JoinLimits
 from trainwright.featurestore import (
@@ -17,7 +18,7 @@ from trainwright.featurestore import (
     open_service,
     require_version,
 )
-from trainwright.join.audit import Audit, suspicious
+from trainwright.join.audit import MEASURES, Audit, displayed, suspicious
 from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
 from trainwright.report.markdown import escape, table
 from trainwright.storage import redacted
@@ -36,16 +37,17 @@ def make_training_set(
     quarantine_version: str = "",
     open_history: HistoryOf = open_history,
 ) -> Snapshot:
-    """Join a feature service to every row of a snapshot, and prove that nothing leaked.
+    """Make a training set: choose its columns, join the features of a service, and audit what leaks.
 
     Order, count and splits of the rows stay the same, except for quarantined rows, which are left out. The
-    training set has their key, time, label and request columns, and the features.
+    training set has their key, time, label and request columns, and the features. Without a feature service
+    and request columns, it has every column of the rows that a model can read.
 
     Args:
         entities: The snapshot with the rows; its time column is the time of each prediction.
         data_version: Expected digest of the snapshot.
         features: Section ``features`` of the experiment.
-        features_version: Expected content digest of ``features.source``.
+        features_version: Expected content digest of ``features.source``; unused without a service.
         folder: Folder for the training set.
         summary: Path of the Markdown summary, which is always written.
         quarantine: Snapshot of the quarantined rows; None if there is none.
@@ -66,40 +68,61 @@ def make_training_set(
     snapshot = Snapshot.open(entities, data_version)
     key = snapshot.roles.get("key", "")
     left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
-    listing = require_version(features.source, features_version)
-    with checked_out(features.repository, listing) as checkout:
-        service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
-        require_covered(service, features, checkout, [entry.uri for entry in listing.files])
-        _require_created(service, features)
-        with tables.SnapshotWriter(folder, list(snapshot.splits)) as writer:
-            join = Join(snapshot, service, features, left_out, open_history=open_history)
-            join.require_keys(entities)
-            audit = _write(join, entities, writer, folder, summary)
-            behind = {f"features.{view.name}": view.digest for view in service.views}
-            behind |= {"quarantine": left_out.version} if left_out.rows else {}
-            training_set = writer.commit(
-                parents={"entities": data_version, "features": service.digest} | behind,
-                roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
-                quality=audit.figures()
-                | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
-            )
-    facts = [f"{training_set.rows:,} rows", f"{len(join.plan.joined)} features", f"{audit.leaks} leaks"]
-    facts += [f"{left_out.rows:,} rows of the quarantine left out"] if left_out.rows else []
-    facts += [f"not proven for {', '.join(audit.unproven)}"] if audit.unproven else []
+    with (
+        _opened_service(features, features_version) as service,
+        tables.SnapshotWriter(folder, list(snapshot.splits)) as writer,
+    ):
+        join = Join(snapshot, service, features, left_out, open_history=open_history)
+        join.require_keys(entities)
+        audit = _write(join, entities, writer, folder, summary)
+        behind = {"quarantine": left_out.version} if left_out.rows else {}
+        if service:
+            behind |= {f"features.{view.name}": view.digest for view in service.views}
+        training_set = writer.commit(
+            parents={"entities": data_version} | ({"features": service.digest} if service else {}) | behind,
+            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
+            quality=audit.figures()
+            | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
+            target=snapshot.target,
+        )
     watch.record(
         folder,
         "join",
-        ", ".join(facts),
+        _headline(join, audit, training_set),
         config=features.model_dump(mode="json"),
-        inputs={"entities": data_version, "features": features_version} | behind,
-        outputs={"training_set": training_set.digest, "service": service.digest},
+        inputs={"entities": data_version} | ({"features": features_version} if service else {}) | behind,
+        outputs={"training_set": training_set.digest} | ({"service": service.digest} if service else {}),
         parents=[entities],
     )
     return training_set
 
 
-def require_covered(service: Service, features: Features, checkout: Checkout, files: Iterable[str]) -> None:
-    """Reject a ``features.source`` that lacks files of the joined values: the cached join depends on it.
+def _headline(join: Join, audit: Audit, training_set: Snapshot) -> str:
+    columns = len(join.plan.joined) if join.service else len(join.plan.inputs)
+    facts = [f"{training_set.rows:,} rows", f"{columns} {'features' if join.service else 'columns'}"]
+    facts += [f"{audit.leaks} leaks"] if join.service else ["no feature service"]
+    left_out = join.left_out.rows
+    facts += [f"{left_out:,} rows of the quarantine left out"] if left_out else []
+    facts += [f"not proven for {', '.join(audit.unproven)}"] if audit.unproven else []
+    return ", ".join(facts)
+
+
+@contextmanager
+def _opened_service(features: Features, version: str) -> Iterator[Service | None]:
+    """Open the feature service, after checks of its files; None where none is configured."""
+    if not (features.service and features.source and features.repository):
+        yield None
+        return
+    listing = require_version(features.source, version)
+    with checked_out(features.repository, listing) as checkout:
+        service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
+        require_covered(service, features.source, checkout, [entry.uri for entry in listing.files])
+        _require_created(service, features)
+        yield service
+
+
+def require_covered(service: Service, source: str, checkout: Checkout, files: Iterable[str]) -> None:
+    """Reject a ``source`` of features that lacks files of the joined values: the cached join depends on it.
 
     That is the offline files of every view and, where any of these lies in the repository's folder or the
     repository was fetched, the settings and the definitions there, or the registry that they were applied to.
@@ -131,8 +154,8 @@ def require_covered(service: Service, features: Features, checkout: Checkout, fi
         shown = ", ".join(missing[:3])
         raise InputError(
             f"a change of the features would go unseen: features.source does not hold {shown}",
-            where=features.source,
-            hint=f"Name all of the repository but compiled Python: {features.repository}/**/*[!c]",
+            where=source,
+            hint=f"Name all of the repository but compiled Python: {checkout.uri}/**/*[!c]",
         )
 
 
@@ -173,14 +196,43 @@ def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Pa
             f"the audit refuses the training set: {len(audit.refusals)} limits do not hold\n"
             + "\n".join(f"  {line}" for line in audit.refusals),
             where=str(folder / Audit.FILE),
-            hint="Look at the feature, or move its limit in features.limits if the figure is right.",
+            hint="Look at the column, or move its limit in features.limits if the figure is right.",
         )
     return audit
 
 
 def _summary(join: Join, audit: Audit) -> str:
     """Return the Markdown summary: the join, and the audit of every view and column."""
-    service, plan, left_out = join.service, join.plan, join.left_out
+    plan, left_out = join.plan, join.left_out
+    parts = _intro(join, join.service, audit) if join.service else _intro_of_table(join, audit)
+    if audit.refusals:
+        lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
+        parts.append(f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}")
+    if unique := join.nearly_unique():
+        parts.append(
+            f"**Warning**: {_names(unique)}: almost every row has another value. A model cannot learn from a "
+            "column that names the rows; leave it out with `features.exclude`, if it is a name or a number.\n"
+        )
+    if left_out.rows:
+        rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
+        parts.append(f"{left_out.rows:,} rows are in quarantine and were left out: {rows}.\n")
+    if join.service:
+        parts += _views(audit)
+    parts += [
+        _columns(audit, join.features.limits, join.target.kind),
+        f"Carried on: {_names(plan.carried)}.\n",
+        f"Left behind: {_names(plan.left)}.\n",
+    ]
+    if plan.unreadable:
+        shown = ", ".join(f"{escape(column.name)} ({escape(column.type)})" for column in plan.unreadable)
+        parts.append(f"Of them, no model reads the type of {shown}.\n")
+    if plan.empty:
+        parts.append(f"Of them, no row has a value of {_names(plan.empty)}.\n")
+    return "\n".join([*parts, *([f"Service digest: `{join.service.digest}`\n"] if join.service else [])])
+
+
+def _intro(join: Join, service: Service, audit: Audit) -> list[str]:
+    """Return the title and the result of a join with a feature service."""
     verdict = "No leak was found." if not audit.leaks else f"**{audit.leaks:,} values leak: refused.**"
     checked = max((view.checked_by_feast for view in audit.views), default=0)
     checks = (
@@ -191,27 +243,25 @@ def _summary(join: Join, audit: Audit) -> str:
         else "Every joined value was checked against the time, creation, TTL and key of its row; "
         f"{checked:,} rows were joined again by Feast itself and compared."
     )
-    parts = [
-        f"## Join: {escape(service.name)}\n",
-        f"{audit.rows:,} rows got {len(plan.joined)} features from {len(service.views)} views. {verdict} "
-        f"{checks}\n",
-    ]
-    if audit.refusals:
-        lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
-        parts.append(f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}")
-    if left_out.rows:
-        rows = ", ".join(f"{count:,} of {escape(split)}" for split, count in left_out.met.items())
-        parts.append(f"{left_out.rows:,} rows are in quarantine and were left out: {rows}.\n")
-    return "\n".join(
-        [
-            *parts,
-            *_views(audit),
-            _columns(audit, join.features.limits),
-            f"Carried on: {_names(plan.carried)}.\n",
-            f"Left behind: {_names(plan.left)}.\n",
-            f"Service digest: `{service.digest}`\n",
-        ]
+    got = f"{audit.rows:,} rows got {len(join.plan.joined)} features from {len(service.views)} views."
+    return [f"## Join: {escape(service.name)}\n", f"{got} {verdict} {checks}\n"]
+
+
+def _intro_of_table(join: Join, audit: Audit) -> list[str]:
+    """Return the title and the result without a feature service."""
+    count, after = len(join.plan.inputs), join.features.known_after
+    how = "Named in `features.request`" if join.features.request else "Every column that a model can read"
+    leaks = (
+        f"{_names(after)}: known only afterwards, and left out (`features.known_after`)."
+        if after
+        else "No column is named in `features.known_after`: whether one is known only after the prediction "
+        "shows only in the scores below."
     )
+    return [
+        "## Training set: the columns of the table\n",
+        f"{audit.rows:,} rows with {count} {'column' if count == 1 else 'columns'} to learn from. {how}. No "
+        f"feature service is configured, so nothing was joined. {leaks}\n",
+    ]
 
 
 def _names(names: Iterable[str]) -> str:
@@ -241,23 +291,34 @@ def _views(audit: Audit) -> list[str]:
     return parts
 
 
-def _columns(audit: Audit, limits: JoinLimits) -> str:
-    """Return the table of columns: share of missing values, and AUC of the column alone."""
-    flagged = suspicious(audit, limits)
+def _columns(audit: Audit, limits: JoinLimits, kind: TargetKind) -> str:
+    """Return the table of columns: share of missing values, and the score of the column alone."""
+    flagged = suspicious(audit, limits, kind)
+    measure = MEASURES.get(kind, "score")
     rows = [
         [
             column.column,
             column.view or "(the row)",
-            f"{column.missing_share:.2%}" if column.view else "",
-            f"{column.auc:.3f}" if column.auc else "",
+            f"{column.missing_share:.2%}",
+            f"{displayed(column.auc, kind):.3f}" if column.auc else "",
             "suspicious" if column.column in flagged else "no value" if column.missing_share == 1 else "",
         ]
         for column in sorted(audit.columns, key=lambda column: -column.auc)
     ]
     intro = "No column was scored against the label.\n\n"
-    if any(column.auc for column in audit.columns):
+    if kind == "text":
+        intro = "A language model has no label, so scoring columns against it is not applicable.\n\n"
+    elif any(column.auc for column in audit.columns):
         intro = (
-            f"AUC measures how well one column alone orders the labels of {escape(audit.scored_on)}; above "
-            f"{limits.max_single_feature_auc:g} it usually leaks the label.\n\n"
+            f"{_MEANINGS[kind]} {escape(audit.scored_on)}; above "
+            f"{displayed(limits.max_single_feature_auc, kind):g} it usually leaks the label.\n\n"
         )
-    return intro + table(["column", "from", "missing", "AUC", ""], rows, numeric=[2, 3])
+    return intro + table(["column", "from", "missing", measure, ""], rows, numeric=[2, 3])
+
+
+_MEANINGS = {
+    "binary": "AUC measures how well one column alone orders the labels of",
+    "multiclass": "AUC measures how well one column alone separates one class from the rest, at best, in",
+    "regression": "The rank correlation (Spearman, without its sign) says how well one column alone orders "
+    "the labels of",
+}

@@ -1,13 +1,12 @@
 """The configuration of a training: parsed by the step, written to ``spec.json``, read by every process."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import ColumnKind, Snapshot
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
 from trainwright.experiment import Network, Training, read_network
@@ -16,13 +15,6 @@ from trainwright.experiment.training import Parallel
 _PLACES_AND_SPEED = ("micro_batch", "compile", "recompute", "parallel", "feeding", "checkpoints", "tracking")
 _NOT_DECISIVE = frozenset({*_PLACES_AND_SPEED, "predict", "guards"})
 """Settings of a training that may change on resume: they do not decide its result, except for rounding."""
-
-_Kind: TypeAlias = Literal["number", "category", "time"]
-_COLUMN_KINDS: tuple[tuple[str, _Kind], ...] = (
-    (r"null|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)", "number"),
-    (r"(large_)?string(_view)?|bool|dictionary<values=(large_)?string.*>", "category"),
-    (r"timestamp\[.*\]|date(32|64)\[.*\]", "time"),
-)
 
 _NOT_IN_MODEL: dict[str, bool | set[str]] = {
     "tracking": True,
@@ -154,7 +146,7 @@ def multiples_near(size: int, divisor: int) -> str:
     return " or ".join(str(near) for near in (below, -(-size // divisor) * divisor) if near)
 
 
-def input_kinds(snapshot: Snapshot) -> dict[str, _Kind]:
+def input_kinds(snapshot: Snapshot) -> dict[str, ColumnKind]:
     """Return the kind of each input column: every column but key, time and label.
 
     Strings and booleans are categories; timestamps and dates are times. A column of type ``null`` counts as a
@@ -164,12 +156,7 @@ def input_kinds(snapshot: Snapshot) -> dict[str, _Kind]:
         InputError: A column has an unsupported type, or there is no input column.
     """
     columns = [column for column in snapshot.columns if column.name not in snapshot.roles.values()]
-    kinds = {
-        column.name: kind
-        for column in columns
-        for pattern, kind in _COLUMN_KINDS
-        if re.fullmatch(pattern, column.type)
-    }
+    kinds = {column.name: kind for column in columns if (kind := column.kind)}
     if unsupported := [f"{column.name} ({column.type})" for column in columns if column.name not in kinds]:
         raise InputError(
             f"the network cannot read these columns: {', '.join(unsupported)}",
