@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainwright.api import LocalRun, ScoredFile, StepOutputs, open_run, predict, run, step
+    from trainwright.api import LocalRun, ScoredFile, StepOutputs, init, open_run, predict, run, step
 
-__all__ = ["LocalRun", "ScoredFile", "StepOutputs", "open_run", "predict", "run", "step"]
+__all__ = ["LocalRun", "ScoredFile", "StepOutputs", "init", "open_run", "predict", "run", "step"]
 
 __version__ = "0.1.0"
 

@@ -3,15 +3,13 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
 
-from trainwright.errors import MARK, InputError, InternalError
+from trainwright.errors import InputError
 
 _REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
 Rows = Mapping[str, Sequence[Any]]
@@ -132,20 +130,9 @@ def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any
 
 
 def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:
-    """Run a command of a package in an environment; return the JSON that it prints, or raise its error."""
+    """Run a command of a package in an environment, and return the JSON object that it prints last."""
     from trainwright.authoring.environments import python
-    from trainwright.local.execution import DOCUMENTED
+    from trainwright.local.package_command import run_package
 
-    command = [str(python(toolchain)), "-W", "ignore", "-m", "trainwright.command", package, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our interpreter
-    if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
-    for line in reversed(done.stderr.splitlines()):
-        if line.startswith(MARK):
-            error = json.loads(line.removeprefix(MARK))
-            kind = DOCUMENTED.get(error["code"], InternalError)
-            if kind is InternalError:
-                sys.stderr.write(done.stderr)
-            raise kind(error["what"], where=error["where"], hint=error["hint"])
-    raise InternalError(f"trainwright.{package} ended with {done.returncode}: {done.stderr[-300:]}")
+    found: dict[str, Any] = json.loads(run_package(python(toolchain), package, *arguments).splitlines()[-1])
+    return found

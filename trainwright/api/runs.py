@@ -17,6 +17,35 @@ if TYPE_CHECKING:
 TRAIN = "train_and_register"
 
 
+def init(
+    data: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] = ".",
+    quiet: bool = False,
+    **options: str,
+) -> Path:
+    """Write the first experiment file and schema of a table, and print each choice with its reason.
+
+    Args:
+        data: Parquet, CSV or JSONL file, folder or glob of these, a URI, or the URL of a database.
+        output: Folder for the two files; nothing in it is overwritten.
+        quiet: Print nothing.
+        options: ``label``, ``key``, ``time``, ``group``, ``kind``, ``text`` and ``query`` of the command line.
+
+    Returns:
+        The experiment file, for :func:`run`.
+
+    Raises:
+        TrainwrightError: The source cannot be read, a choice is ambiguous, or a file is there already.
+    """
+    from trainwright.local.initialization import initialize
+
+    written = initialize(os.fspath(data), output=Path(output), **options)
+    if not quiet:
+        sys.stdout.writelines(f"{line}\n" for line in written.findings)
+    return written.experiment
+
+
 def run(
     config: str | os.PathLike[str] | Mapping[str, Any],
     *,

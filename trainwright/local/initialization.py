@@ -6,17 +6,15 @@ is inferred in that of ``validate``.
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright import errors
 from trainwright.authoring import arguments
 from trainwright.authoring.environments import python
 from trainwright.draft.documents import Draft, DraftRequest
-from trainwright.errors import MARK, InputError, InternalError
+from trainwright.errors import InputError
+from trainwright.local.package_command import run_package
 
 EXPERIMENT, SCHEMA = "experiment.yaml", "schema.pbtxt"
 
@@ -78,9 +76,9 @@ def initialize(
     )  # fmt: skip
     reader, inferrer = python("ingest"), python("tfdv")
     with tempfile.TemporaryDirectory(prefix="trainwright-init-") as scratch:
-        _run(reader, "draft", json.dumps(request.to_json()), scratch)
+        run_package(reader, "draft", json.dumps(request.to_json()), scratch)
         draft = Draft.parse(Path(scratch) / Draft.FILE)
-        schema = _run(inferrer, "validate", "infer", str(Path(scratch) / "snapshot"))
+        schema = run_package(inferrer, "validate", "infer", str(Path(scratch) / "snapshot"))
         first = Path(scratch) / EXPERIMENT
         first.write_text(draft.experiment)
         arguments.load(first)
@@ -95,21 +93,3 @@ def _absolute(data: str) -> str:
     if data.startswith(arguments.SQLITE):
         return arguments.SQLITE + os.path.abspath(data.removeprefix(arguments.SQLITE))
     return data if "://" in data else os.path.abspath(data)
-
-
-def _run(interpreter: Path, *command: str) -> str:
-    """Run a command of a package in an environment; return its output, or raise its error as our own."""
-    words = [str(interpreter), "-m", "trainwright.command", *command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
-    if not done.returncode:
-        return done.stdout
-    records = [line.removeprefix(MARK) for line in done.stderr.splitlines() if line.startswith(MARK)]
-    if not records:
-        sys.stderr.write(done.stderr)
-        raise InternalError(f"trainwright.{command[0]} ended with {done.returncode}")
-    record = json.loads(records[-1])
-    kind = getattr(errors, record["error"], None)
-    if kind is None:  # an exception of another library: its traceback says where
-        sys.stderr.write(done.stderr)
-        kind = InternalError
-    raise kind(record["what"], where=record["where"], hint=record["hint"])
