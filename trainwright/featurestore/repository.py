@@ -226,4 +226,7 @@ def close_store(store: Any) -> None:
 
 def apply_hint(folder: Path) -> str:
     """Return the hint for definitions that are not in the registry."""
-    return f"After a change of the definitions: feast --chdir {folder} apply."
+    return (
+        f"Apply the definitions: `trainwright features plan {folder}`, review plan.json, and then "
+        f"`trainwright features apply {folder}`."
+    )

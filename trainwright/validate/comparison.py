@@ -158,6 +158,28 @@ class ColumnComparison:
         return self.value > self.effective
 
     @property
+    def is_undecided(self) -> bool:
+        """True if the rows are too few to tell: above the configured limit, and within what chance reaches.
+
+        At a limit of 0 chance alone decides.
+        """
+        return 0 < self.limit < self.value <= self.floor
+
+    @property
+    def rows_needed(self) -> int:
+        """Rows with which chance would stay below the limit, two digits; 0 where that is not known.
+
+        The reference grows in proportion. A divergence of two samples falls with their rows, a difference of
+        shares with the square root of them. New values follow no such law.
+        """
+        if not self.is_undecided or self.measure == UNSEEN:
+            return 0
+        power = 1 if self.measure == MEASURES[JENSEN_SHANNON] else 2
+        rows = self.rows[0] * (self.floor / self.limit) ** power
+        unit = 10 ** max(0, int(math.log10(rows)) - 1)
+        return math.ceil(rows / unit) * unit
+
+    @property
     def ratio(self) -> float:
         """The value as a share of the applied limit."""
         if self.effective:
@@ -180,6 +202,25 @@ class ColumnComparison:
             rule=self.rule,
             what=f"{self.name} moved by {value} ({self.measure}) against {self.against}, limit {limit}",
         )
+
+    def too_few_rows(self) -> DataFinding:
+        """Return the finding for a comparison that the rows cannot decide."""
+        value, limit = f"{self.value:.4f}", f"{self.limit:g}"
+        needed = f"; about {self.rows_needed:,} rows would tell" if self.rows_needed else ""
+        return DataFinding(
+            column=self.column,
+            kind="TOO_FEW_ROWS",
+            against=self.against,
+            rule=self.rule,
+            what=f"{self.name}: too few rows to tell whether {value} ({self.measure}) against {self.against} "
+            f"is more than chance, which reaches {self.floor:.4f}; limit {limit}, {self.rows[0]:,} rows "
+            f"against {self.rows[1]:,}{needed}",
+        )
+
+    def not_judged(self) -> NotJudged:
+        """Return what the verdict says of a comparison that the rows cannot decide."""
+        reason = f"too few rows to tell: {self.rows[0]:,} against {self.rows[1]:,}"
+        return NotJudged(name=self.rule, reason=reason, needed=self.rows_needed)
 
 
 def rule_name(column: str, measure: str, against: Against) -> str:

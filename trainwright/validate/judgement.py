@@ -22,7 +22,7 @@ _COUNTS = ("HOLD", "BLOCK")
 _OUTCOMES = {"BLOCK": "FAIL", "HOLD": "HOLD"}
 """What a rule that does not hold says, by the severity of its finding."""
 
-_COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE", "TEXT_NOT_COMPARED"})
+_COMPARED = frozenset({*KINDS.values(), "COMPARISON_NOT_DONE", "TEXT_NOT_COMPARED", "TOO_FEW_ROWS"})
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ class SnapshotJudgement:
         closest = f"; closest {_distance(self.ranked[0])}" if self.ranked else ""
         waived = sum(1 for finding in self.findings if finding.waived.startswith("suppressed"))
         suppressed = f"; {waived} suppressed" if waived else ""
+        undecided = sum(1 for entry in self.comparisons if entry.is_undecided)
+        suppressed += f"; too few rows to tell in {undecided}" if undecided else ""
         total = self.quarantined.total
         rows = f"; {total:,} rows in quarantine" if total else ""
         return f"0 of {len(self.limits)} columns moved{closest}{suppressed}{rows}"
@@ -143,7 +145,8 @@ class SnapshotJudgement:
             detail="anomalies",
             decision=worst(["PASS", *(_OUTCOMES[finding.weight] for finding in grave)]),
         )
-        numbers = (*self.counted, *map(_distance_rule, self.comparisons))
+        decided = [entry for entry in self.comparisons if not entry.is_undecided]
+        numbers = (*self.counted, *map(_distance_rule, decided))
         return (*rows, whole, *map(_anomaly_rule, schema), *map(self._excused, numbers))
 
     def _excused(self, rule: Rule) -> Rule:

@@ -58,12 +58,14 @@ def _in_words(entries: Sequence[ColumnComparison], pair: SamplePair) -> Iterator
             f"{entry.column} moved by {value} ({entry.measure}), limit {limit}. "
             f"The largest change is at {name}: {now:.1%} of rows, {before:.1%} before."
         )
-    if noisy := [entry for entry in entries if entry.limit < entry.value <= entry.floor]:
+    if noisy := [entry for entry in entries if entry.is_undecided]:
         names = ", ".join(
             f"{x.name} ({x.value:.4f}, limit {x.limit:g}, chance {x.floor:.4f})" for x in noisy[:_NOISY]
         )
         rest = f", and {len(noisy) - _NOISY} more" if len(noisy) > _NOISY else ""
-        yield f"Above the configured limit, but no further than chance alone at so few rows: {names}{rest}."
+        yield (
+            f"Too few rows to tell: above the configured limit, and no further than chance: {names}{rest}."
+        )
 
 
 def pictures(judgement: SnapshotJudgement) -> ReportSection:
@@ -119,14 +121,25 @@ def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
         (
             entry.column, entry.measure, entry.against, f"{entry.value:.4f}", f"{entry.limit:g}",
             f"{entry.effective:.4f}", f"{entry.rows[0]:,}", f"{entry.rows[1]:,}",
+            f"{entry.rows_needed:,}" if entry.rows_needed else "",
         )
         for entry in judgement.ranked[:_CHART_ROWS]
     ]  # fmt: skip
     flagged = [place for place, entry in enumerate(judgement.ranked[:_CHART_ROWS]) if entry.moved]
-    header = ["Column", "Measure", "Against", "Distance", "Limit", "Applied", "Rows", "Rows there"]
+    header = [
+        "Column",
+        "Measure",
+        "Against",
+        "Distance",
+        "Limit",
+        "Applied",
+        "Rows",
+        "Rows there",
+        "Rows needed",
+    ]
     blocks: list[Block] = []
     if rows:
-        blocks.append(Table(header, rows, numeric=(3, 4, 5, 6, 7), flagged=flagged))
+        blocks.append(Table(header, rows, numeric=(3, 4, 5, 6, 7, 8), flagged=flagged))
     limited = {limit.column for limit in judgement.limits}
     roles = {name: role for role, name in judgement.snapshot.roles.items() if role in ("key", "time")}
     left_out = []
@@ -140,8 +153,8 @@ def all_comparisons(judgement: SnapshotJudgement) -> ReportSection:
         blocks,
         intro="Applied is the larger of the limit and of what chance alone stays below: at these numbers of "
         f"rows, and with {len(judgement.comparisons)} comparisons that together may raise a false alarm in "
-        f"{judgement.validation.false_alarm_rate:.2%} of runs."
-        + truncation_note(len(judgement.ranked), _CHART_ROWS),
+        f"{judgement.validation.false_alarm_rate:.2%} of runs. Rows needed is about how many rows would tell "
+        "a distance above its limit from chance." + truncation_note(len(judgement.ranked), _CHART_ROWS),
     )
 
 
@@ -264,7 +277,10 @@ def _values(feature: Any, domains: Mapping[str, Sequence[str]], judgement: Snaps
 def _not_judged(judgement: SnapshotJudgement) -> ReportSection:
     rows = [(reason, ", ".join(names)) for reason, names in judgement.unjudged.items()]
     table: list[Block] = [Table(["Why", "What"], rows, flagged=range(len(rows)))] if rows else []
-    intro = "Not compared is not passed: it holds the data, unless it is suppressed with a reason."
+    intro = (
+        "Not compared is not passed: it holds the data, unless it is suppressed with a reason. Text, and "
+        "comparisons with too few rows, are only reported; a rule of severity makes them hold."
+    )
     return ReportSection("What could not be compared", table, intro=intro)
 
 

@@ -258,6 +258,9 @@ class _Run:
         found += [finding for result in checks for finding in result.findings]
         found += [*quarantined.findings(), *(entry.finding() for entry in comparisons if entry.moved)]
         found += [_not_done(entry, self._text_columns) for entry in not_judged]
+        undecided = [entry for entry in comparisons if entry.is_undecided]
+        not_judged += [entry.not_judged() for entry in undecided]
+        found += [entry.too_few_rows() for entry in undecided]
         found += self._schema_inferred()
         moment = moment_of(self._newest, self.context.newest_since, self.context.date)
         policy = Policy(self.validation, moment, self.snapshot.roles.get("label", ""))
