@@ -1,5 +1,6 @@
 """What a service promises: clear errors before any join, and an identity that only its meaning changes."""
 
+import re
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 from tests.featurestore.repository import PRICES, ViewSpec, at, make_repository, write_table
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import open_service
+from trainwright.materialize.__main__ import main
 
 
 @pytest.fixture
@@ -59,13 +61,20 @@ def test_a_missing_service_is_named_with_its_close_matches(repository: Path) -> 
     assert "The registry has: shop_v1." in raised.value.hint
 
 
-def test_a_repository_that_was_never_applied_says_so_and_is_left_as_it_was(repository: Path) -> None:
+def test_a_repository_that_was_never_applied_says_so_and_its_hint_applies_it(
+    repository: Path, tmp_path: Path
+) -> None:
     (repository / "registry.db").unlink()
     before = sorted(repository.rglob("*"))
     with pytest.raises(InputError, match="not applied: no registry") as raised:
         open_service(str(repository), "shop_v1")
-    assert f"feast --chdir {repository} apply" in raised.value.hint
     assert sorted(repository.rglob("*")) == before
+    commands = re.findall(r"`trainwright features ([^`]*)`", raised.value.hint)
+    assert [command.split()[0] for command in commands] == ["plan", "apply"]
+    plan = tmp_path / "plan.json"
+    for command, option in zip(commands, ("--output", "--plan"), strict=True):
+        main([*command.split(), option, str(plan)])  # as `trainwright features` passes it on
+    assert (repository / "registry.db").is_file()
 
 
 def test_a_registry_that_is_not_one_is_a_broken_dependency(repository: Path) -> None:

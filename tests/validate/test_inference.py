@@ -231,3 +231,42 @@ def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
     assert Snapshot.read(tmp_path).splits["evaluate"] == 5
     with pytest.raises(InputError, match="split 'train' has no rows to infer a schema from"):
         infer_schema(tmp_path, "train")
+
+
+def test_classes_have_their_names_on_the_page_and_in_findings(run: Run) -> None:
+    labels = pa.array([0] * 100 + [2] * 50)
+    verdict, out = run(clean() | {"evaluate": table(150, 2, plan=labels)}, min_label_share=0.4)
+    assert verdict.decision == "HOLD"
+    page = (out / "report.html").read_text()
+    assert "The largest change is at team: 0.0% of rows" in page
+    assert "the label plan is free in 33.33% of the labelled rows of evaluate" in page
+
+
+def test_few_rows_with_one_class_are_too_few_to_tell(run: Run) -> None:
+    """With 3 % of class 1, 22 rows have none in half of all draws: 0.97 ** 22 = 0.51."""
+    rare = pa.array([1] * 18 + [0] * 582)
+    splits = {"train": table(600, 1, plan=rare), "evaluate": table(22, 2, plan=pa.array([0] * 22))}
+    verdict, _ = run(splits, target=Target(), on_missing_schema="bootstrap", place="")
+    entries = {entry.name: entry for entry in verdict.not_judged}
+    assert entries["label/evaluate/values"].reason == (
+        "too few rows to tell: the label plan is 0 in all 22 labelled rows of evaluate, and in 97.0% of "
+        "those of train"
+    )
+    assert entries["label/evaluate/values"].needed == 152
+    assert verdict.decision == "PASS"
+    splits["evaluate"] = table(200, 2, plan=pa.array([0] * 200))
+    assert run(splits, target=Target(), on_missing_schema="bootstrap")[0].decision == "FAIL"
+
+
+def test_a_distance_within_chance_is_too_few_rows_to_tell_and_severity_can_hold_it(run: Run) -> None:
+    splits = {"train": table(105, 1), "evaluate": table(22, 2)}
+    options = {"on_missing_schema": "bootstrap", "categorical_threshold": 0.01}
+    verdict, out = run(splits, **options)
+    (entry,) = [entry for entry in verdict.not_judged if entry.name == "drift/town"]
+    assert (entry.reason, entry.decision) == ("too few rows to tell: 22 against 105", "")
+    assert entry.needed > 10_000
+    assert "drift/town" not in [rule.name for rule in verdict.rules]
+    assert verdict.decision == "PASS"
+    assert "too few rows to tell" in (out / "summary.md").read_text()
+    held, _ = run(splits, severity=[{"kind": "TOO_FEW_ROWS", "severity": "HOLD"}], **options)
+    assert held.decision == "HOLD"

@@ -183,6 +183,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.quality.fresh_rows_within_s and not self.time:
+            raise ValueError("quality.fresh_rows_within_s needs the time of each row; name it in data.time")
         if (self.sql is None) == (self.format == "sql"):
             raise ValueError(f"format is {self.format}, but sql is {'present' if self.sql else 'absent'}")
         if self.sql and not self.key:

@@ -4,6 +4,7 @@ TFDV finds most violations of the schema. Two that it misses are found here: a c
 the schema has it (TFDV is silent if the schema asks for no presence), and a number outside a boolean domain.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from trainwright.experiment import Validation
 from trainwright.validate.baseline import Baseline
-from trainwright.validate.policy import DataFinding, learned_from, parse_time
+from trainwright.validate.policy import TOO_FEW, DataFinding, learned_from, parse_time
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import TRAINING, environment, expected, optional
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv
@@ -20,6 +21,7 @@ from trainwright.verdicts import NotJudged, Rule
 
 _SPARSE = "FEATURE_TYPE_LOW_FRACTION_PRESENT"
 _NEW_VALUES = "ENUM_TYPE_UNEXPECTED_STRING_VALUES"
+_LONGEST = 300
 _FORMS = {
     statistics_pb2.FeatureNameStatistics.INT: "INT",
     statistics_pb2.FeatureNameStatistics.FLOAT: "FLOAT",
@@ -102,7 +104,7 @@ def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, s
             example = f"{feature.num_stats.min:.6g}"
             if feature.HasField("string_stats"):
                 values = feature.string_stats.top_values
-                example = next((repr(top.value) for top in values), "values too many to show")
+                example = next((repr(top.value[:_LONGEST]) for top in values), "values too many to show")
             yield DataFinding(
                 split=profile.split,
                 column=name,
@@ -116,6 +118,7 @@ def _retyped(profile: Profile, columns: Mapping[str, Any], types: Mapping[str, s
 def _from_tfdv(split: str, name: str, reason: Any, declared: Any, types: Mapping[str, str]) -> DataFinding:
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     text = reason.description.strip() or reason.short_description or kind.lower().replace("_", " ")
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"  # it may quote whole texts
     what = f"column {name}: {text}" if name else f"split {split}: {text}"
     if kind == "SCHEMA_NEW_COLUMN":
         what = f"column {name} is new: {types.get(name, 'unknown')}, not in the schema"
@@ -206,26 +209,35 @@ def freshness(newest: float | None, newest_since: str) -> CheckOutcome:
     return CheckOutcome((rule,), (DataFinding(kind="DATA_STALE", rule=rule.name, what=what),))
 
 
-def label_balance(profile: Profile, label: str, least: float) -> CheckOutcome:
+def label_balance(
+    profile: Profile,
+    label: str,
+    validation: Validation,
+    classes: Sequence[str] = (),
+    learned: Profile | None = None,
+) -> CheckOutcome:
     """Check that there is something to learn: a label with one value teaches nothing.
 
     Args:
-        least: Smallest accepted share of any of its values; only where they are counted one by one.
+        profile: The split.
+        label: The column.
+        validation: ``min_label_share``, the smallest accepted share of any value that is counted.
+        classes: Names of the classes by number; empty if the values are their own names.
+        learned: The split that the model learns from, if ``profile`` is another: with its shares, few rows
+            can have one value by chance.
     """
-    feature = profile.features.get(label)
+    feature, least = profile.features.get(label), validation.min_label_share
     if feature is None or profile.missing(label) >= profile.rows:
         return CheckOutcome()  # a column that is gone or empty is found as such
-    values = profile.values(label)
+    values = {class_name(value, classes): rows for value, rows in profile.values(label).items()}
     if not values:
         return _number_balance(profile, label, feature.num_stats, least)
+    if len(values) == 1:
+        return _constant_label(profile, label, next(iter(values)), classes, learned, validation)
     total = sum(values.values())
     rules = [_at_least(f"label/{profile.split}/values", len(values), 2)]
     found = []
-    if len(values) == 1:
-        (only,) = values
-        what = f"the label {label} is {only} in all {total:,.0f} labelled rows of {profile.split}"
-        found.append(_label_finding("LABEL_CONSTANT", label, rules[0], profile, what))
-    elif least:
+    if least:
         rare = min(values, key=lambda name: (values[name], name))
         share = values[rare] / total
         rules.append(_at_least(f"label/{profile.split}/rarest", share, least))
@@ -239,6 +251,36 @@ def label_balance(profile: Profile, label: str, least: float) -> CheckOutcome:
             )
             found.append(_label_finding("LABEL_SHARE_LOW", label, rules[1], profile, what))
     return CheckOutcome(tuple(rules), tuple(found))
+
+
+def class_name(value: str, classes: Sequence[str]) -> str:
+    """Return the name of a class by its number; the value itself if it has none."""
+    return classes[int(value)] if value.isdecimal() and int(value) < len(classes) else value
+
+
+def _constant_label(
+    profile: Profile,
+    label: str,
+    only: str,
+    classes: Sequence[str],
+    learned: Profile | None,
+    validation: Validation,
+) -> CheckOutcome:
+    """Reject a label with one value, unless the rows are so few that chance explains it."""
+    rows = sum(profile.values(label).values())
+    rule = _at_least(f"label/{profile.split}/values", 1, 2)
+    what = f"the label {label} is {only} in all {rows:,.0f} labelled rows of {profile.split}"
+    before = learned.values(label) if learned else {}
+    same = sum(n for value, n in before.items() if class_name(value, classes) == only)
+    share = same / sum(before.values()) if before else 0.0
+    if share < 1 and share**rows > validation.false_alarm_rate:
+        needed = math.ceil(math.log(validation.false_alarm_rate) / math.log(share))
+        reason = f"{TOO_FEW}: {what}, and in {share:.1%} of those of {learned.split if learned else ''}"
+        finding = DataFinding(
+            split=profile.split, column=label, kind="TOO_FEW_ROWS", rule=rule.name, what=reason
+        )
+        return CheckOutcome((), (finding,), (NotJudged(name=rule.name, reason=reason, needed=needed),))
+    return CheckOutcome((rule,), (_label_finding("LABEL_CONSTANT", label, rule, profile, what),))
 
 
 def _number_balance(profile: Profile, label: str, numbers: Any, least: float) -> CheckOutcome:

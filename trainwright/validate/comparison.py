@@ -19,7 +19,15 @@ from trainwright.validate.null_distribution import (
     of_share,
     of_unseen,
 )
-from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, MEASURES, Against, DataFinding, Limit
+from trainwright.validate.policy import (
+    JENSEN_SHANNON,
+    L_INFINITY,
+    MEASURES,
+    TOO_FEW,
+    Against,
+    DataFinding,
+    Limit,
+)
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import environment
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, tfdv
@@ -212,14 +220,14 @@ class ColumnComparison:
             kind="TOO_FEW_ROWS",
             against=self.against,
             rule=self.rule,
-            what=f"{self.name}: too few rows to tell whether {value} ({self.measure}) against {self.against} "
+            what=f"{self.name}: {TOO_FEW} whether {value} ({self.measure}) against {self.against} "
             f"is more than chance, which reaches {self.floor:.4f}; limit {limit}, {self.rows[0]:,} rows "
             f"against {self.rows[1]:,}{needed}",
         )
 
     def not_judged(self) -> NotJudged:
         """Return what the verdict says of a comparison that the rows cannot decide."""
-        reason = f"too few rows to tell: {self.rows[0]:,} against {self.rows[1]:,}"
+        reason = f"{TOO_FEW}: {self.rows[0]:,} against {self.rows[1]:,}"
         return NotJudged(name=self.rule, reason=reason, needed=self.rows_needed)
 
 

@@ -22,6 +22,10 @@ as they were served; empty if a finding is no comparison."""
 ORDER: dict[str, int] = {"BLOCK": 0, "HOLD": 1, "WARN": 2, "": 3}
 
 
+TOO_FEW = "too few rows to tell"
+"""What begins the reason of a check that the number of rows cannot decide."""
+
+
 @dataclass(frozen=True)
 class DataFinding:
     """One way in which the data is not what it should be.

@@ -1,13 +1,15 @@
 """The report of a validation: the HTML page with its charts, and the Markdown summary."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
-from trainwright.validate.comparison import ColumnComparison, SamplePair, column_counts
+from trainwright.validate.checks import class_name
+from trainwright.validate.comparison import ColumnComparison, ColumnCounts, SamplePair, column_counts
 from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import Against, split_names
 from trainwright.validate.schema import parse_schema
@@ -19,6 +21,7 @@ _DISTRIBUTIONS = 6
 _CATEGORIES = 12
 _NOISY = 8
 _CHART_ROWS = 400
+_LONGEST = 60
 
 _LONG: dict[Against, str] = {
     "previous": "the previous span",
@@ -36,7 +39,7 @@ def distances(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
     """Draw the distances, a section for each thing that was compared with."""
     for against, pair in judgement.pairs.items():
         ranked = [x for x in judgement.ranked if x.against == against and x.is_distance]
-        blocks: list[Block] = [Paragraph(line) for line in _in_words(ranked, pair)]
+        blocks: list[Block] = [Paragraph(line) for line in _in_words(judgement, ranked, pair)]
         if ranked:
             rows = [charts.LimitRow(entry.name, entry.value, entry.effective) for entry in ranked[:_BARS]]
             caption = "A bar is the distance in that column; the dashed line is the limit that was applied."
@@ -46,9 +49,11 @@ def distances(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
         yield ReportSection(name, blocks, intro=intro + truncation_note(len(ranked), _BARS))
 
 
-def _in_words(entries: Sequence[ColumnComparison], pair: SamplePair) -> Iterator[str]:
+def _in_words(
+    judgement: SnapshotJudgement, entries: Sequence[ColumnComparison], pair: SamplePair
+) -> Iterator[str]:
     for entry in [entry for entry in entries if entry.moved][:_DISTRIBUTIONS]:
-        shares = column_counts(entry.column, pair).shares()
+        shares = _counts(judgement, entry.column, pair).shares()
         name, now, before = max(shares, key=lambda item: (round(abs(item[1] - item[2]), 9), -item[2]))
         name = f"value {name}" if name.lstrip("-").isdecimal() else name
         value, limit = entry.written(4)
@@ -76,15 +81,25 @@ def pictures(judgement: SnapshotJudgement) -> ReportSection:
             closest.setdefault(entry.column, entry)
     return ReportSection(
         "Closest to their limits",
-        [_figure(entry, judgement.pairs[entry.against]) for entry in list(closest.values())[:_DISTRIBUTIONS]],
+        [_figure(judgement, entry) for entry in list(closest.values())[:_DISTRIBUTIONS]],
         intro="What is judged is filled, what it is compared with is the outline. The bins of a number are "
         "the twentieths of the outline, so they differ in width.",
     )
 
 
-def _figure(entry: ColumnComparison, pair: SamplePair) -> Figure:
+def _counts(judgement: SnapshotJudgement, column: str, pair: SamplePair) -> ColumnCounts:
+    """Return the counts of a column, the classes of a label by name and long values cut off."""
+    counts = column_counts(column, pair)
+    is_label = column == judgement.snapshot.roles.get("label")
+    classes = judgement.snapshot.target.classes if is_label else ()
+    names = [class_name(value, classes) for value in counts.values]
+    return replace(counts, values=[f"{name[:_LONGEST]}…" if len(name) > _LONGEST else name for name in names])
+
+
+def _figure(judgement: SnapshotJudgement, entry: ColumnComparison) -> Figure:
+    pair = judgement.pairs[entry.against]
     names = (pair.current.split, pair.reference.split)
-    rows = column_counts(entry.column, pair).plotted(_CATEGORIES)
+    rows = _counts(judgement, entry.column, pair).plotted(_CATEGORIES)
     value, limit = entry.written(4)
     against = "" if entry.against == "previous" else f" against {entry.against}"
     caption = f"{entry.column}{against}: {entry.measure} {value} {'>' if entry.moved else 'of'} {limit}."

@@ -257,7 +257,8 @@ class _Run:
         not_judged += [entry for result in checks for entry in result.not_judged]
         found += [finding for result in checks for finding in result.findings]
         found += [*quarantined.findings(), *(entry.finding() for entry in comparisons if entry.moved)]
-        found += [_not_done(entry, self._text_columns) for entry in not_judged]
+        explained = {finding.rule for finding in found}
+        found += [_not_done(entry, self._text_columns) for entry in not_judged if entry.name not in explained]
         undecided = [entry for entry in comparisons if entry.is_undecided]
         not_judged += [entry.not_judged() for entry in undecided]
         found += [entry.too_few_rows() for entry in undecided]
@@ -374,9 +375,11 @@ class _Run:
         yield self._baseline_check()
         yield volume(self.snapshot.splits, config, self.baseline.document if self.baseline else None)
         yield freshness(self._newest, self.context.newest_since)
+        learned, classes = samples.profiles.get(learned_from(config)), self.snapshot.target.classes
         for name in dict.fromkeys([learned_from(config), config.current]):
             if label and name in samples.profiles:
-                yield label_balance(samples.profiles[name], label, config.min_label_share)
+                other = learned if name != learned_from(config) else None
+                yield label_balance(samples.profiles[name], label, config, classes, other)
 
     def _baseline_check(self) -> CheckOutcome:
         how, there = self.validation.on_missing_baseline, self.baseline is not None
