@@ -42,6 +42,18 @@ SQL = {"select": "select id from flights", "tables": ["flights"]}
         ({"version": "3"}, "version 3 needs format delta or iceberg; format is auto"),
         ({"mode": "reference"}, "mode reference cannot split the rows of a file by hash"),
         ({"label": "id"}, "key id, time at, label id must be different columns"),
+        (
+            {"key": None, "format": "sql", "sql": SQL},
+            "format sql needs data.key: the rows of a database have no",
+        ),
+        ({"classes": ["a"]}, "classes ['a'] must be two or more different values"),
+        ({"classes": [1, 1]}, "classes ['1', '1'] must be two or more different values"),
+        ({"classes": [1.5, 2.5]}, "classes.0: must be a valid string"),
+        (
+            {"classes": ["a", "b"], "label_kind": "multiclass"},
+            "label_kind is multiclass, and there are 2 classes",
+        ),
+        ({"label": None, "label_kind": "binary"}, "describe the label, and data.label is absent"),
     ],
 )
 def test_contradictory_data_section_is_rejected(changes: dict[str, Any], said: str) -> None:
@@ -50,6 +62,12 @@ def test_contradictory_data_section_is_rejected(changes: dict[str, Any], said: s
     with pytest.raises(InputError) as caught:
         Data.check(section | changes, "data")
     assert said in caught.value.what
+
+
+def test_classes_that_yaml_reads_as_numbers_and_truth_values_are_text() -> None:
+    section = {"source": "x", "label": "late", "splits": SHARES}
+    assert Data.check(section | {"classes": [1, 2, 10]}, "data").classes == ("1", "2", "10")
+    assert Data.check(section | {"classes": [False, True]}, "data").classes == ("false", "true")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.sources.reading import opened, read, section
 from tests.storage.stores import Bucket
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.sources import list_source
+from trainwright.sources import column_names, list_source
 from trainwright.storage import Access
 
 DELTA = {"format": "delta"}
@@ -50,6 +50,10 @@ def test_table_that_moves_on_is_read_as_it_was_resolved(table: Path) -> None:
     assert ids(before.source) == list(range(15))
     assert ids(table) == [*range(5, 15), *range(100, 110)]
     assert listed(table).content_digest != before.content_digest
+
+
+def test_columns_are_those_of_the_listed_version(table: Path) -> None:
+    assert column_names(listed(table), section(**DELTA), Access(), ()) == ["id", "word"]
 
 
 def test_version_is_chosen_and_one_that_is_not_there_is_named(table: Path) -> None:

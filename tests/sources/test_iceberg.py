@@ -15,7 +15,7 @@ from tests.sources.reading import opened, read, section
 from tests.storage.stores import Bucket
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.sources import list_source
+from trainwright.sources import column_names, list_source
 from trainwright.storage import Access
 
 ICEBERG = {"format": "iceberg"}
@@ -60,6 +60,11 @@ def made(tmp_path: Path) -> Any:
     found = Made(tmp_path / "home")
     yield found
     found.close()
+
+
+def test_columns_are_those_of_the_listed_snapshot(tmp_path: Path) -> None:
+    listing = listed(Made(tmp_path / "c").place)
+    assert column_names(listing, section(**ICEBERG), Access(), ()) == ["id", "word"]
 
 
 def test_table_that_moves_on_is_read_as_it_was_resolved(made: Made) -> None:

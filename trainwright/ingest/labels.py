@@ -4,6 +4,7 @@ The stored type has to be known before the first shard is written, so a column o
 before. The kind of a label of class numbers is settled afterwards, from the counts of all shards.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -70,7 +71,7 @@ def label_rule(sources: Sources, data: Data) -> LabelRule | None:
 
 
 def _columns(sources: Sources, name: str) -> Iterable[pa.ChunkedArray]:
-    return (rows[name] for part in sources.parts() for _, _, rows in sources.batches(part))
+    return itertools.chain.from_iterable(sources.column(part, name) for part in sources.parts())
 
 
 def _has_fraction(column: pa.ChunkedArray) -> bool:

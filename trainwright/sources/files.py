@@ -75,6 +75,16 @@ class FileSources(Sources):
             yield part.uri, start, pa.Table.from_arrays([*inside.columns, *columns], schema=self.schema)
             start += table.num_rows
 
+    def column(self, part: SourcePart, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield the values of one column of a part; of a Parquet file only they are read."""
+        file = self._files[part.uri]
+        if file.kind != "parquet" or name not in self._inside.names:
+            yield from super().column(part, name)
+            return
+        for batch in read_groups(file, part.first, part.last, [name]):
+            values = plain(pa.Table.from_batches([batch]), part.uri)[name]
+            yield values.cast(self._inside.field(name).type)
+
     def _read(self, part: SourcePart) -> Iterator[pa.Table]:
         file = self._files[part.uri]
         if file.kind == "csv":

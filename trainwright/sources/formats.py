@@ -1,7 +1,7 @@
 """File formats: detection by name and first bytes, text streams, and Parquet."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
@@ -172,11 +172,13 @@ def read_footer(file: File) -> tuple[pa.Schema, tuple[int, ...]]:
         return tables.require_distinct(opened.schema_arrow, file.uri), rows
 
 
-def read_groups(file: File, first: int, last: int | None) -> Iterator[pa.RecordBatch]:
-    """Read row groups ``first`` up to, and without, ``last``, one at a time."""
+def read_groups(
+    file: File, first: int, last: int | None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read row groups ``first`` up to, and without, ``last``, one at a time; by default all columns."""
     with naming_parquet(file), open_parquet(file) as opened:
         for index in range(first, opened.num_row_groups if last is None else last):
-            yield from opened.iter_batches(_BATCH_ROWS, row_groups=[index])
+            yield from opened.iter_batches(_BATCH_ROWS, row_groups=[index], columns=columns)
 
 
 @contextmanager

@@ -175,6 +175,10 @@ class Sources(ABC):
             TransientError: The store or the database could not be reached, again and again.
         """
 
+    def column(self, part: SourcePart, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield the values of one column of a part, batch by batch."""
+        return (rows[name] for _, _, rows in self.batches(part))
+
 
 def split(files: Sequence[FileSchema], size: int) -> list[SourcePart]:
     """Split files into parts: a Parquet file at the row groups in which ``size`` rows are reached."""
