@@ -223,17 +223,18 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     validation: dict[str, Any] = {
         "on_missing_baseline": Commented("bootstrap", "accept the first data; then remove this line")
     }
-    if roles.like_time:
-        validation["ignore"] = Commented(list(roles.like_time), "they follow the time, so they always differ")
+    excluded = [name for names in roles.excluded.values() for name in names]
+    if ignored := [*excluded, *roles.like_time]:
+        also = f"; {', '.join(roles.like_time)}: later values by nature" if roles.like_time else ""
+        validation["ignore"] = Commented(ignored, f"no drift check: not features{also}")
     found: dict[str, Any] = {
         "schema_version": 1,
         "data": data,
         "schema_file": Commented("schema.pbtxt", "inferred from the split train; review it"),
         "validation": validation,
     }
-    if excluded := [name for names in roles.excluded.values() for name in names]:
-        reasons = "; ".join(roles.excluded)
-        found["features"] = {"exclude": Commented(excluded, reasons)}
+    if excluded:
+        found["features"] = {"exclude": Commented(excluded, "; ".join(roles.excluded))}
     if roles.label:
         found["network"] = Commented({"kind": "auto"}, "trees and a network; the better one is kept")
     evaluation: dict[str, Any] = {"slices": list(roles.slices)} if roles.slices else {}
@@ -280,6 +281,8 @@ def _findings(sample: TableSample, roles: TableRoles, request: DraftRequest) -> 
     for reason, names in roles.excluded.items():
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
         found.append(line("exclude", f"{', '.join(names[:_SHOWN])}{more}: {reason}"))
+    if roles.like_time:
+        found.append(line("ignore", f"{', '.join(roles.like_time)}: follow the time, so drift is no news"))
     if roles.slices:
         found.append(
             line("slices", f"{', '.join(roles.slices)}: few values, to compare the model between them")

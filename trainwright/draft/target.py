@@ -22,7 +22,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMeaning:
-    """What a label means.
+    """The kind of a label, its classes, and the values found.
 
     Attributes:
         classes: Values by class, where they are not 0 to n-1 themselves.
