@@ -74,6 +74,7 @@ data:
 schema_file: schema.pbtxt        # inferred from the split train; review it
 validation:
   on_missing_baseline: bootstrap # accept the first data; then remove this line
+  ignore: [name, currency]       # no drift check: not features
 features:
   exclude: [name, currency]      # text that differs from row to row; one value in every row
 network: {{kind: auto}}            # trees and a network; the better one is kept
@@ -103,6 +104,15 @@ def test_findings_name_each_choice_with_its_reason(tmp_path: Path) -> None:
         "  exclude  currency: one value in every row",
         "  slices   plan: few values, to compare the model between them",
     )
+
+
+def test_column_that_follows_the_time_is_left_out_of_the_drift_check_of_windows(tmp_path: Path) -> None:
+    columns = {"week": [n // 7 for n in range(ROWS)]} | customers()
+    windows = draft(put(tmp_path / "t.csv", columns), tmp_path)
+    assert "  ignore: [name, currency, week] " in windows.experiment
+    (tmp_path / "by_group").mkdir()
+    shares = draft(tmp_path / "t.csv", tmp_path / "by_group", group="plan")
+    assert "  ignore: [name, plan, currency] " in shares.experiment
 
 
 def test_folder_of_parts_is_one_source_named_by_the_folder(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ def _choose_features(
     few = [one for one in features if 2 <= one.distinct <= _MOST_VALUES]  # noqa: PLR2004
     few = [one for kind in ("text", "boolean") for one in few if one.kind == kind]
     roles.slices.extend(one.name for one in few[:_SLICES])
-    if time := columns.get(roles.time.column):
+    time = columns.get(roles.time.column)
+    if time and roles.splits.has_windows:
         roles.like_time.extend(one.name for one in features if _follows(one, time))
     for name in find_leaks(label, meaning, features):
         roles.warnings.append(
@@ -218,7 +219,7 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     data = dict(data)
     if len(data.get("classes", ())) == 2:  # noqa: PLR2004
         data["classes"] = Commented(data["classes"], "the second is label 1")
-    if roles.time.column and "fraction" not in roles.splits.splits["train"]:
+    if roles.splits.has_windows:
         data["splits"] = Commented(data["splits"], "UTC; 70, 15 and 15 % of the rows seen")
     validation: dict[str, Any] = {
         "on_missing_baseline": Commented("bootstrap", "accept the first data; then remove this line")

@@ -30,6 +30,11 @@ class SplitChoice:
     reason: str
     split_by: str = ""
 
+    @property
+    def has_windows(self) -> bool:
+        """True if the splits are windows of time."""
+        return "start" in self.splits["train"]
+
 
 def choose_splits(time: ColumnProfile | None, group: str, key: RoleChoice) -> SplitChoice:
     """Return windows of a time, or shares: of the groups, if rows belong together, or of the rows."""
