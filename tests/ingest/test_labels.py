@@ -169,6 +169,18 @@ def test_row_numbers_are_positions_in_the_source_for_any_shards(
     assert found == dict(enumerate(places))
 
 
+def test_number_of_workers_changes_no_byte_of_numbered_rows(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text("x,late\n" + "".join(f"{n},{n % 3}\n" for n in range(50)))
+    digests = set()
+    for workers in (1, 3):
+        section = data(key=None, time=None, splits=EVERY, shard_rows=20, runner={"workers": workers})
+        snapshot = take(tmp_path / "*.csv", tmp_path / str(workers), section)
+        assert snapshot.target.kind == "multiclass"
+        digests.add(snapshot.digest)
+    assert len(digests) == 1
+
+
 def test_source_with_a_column_named_row_needs_a_key(tmp_path: Path) -> None:
     source = put(tmp_path / "in.parquet", flights(row=list(range(400))))
     with pytest.raises(InputError, match="the source has a column 'row'") as caught:

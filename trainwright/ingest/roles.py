@@ -33,7 +33,7 @@ def prepare_time(column: pa.ChunkedArray, name: str, where: str, start: int) -> 
         numbers = column.filter(outside).cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
         raise InputError(
             f"time column {name!r} has {wrong:,} times outside the years 1 to 9999, as {kind}: "
-            f"{example_values(numbers)}",
+            f"{example_values(numbers)}; the first is in row {_first_row(outside, start):,}",
             where=where,
             hint="The unit may be wrong, or a number that means no time was taken for one.",
         )
@@ -50,27 +50,32 @@ def require_names(column: pa.ChunkedArray, role: str, name: str, where: str, sta
         )
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        _reject_lost_digits(column, role, name, where)
+        _reject_lost_digits(column, role, name, where, start)
     _reject_nulls(column, role, name, where, start)
 
 
 def _reject_nulls(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
     if column.null_count:
-        row = start + int(np.argmax(column.is_null().to_numpy())) + 1
         raise InputError(
             f"{role} column {name!r} has no value in {column.null_count:,} of {len(column):,} rows read; "
-            f"the first is row {row:,}",
+            f"the first is row {_first_row(column.is_null(), start):,}",
             where=where,
             hint=f"Every row needs its {role}: leave such rows out where the source is written.",
         )
 
 
-def _reject_lost_digits(column: pa.ChunkedArray, role: str, name: str, where: str) -> None:
+def _first_row(flags: pa.ChunkedArray, start: int) -> int:
+    """Return the number of the first row that is flagged, from 1 on in its file."""
+    return start + int(np.argmax(flags.to_numpy())) + 1
+
+
+def _reject_lost_digits(column: pa.ChunkedArray, role: str, name: str, where: str, start: int) -> None:
     """Reject large floats as names: an integer beyond 64 bits in a CSV file became one, without its end."""
-    large = column.filter(pc.greater_equal(pc.abs(column), _WHOLE))
-    if len(large):
+    large = pc.fill_null(pc.greater_equal(pc.abs(column), _WHOLE), False)
+    if pc.any(large, min_count=0).as_py():
         raise InputError(
-            f"{role} column {name!r} holds floats too large to keep every digit: {example_values(large)}",
+            f"{role} column {name!r} holds floats too large to keep every digit: "
+            f"{example_values(column.filter(large))}; the first is in row {_first_row(large, start):,}",
             where=where,
             hint="Write such values as text, in Parquet.",
         )
