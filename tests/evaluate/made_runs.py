@@ -30,6 +30,7 @@ def made_run(
     environment: Environment = HERE,
     started: str = "2026-01-01T00:00:00+00:00",
     join: Mapping[str, Any] | None = None,
+    network: Mapping[str, Any] | None = None,
     **training: Any,
 ) -> Path:
     """Write the verdict, the record and the figures of a run."""
@@ -49,7 +50,11 @@ def made_run(
     place.mkdir(parents=True)
     predictions = f"{abs(hash((seed, folder.name))):064x}"
     joined = record("join", join or {}, outputs={"training_set": training_set})
-    asked = {"network": {"kind": "mlp"}, "training": {**TRAINING, **training, "seed": seed}, "processes": 2}
+    asked = {
+        "network": dict(network or {"kind": "mlp"}),
+        "training": {**TRAINING, **training, "seed": seed},
+        "processes": 2,
+    }
     trained = record("train", asked, inputs={"training_set": training_set}, parents=(joined,))
     record("evaluate", {"split": "evaluate", "threshold": 0.5, "min_auc": 0.6}, parents=(trained,)).write(
         place

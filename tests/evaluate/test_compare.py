@@ -94,6 +94,16 @@ def test_of_three_sides_each_is_compared_with_the_first(tmp_path: Path) -> None:
     assert "C is worse than A in auc" in said(found)
 
 
+def test_runs_of_another_kind_of_model_name_the_kind_before_its_settings(tmp_path: Path) -> None:
+    trees = {"kind": "trees", "depth": 6, "bins": 256, "eta": 0.1, "child": 1, "rounds": 200}
+    network = {"kind": "mlp", "hidden": [256], "dropout": 0.1, "embedding": 16, "activation": "gelu"}
+    made_run(tmp_path / "a", {"auc": 0.71}, network=network)
+    made_run(tmp_path / "b", {"auc": 0.72}, network=trees)
+    first, second = compare_runs([tmp_path / "a", tmp_path / "b"]).sides
+    assert first.title.startswith("kind mlp, ")
+    assert second.title.startswith("kind trees, ")
+
+
 def test_numbers_of_different_evaluation_data_are_not_compared(tmp_path: Path) -> None:
     one = made_run(tmp_path / "one", {"auc": 0.7})
     other = made_run(tmp_path / "other", {"auc": 0.8}, rows_digest="f" * 64)

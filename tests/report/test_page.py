@@ -20,6 +20,7 @@ from trainwright.report.page import (
     ReportSection,
     Table,
     draw_page,
+    link,
     write_page,
 )
 from trainwright.verdicts import DECISIONS
@@ -207,3 +208,9 @@ STICKS_OUT = """[...document.querySelectorAll('svg text')].filter(text => {
   return text.textContent && (inner.left < outer.left - 1 || inner.right > outer.right + 1);
 }).map(text => text.textContent)"""
 """The labels that reach beyond the drawing that they stand in."""
+
+
+def test_link_is_escaped_and_leads_to_a_relative_path_or_https_only() -> None:
+    assert link("a <b>", "../x y/report.html") == '<a href="../x%20y/report.html">a &lt;b&gt;</a>'
+    with pytest.raises(InternalError, match="not to javascript"):
+        link("x", "javascript:alert(1)")

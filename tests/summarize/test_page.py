@@ -9,6 +9,7 @@ import pytest
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
+from trainwright.report.page import draw_page as draw_html
 from trainwright.summarize.run import FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.summarize import draw_page, duration, headline, lineage_line, outcome, summarize
 
@@ -62,7 +63,9 @@ def tasks(root: Path, records: dict[str, Record], **states: object) -> None:
         state, error = told if isinstance(told, tuple) else (told, {})
         headline = records[step].headline if step in records and state in {"done", "cached"} else ""
         verb = records[step].step if step in records else step
-        entries.append({"step": step, "state": state, "verb": verb, "headline": headline, "error": error})
+        outputs = {"main": {"uri": str(root / step / "main"), "type": "system.Artifact"}}
+        entry = {"step": step, "state": state, "verb": verb, "headline": headline, "error": error}
+        entries.append(entry | {"seconds": 31.0, "outputs": outputs})
     (root / "tasks.json").write_text(json.dumps({"schema_version": 1, "run": "0192f3", "tasks": entries}))
 
 
@@ -101,6 +104,7 @@ def test_a_finished_run_shows_every_step_and_the_line_back_to_the_source(tmp_pat
         "tabular, lock 121212121212",
         "30.0 s",
         "HOLD",
+        "",
         "validate found <what> it | looked for",
     ]
     line = " from ".join(
@@ -167,7 +171,7 @@ def test_a_failed_step_is_named_with_its_reason_and_what_follows_is_not_run(tmp_
     assert "**Failed in train: the loss is not finite at step 40**" in text
     assert "Lower the learning rate." in text
     assert "Run 0192f3" in (tmp_path / "page.html").read_text()
-    states = {row[0]: row[1] for row in Cells((tmp_path / "page.html").read_text()).rows if len(row) == 6}
+    states = {row[0]: row[1] for row in Cells((tmp_path / "page.html").read_text()).rows if len(row) == 7}
     assert states["ingest"] == "reused"
     assert (states["flagged:train"], states["register"]) == ("failed", "not run")
 
@@ -263,8 +267,8 @@ def test_a_page_that_cannot_be_written_stops_nothing(
 
 def test_two_tasks_of_one_verb_are_two_steps(tmp_path: Path) -> None:
     first, second = record("resolve", 0), replace(record("resolve", 1), headline="two")
-    for number, entry in enumerate((first, second)):
-        entry.write(tmp_path / f"{number}" / "record.json")
+    for step, entry in (("resolve", first), ("resolve-2", second)):
+        entry.write(tmp_path / step / "main" / "record.json")
     tasks(tmp_path, {"resolve": first, "resolve-2": second}, **{"resolve-2": "done", "resolve": "done"})
     run = read_run(str(tmp_path), DONE)
     assert [(step.name, step.record) for step in run.steps] == [("resolve-2", second), ("resolve", first)]
@@ -272,7 +276,7 @@ def test_two_tasks_of_one_verb_are_two_steps(tmp_path: Path) -> None:
 
 def test_task_with_a_hyphen_has_the_record_of_its_verb(tmp_path: Path) -> None:
     entry = record("smoke_test", 0)
-    entry.write(tmp_path / "0" / "record.json")
+    entry.write(tmp_path / "smoke-test" / "main" / "record.json")
     tasks(tmp_path, {"smoke-test": entry}, **{"smoke-test": "done"})
     assert [(step.name, step.record) for step in read_run(str(tmp_path), DONE).steps] == [
         ("smoke-test", entry)
@@ -287,3 +291,56 @@ def test_the_line_back_is_as_long_as_what_is_known() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(4.06, "4.1 s"), (72, "1 m 12 s"), (7500, "2 h 5 m")])
 def test_durations_are_written_as_on_the_screen(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_resumed_run_lists_each_step_once_with_its_own_time_and_none_for_reused_ones(
+    tmp_path: Path,
+) -> None:
+    """`register` ran twice: the runner keeps the files of the first attempt below its own folder."""
+    records = chain()
+    root = put(tmp_path, records)
+    first = replace(records["register"], headline="flight-delay version 2, alias candidate")
+    first.write(root / "finished" / "ab" / "registration" / "record.json")
+    tasks(root, records, ingest="cached", train="cached", register="done")
+    summarize(str(root), DONE, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
+    rows = [row for row in Cells((tmp_path / "page.html").read_text()).rows if len(row) == 7][1:]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        ("ingest", "reused", "-"),
+        ("train", "reused", "-"),
+        ("register", "done", "31.0 s"),
+    ]
+    assert read_run(str(root), DONE).seconds == 30.0
+
+
+def test_reports_are_linked_by_paths_relative_to_the_page(tmp_path: Path) -> None:
+    uri = f"{tmp_path}/validate/report.html"
+    run = Run("r", str(tmp_path), DONE, [RunStep("validate", "done", reports=(uri,))], [], [])
+    page = draw_html(draw_page(run, f"{tmp_path}/summarize"))
+    assert '<a href="../validate/report.html">report</a>' in page
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("s3://runs/job/validate/17/report", '<a href="../../validate/17/report">report</a>'),
+        ("gs://b/validate/17/report", '<a href="https://storage.cloud.google.com/b/validate/17/report">'),
+        ("minio://b/<x>", "<td>minio://b/&lt;x&gt;</td>"),
+    ],
+)
+def test_reports_of_a_cluster_are_linked_within_the_store_or_named(uri: str, text: str) -> None:
+    run = Run("r", "s3://runs/job", DONE, [RunStep("validate", "done", reports=(uri,))], [], [])
+    assert text in draw_html(draw_page(run, "s3://runs/job/summarize/18"))
+
+
+def test_lineage_is_drawn_from_the_source_to_the_version() -> None:
+    records = chain()
+    run = Run("r", "", DONE, [], [*reversed(records.values())], [])
+    page = draw_html(draw_page(run))
+    drawing = page.partition("<svg")[2].partition("</svg>")[0]
+    places = [
+        drawing.index(f">{name}<") for name in ("source", "snapshot", "training set", "model", "version")
+    ]
+    assert places == sorted(places)
+    assert digest_text("ingest")[:12] in drawing
+    assert "ingest found &lt;what&gt;" in drawing
+    assert "<svg" not in draw_html(draw_page(Run("r", "", DONE, [], [], [])))

@@ -19,7 +19,7 @@ from trainwright.verdicts import Verdict
 VERDICT_FOLDERS = ("", "verdict", "evaluate/verdict")
 """Paths of the verdict below the folder of a verdict, a step or a run."""
 
-_SEED = "training.seed"
+_SEED, _KIND = "training.seed", "network.kind"
 _NOT_COMPARED = ("launched_by.", _SEED)
 _JUDGING = ("threshold", "thresholds", "averaging")
 """Settings of the evaluation that change the metrics themselves; its limits do not."""
@@ -176,7 +176,9 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[ComparisonSide]:
     groups: dict[tuple[tuple[str, str], ...], list[ComparedRun]] = {}
     for run, own in zip(runs, settings, strict=True):
         groups.setdefault(tuple(sorted(own.items())), []).append(run)
-    names = sorted({name for own in settings for name in own if len({s.get(name) for s in settings}) > 1})
+    differing_names = {name for own in settings for name in own if len({s.get(name) for s in settings}) > 1}
+    # The kind of model first: another kind has other settings, among which it would not be seen.
+    names = sorted(differing_names, key=lambda name: (name != _KIND, name))
     sides = []
     for index, (own_settings, members) in enumerate(groups.items()):
         latest = {run.seed: run for run in sorted(members, key=lambda run: run.started)}

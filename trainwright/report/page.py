@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -89,6 +90,18 @@ class ReportPage:
     decision: str = ""
     facts: Sequence[tuple[str, object]] = ()
     sections: Sequence[ReportSection] = field(default=())
+
+
+def link(text: str, href: str) -> Markup:
+    """Write a link as a cell of a table; both are escaped. It leads to a relative path or an https address.
+
+    Raises:
+        InternalError: The address has another scheme, such as javascript.
+    """
+    scheme = urlsplit(href).scheme
+    if scheme not in ("", "https"):
+        raise InternalError(f"a page links to relative paths and https, not to {scheme}", where=href)
+    return Markup('<a href="{}">{}</a>').format(quote(href, safe="/.:-_~") if not scheme else href, text)
 
 
 def groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:

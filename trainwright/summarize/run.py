@@ -14,7 +14,7 @@ from trainwright.artifacts import Record
 from trainwright.errors import MARK, DependencyError, InputError, TrainwrightError, TransientError
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
-from trainwright.summarize.workflow import WorkflowReader, WorkflowTask, read_tasks
+from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_tasks
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
@@ -65,6 +65,8 @@ class RunStep:
         state: ``done``, ``cached``, ``failed`` or ``skipped``.
         error: Of a failed step: ``what``, ``where``, ``hint``, and ``log``, the address of its log.
         origin: The run that produced a cached result; empty if unknown.
+        seconds: Of this run, attempts and waits included; None where only the record tells.
+        reports: URIs of its pages.
     """
 
     name: str
@@ -72,6 +74,8 @@ class RunStep:
     record: Record | None = None
     error: dict[str, Any] = field(default_factory=dict)
     origin: str = ""
+    seconds: float | None = None
+    reports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,10 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
     local = _local_tasks(root, store, unread)
     steps = _cluster_steps(root, ending, cluster, store, problems) if cluster and not local else None
     if steps is None:
-        steps = _steps(local.get("tasks", []), _records(root, store, problems), problems)
+        tasks = local.get("tasks", [])
+        steps = [_local_step(task, store, problems) for task in tasks]
+        if not local:
+            steps = [RunStep(record.step, "done", record) for record in _records(root, store, problems)]
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
@@ -196,7 +203,11 @@ def _cluster_steps(
         missing = "Steps that the cache served, or that failed, may be missing"
         problems.append(f"the run's tasks: {reason}. {missing}")
         return None
-    written = {task.name: _record_of(task, store, problems) for task in tasks if task.state == "done"}
+    written = {
+        task.name: _record_of(f"{task.shown} is done", task.outputs, store, problems)
+        for task in tasks
+        if task.state == "done"
+    }
     reused = dict(_reused(root, tasks, store))
     known = [*filter(None, written.values()), *(record for record, _ in reused.values())]
     embedded = _embedded(tasks, known)
@@ -206,7 +217,7 @@ def _cluster_steps(
         if task.state == "cached":
             record, origin = reused.get(task.name, (embedded.get(task.name), ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        steps.append(RunStep(task.shown, task.state, record, failure, origin))
+        steps.append(RunStep(task.shown, task.state, record, failure, origin, reports=task.reports))
     return steps
 
 
@@ -222,18 +233,18 @@ def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[
     return {name: record for name, record in found.items() if record}
 
 
-def _record_of(task: WorkflowTask, store: _Store, problems: list[str]) -> Record | None:
-    """Read the record beside one of a task's artifacts."""
-    folders = {uri.rpartition("/")[0] for uri in task.outputs}
+def _record_of(step: str, outputs: Sequence[str], store: _Store, problems: list[str]) -> Record | None:
+    """Read the record beside one of a step's artifacts; ``step`` names it in a problem."""
+    folders = {uri.rpartition("/")[0]: None for uri in outputs}
     try:
         uris = [uri for folder in folders for uri in store.find(folder, Record.FILE)]
         if uris:
             return store.record(uris[0])
-        problems.append(f"{task.shown} is done, but left no record")
+        problems.append(f"{step}, but left no record")
     except _Away:
         return None
     except Exception as error:
-        problems.append(f"the record of {task.shown} cannot be read: {_line(error)}")
+        problems.append(f"the record of {step.partition(' is ')[0]} cannot be read: {_line(error)}")
     return None
 
 
@@ -317,20 +328,25 @@ def _local_tasks(root: str, store: _Store, problems: list[str]) -> dict[str, Any
     return local
 
 
-def _steps(tasks: Sequence[dict[str, Any]], records: Sequence[Record], problems: list[str]) -> list[RunStep]:
-    """Match the runner's tasks with the records, by the verb and the headline."""
-    waiting, steps = list(records), []
-    for task in tasks:
-        key = (task.get("verb"), task.get("headline", ""))
-        record = next((entry for entry in waiting if (entry.step, entry.headline) == key), None)
-        if record:
-            waiting.remove(record)
-        found = task.get("error") or {}
-        error = found if isinstance(found, dict) else {"what": str(found)}
-        steps.append(RunStep(str(task["step"]), str(task["state"]), record, error))
-        if record is None and task["state"] in {"done", "cached"}:
-            problems.append(f"{task['step']} is {task['state']}, but left no record")
-    return steps + [RunStep(record.step, "done", record) for record in waiting]
+def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> RunStep:
+    """Return a step of the runner's list, with the record beside its artifacts.
+
+    Records elsewhere below the root are of earlier attempts: a resumed run has several of one step.
+    """
+    name, state = str(task["step"]), str(task["state"])
+    outputs = [entry for entry in (task.get("outputs") or {}).values() if entry.get("uri")]
+    record = None
+    if state in {"done", "cached"}:
+        record = _record_of(f"{name} is {state}", [entry["uri"] for entry in outputs], store, problems)
+    found = task.get("error") or {}
+    return RunStep(
+        name=name,
+        state=state,
+        record=record,
+        error=found if isinstance(found, dict) else {"what": str(found)},
+        seconds=float(task["seconds"]) if task.get("seconds") else None,
+        reports=tuple(str(entry["uri"]) for entry in outputs if entry.get("type") == HTML),
+    )
 
 
 def _line(error: Exception) -> str:

@@ -1,14 +1,28 @@
 """The run on one page, and in a few lines of Markdown."""
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from markupsafe import Markup, escape
 
 from trainwright.artifacts import Record
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
-from trainwright.report.page import Block, Paragraph, ReportPage, ReportSection, Table, write_page
+from trainwright.report.page import (
+    Block,
+    Figure,
+    Paragraph,
+    ReportPage,
+    ReportSection,
+    Table,
+    link,
+    write_page,
+)
+from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.workflow import WorkflowReader
 from trainwright.tracking import Stopwatch
@@ -36,6 +50,7 @@ def summarize(
     summary: Path,
     record: Path,
     cluster: WorkflowReader | None = None,
+    folder: str = "",
 ) -> None:
     """Write the page, the summary and the record of a run. Never raises: that would hide the run's error.
 
@@ -46,6 +61,7 @@ def summarize(
         summary: Markdown file.
         record: Folder of the record.
         cluster: API that lists the run's tasks; None for a local run.
+        folder: Folder or URI of the page, from which it links to the reports. Default: that of this step.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
@@ -54,7 +70,7 @@ def summarize(
         run = read_run(run_root, ending, cluster)
         watch.record(record, OWN, headline(run), parents=run.records)
         text = draw_summary(run)
-        write_page(draw_page(run), page)
+        write_page(draw_page(run, folder or f"{run_root}/{OWN}"), page)
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
@@ -69,21 +85,27 @@ def _write(path: Path, text: str) -> None:
         print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
 
 
-def draw_page(run: Run) -> ReportPage:
-    """Return the page of a run."""
+def draw_page(run: Run, folder: str = "") -> ReportPage:
+    """Return the page of a run, which lies in ``folder``."""
     flagged = [
         index
         for index, step in enumerate(run.steps)
         if step.state == "failed" or (step.record and step.record.decision not in {"", "PASS"})
     ]
-    steps = Table(_STEP_HEADER, list(_step_rows(run)), numeric=(3,), flagged=flagged)
-    lineage: Block = Paragraph("No step left a record, so nothing leads back.")
+    cells = [
+        [*row[:-1], _report_links(step, folder), row[-1]]
+        for row, step in zip(_step_rows(run), run.steps, strict=True)
+    ]
+    steps = Table([*_STEP_HEADER[:-1], "report", _STEP_HEADER[-1]], cells, numeric=(3,), flagged=flagged)
+    lineage: list[Block] = [Paragraph("No step left a record, so nothing leads back.")]
     if run.lineage:
-        lineage = Table(HEADER, list(rows(run.lineage)))
+        drawn = draw_lineage(run.lineage)
+        lineage = [Figure(drawn, "Each arrow is the step that made what follows.")] if drawn else []
+        lineage.append(Table(HEADER, list(rows(run.lineage))))
     sections = [
         ReportSection("Where it stopped", _stop(run)) if _stop(run) else None,
         ReportSection("What ran", [steps]),
-        ReportSection("From the result back to the source", [lineage], intro=lineage_line(run.lineage)),
+        ReportSection("From the result back to the source", lineage, intro=lineage_line(run.lineage)),
         ReportSection("Not found", [Paragraph(problem) for problem in run.problems])
         if run.problems
         else None,
@@ -95,6 +117,21 @@ def draw_page(run: Run) -> ReportPage:
         facts=list(_facts(run)),
         sections=[section for section in sections if section],
     )
+
+
+def _report_links(step: RunStep, folder: str) -> object:
+    """Link to the pages of a step: by relative paths, so that a copy of the run's folder keeps them."""
+    links = []
+    for uri in step.reports:
+        name = posixpath.basename(uri).removesuffix(".html") or "report"
+        bucket = uri.removeprefix("gs://")
+        if urlsplit(uri).scheme == urlsplit(folder).scheme:
+            links.append(link(name, posixpath.relpath(uri, folder)))
+        elif bucket != uri:
+            links.append(link(name, f"https://storage.cloud.google.com/{bucket}"))
+        else:
+            links.append(escape(uri))
+    return Markup(", ").join(links)
 
 
 def draw_summary(run: Run) -> str:
@@ -188,7 +225,10 @@ def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
             continue
         place = record.environment
         environment = f"{place.name}, lock {place.lock_sha256[:SHOWN] or 'unknown'}"
-        yield step.name, _state(step), environment, duration(record.seconds), record.decision, record.headline
+        seconds = record.seconds if step.seconds is None else step.seconds
+        # A reused step took its time in an earlier run, which is no time of this one.
+        took = "-" if step.state == "cached" else duration(seconds)
+        yield step.name, _state(step), environment, took, record.decision, record.headline
 
 
 def _state(step: RunStep) -> str:

@@ -25,6 +25,9 @@ from trainwright.retries import GaveUp, retry
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token of a pod's service account."""
 
+HTML = "system.HTML"
+"""KFP's type of a page."""
+
 _DRIVER = re.compile(r"(?P<path>.*)-driver")
 _TEMPLATE = "container-driver"
 _STATES = {
@@ -63,6 +66,7 @@ class WorkflowTask:
         state: ``done``, ``cached``, ``failed``, ``skipped`` or ``running``.
         inputs: URIs of its input artifacts, of this run or an earlier one.
         outputs: URIs of its output artifacts.
+        reports: URIs of those that are pages of HTML.
         message: Argo's message of a failed task.
         started: Start of its driver, ISO 8601.
     """
@@ -72,6 +76,7 @@ class WorkflowTask:
     state: str
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
     message: str = ""
     started: str = ""
 
@@ -139,13 +144,14 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wor
         state = "cached"
     elif decided.get("condition") == "false":
         state = "skipped"
-    inputs, outputs = _artifacts(decided.get("pod-spec-patch", ""))
+    inputs, outputs, reports = _artifacts(decided.get("pod-spec-patch", ""))
     return WorkflowTask(
         name=name,
         shown=_shown(_parameters(driver.get("inputs")).get("task", "")) or name,
         state=state,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
+        reports=tuple(reports),
         message=_reason(path, nodes) if state == "failed" else "",
         started=str(driver.get("startedAt") or ""),
     )
@@ -170,20 +176,22 @@ def _shown(task: str) -> str:
         return ""
 
 
-def _artifacts(patch: str) -> tuple[list[str], list[str]]:
-    """Return the URIs of input and output artifacts that a driver passed to its executor."""
+def _artifacts(patch: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the URIs of inputs, outputs and pages among these that a driver passed to its executor."""
     try:
         [container] = json.loads(patch)["containers"]
         command = container["command"]
         passed = json.loads(command[command.index("--executor_input") + 1])
     except (ValueError, KeyError, TypeError):
-        return [], []
-    return list(_uris(passed.get("inputs"))), list(_uris(passed.get("outputs")))
+        return [], [], []
+    inputs, outputs = ([*_listed(passed.get(side))] for side in ("inputs", "outputs"))
+    pages = [entry for entry in outputs if (entry.get("type") or {}).get("schemaTitle") == HTML]
+    return [entry["uri"] for entry in inputs], [entry["uri"] for entry in outputs], [p["uri"] for p in pages]
 
 
-def _uris(side: Mapping[str, Any] | None) -> Iterator[str]:
+def _listed(side: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     for entry in ((side or {}).get("artifacts") or {}).values():
-        yield from (artifact["uri"] for artifact in entry.get("artifacts") or [] if artifact.get("uri"))
+        yield from (artifact for artifact in entry.get("artifacts") or [] if artifact.get("uri"))
 
 
 def _get(cluster: WorkflowReader, what: str) -> dict[str, Any]:
