@@ -162,18 +162,22 @@ def test_without_proof_that_a_model_was_promoted_a_reason_is_needed(
     assert not (tmp_path / "b.json").exists()
 
 
-def test_the_record_of_a_registration_that_leads_back_to_the_verdict_is_proof(
+def test_the_record_of_a_promotion_that_leads_back_to_the_verdict_is_proof(
     judge: Judge, clean: dict[str, pa.Table], tmp_path: Path
 ) -> None:
     folder = judge(clean).folder / "verdict"
     proof = tmp_path / "proof"
     proof.mkdir()
-    record("register", (Record.read(folder),)).write(proof)
+    record("promote", (Record.read(folder),), "production").write(proof)
     done = accept(folder, str(tmp_path / "b.json"), promoted=proof)
-    assert done.baseline.accepted["evidence"].endswith(": register said so")
-    record("register", (record("validate", verdict="0" * 64),)).write(proof)
-    with pytest.raises(InputError, match="does not show that a model which came from verdict"):
-        accept(folder, str(tmp_path / "b.json"), promoted=proof)
+    assert done.baseline.accepted["evidence"].endswith(": promote said so")
+    for other in (
+        record("promote", (record("validate", verdict="0" * 64),), "production"),
+        record("register", (Record.read(folder),)),
+    ):
+        other.write(proof)
+        with pytest.raises(InputError, match="does not show that a model which came from verdict"):
+            accept(folder, str(tmp_path / "b.json"), promoted=proof)
 
 
 def test_in_the_folder_of_a_run_verdict_and_proof_are_found(
@@ -186,8 +190,8 @@ def test_in_the_folder_of_a_run_verdict_and_proof_are_found(
     for step, to in (("register", ""), ("promote", "staging")):
         (run / step / "entry").mkdir(parents=True)
         record(step, (parent,), to).write(run / step / "entry")
-    done = accept(run, str(tmp_path / "a.json"))
-    assert done.baseline.accepted["evidence"].startswith("register "), "staging is not production"
+    with pytest.raises(InputError, match=r"nothing shows that a model .* is in production"):
+        accept(run, str(tmp_path / "a.json"))
     record("promote", (parent,), "production").write(run / "promote" / "entry")
     done = accept(run, str(tmp_path / "b.json"))
     assert done.baseline.accepted["evidence"].startswith("promote ")

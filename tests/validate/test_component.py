@@ -135,3 +135,16 @@ def test_a_schema_that_changed_after_it_was_listed_is_rejected(
     record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
     assert f"expected the schema {found['schema_version'][:12]}, found " in record["what"]
     assert record["where"] == found["schema"]
+
+
+def test_without_a_schema_the_component_bootstraps_one_at_the_place_that_is_named(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    place = tmp_path / "schemas" / "schema.pbtxt"
+    section = {"on_missing_schema": "bootstrap", "on_missing_baseline": "skip"}
+    values = {"data_version": version(snapshot), "schema": str(place), "validation": section}
+    done = execute(tmp_path, snapshot, **values, schema_version="")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "executor_output.json").read_text())
+    assert said["parameterValues"]["decision"] == "PASS"
+    assert place.read_bytes() == (tmp_path / "out" / "verdict" / "schema.pbtxt").read_bytes()

@@ -49,7 +49,7 @@ def _parser() -> Parser:
     baseline = commands.add_parser("baseline", help="accept what a run calculated as the baseline")
     baseline.add_argument("run", type=Path, help="folder of the run, or of its data verdict")
     baseline.add_argument("--to", required=True, help="where it is used from: a .json file or URI")
-    baseline.add_argument("--model-promoted", type=Path, help="record of the promotion or registration")
+    baseline.add_argument("--model-promoted", type=Path, help="record of the promotion to production")
     baseline.add_argument("--reason", default="", help="why, if there is no such record")
     return parser
 

@@ -143,9 +143,6 @@ def read_baseline(uri: str, version: str) -> Reference | None:
 _SUFFIX = ".json"
 _MOST = 100_000
 
-_PROVES = ("promote", "register")
-"""Steps whose record shows that a model went on; the first is the stronger."""
-
 
 @dataclass(frozen=True)
 class Accepted:
@@ -164,7 +161,7 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
         source: Folder of the run, or of its data verdict.
         place: Where the baseline is used from: a file or a URI that ends with ``.json``.
         promoted: A record, or the folder of one, which shows that a model trained on this data was promoted
-            or, as long as nothing promotes, registered. One in the folder of the run is found.
+            to production. One in the folder of the run is found.
         reason: Why it is accepted without such a record; recorded either way.
 
     Raises:
@@ -183,10 +180,10 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
     evidence = _evidence(source, folder, verdict, promoted)
     if not (evidence or reason.strip()):
         raise InputError(
-            "nothing shows that a model which learned from this data was promoted",
+            "nothing shows that a model which learned from this data is in production",
             where=str(source),
-            hint="Name the record of its promotion or registration (--model-promoted), or say why it is to "
-            "be the baseline all the same (--reason).",
+            hint="Name the record of its promotion to production (--model-promoted), or say why it is to "
+            "be the baseline all the same (--reason). A registration is not enough.",
         )
     before = _in_use(place)
     accepted = {
@@ -237,28 +234,26 @@ def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | Non
         if not _proves(record, verdict):
             raise InputError(
                 f"this record of {record.step} does not show that a model which came from verdict "
-                f"{verdict.digest[:12]} went on",
+                f"{verdict.digest[:12]} was promoted to production",
                 where=str(promoted),
-                hint=f"Name the record of {' or '.join(_PROVES)} of a model that learned from this data.",
+                hint="Name the record of the promotion of a model that learned from this data.",
             )
         return f"{record.step} {record.digest[:12]}: {record.headline}"
     paths = sorted(source.glob("*/*/" + Record.FILE)) if source != folder else []
-    fitting = [record for record in map(Record.read, paths) if _proves(record, verdict)]
-    best = min(fitting, key=lambda record: _PROVES.index(record.step), default=None)
-    return f"{best.step} {best.digest[:12]}: {best.headline}" if best else ""
+    found = next((record for record in map(Record.read, paths) if _proves(record, verdict)), None)
+    return f"{found.step} {found.digest[:12]}: {found.headline}" if found else ""
 
 
 def _proves(record: Record, verdict: Verdict) -> bool:
-    """Return whether a model of this verdict's data was registered, or is in production."""
-    if record.step not in _PROVES:
-        return False
-    if record.step == "promote" and not (
-        record.decision == "PASS" and record.config.get("request", {}).get("to") == "production"
-    ):
-        return False
-    return any(
-        entry.step == "validate" and entry.outputs.get("verdict") == verdict.digest
-        for entry in ancestors([record])
+    """Return whether a record shows that a model of this verdict's data went to production."""
+    to_production = record.config.get("request", {}).get("to") == "production"
+    return (
+        (record.step, record.decision) == ("promote", "PASS")
+        and to_production
+        and any(
+            entry.step == "validate" and entry.outputs.get("verdict") == verdict.digest
+            for entry in ancestors([record])
+        )
     )
 
 
