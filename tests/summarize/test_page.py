@@ -101,11 +101,11 @@ def test_a_finished_run_shows_every_step_and_the_line_back_to_the_source(tmp_pat
     rows[1][0] = rows[1][0].removeprefix("flagged:")  # read aloud, not shown
     assert [row[0] for row in rows] == ["ingest", "validate", "join", "train", "evaluate", "register"]
     assert rows[1][2:] == [
-        "tabular, lock 121212121212",
         "30.0 s",
         "HOLD",
         "",
         "validate found <what> it | looked for",
+        "tabular, lock 121212121212",
     ]
     line = " from ".join(
         f"{name} {digest_text(step)[:12]}"
@@ -304,7 +304,7 @@ def test_a_resumed_run_lists_each_step_once_with_its_own_time_and_none_for_reuse
     tasks(root, records, ingest="cached", train="cached", register="done")
     summarize(str(root), DONE, tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "run")
     rows = [row for row in Cells((tmp_path / "page.html").read_text()).rows if len(row) == 7][1:]
-    assert [(row[0], row[1], row[3]) for row in rows] == [
+    assert [(row[0], row[1], row[2]) for row in rows] == [
         ("ingest", "reused", "-"),
         ("train", "reused", "-"),
         ("register", "done", "31.0 s"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainwright.evaluate import formatting
 from trainwright.evaluate.findings import CurveLine, Disparity, Findings, PlotData, Ruling, Slice, Slicing
 from trainwright.evaluate.page_slices import CANDIDATE, DEFAULTS, NAMES, PRODUCTION, slice_sections
-from trainwright.evaluate.rules import metric_title
+from trainwright.evaluate.rules import CONSTANT_NAMES, metric_title
 from trainwright.evaluate.summary import class_rows, metric_rows, next_steps
 from trainwright.report import charts
 from trainwright.report.page import Block, DenseTable, Figure, Paragraph, ReportPage, ReportSection, Table
@@ -468,6 +468,10 @@ def _method(findings: Findings) -> Iterator[str]:
     yield (
         "Not worse than production: the paired gain lies above minus the margin. Better than production: it "
         "lies above the smallest gain that was asked for."
+    )
+    yield (
+        f"The mean loss is compared with that of {CONSTANT_NAMES[findings.kind]}, "
+        "chosen on these rows: none that was known before is better."
     )
     alpha = f"{50 * (1 - section.confidence):.3g} %"
     yield f"Rules on slices: the chance that any slice is called broken that is not is {alpha} (Holm 1979)."

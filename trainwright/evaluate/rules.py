@@ -131,7 +131,7 @@ class RuleTerms:
 def metric_title(metric: str) -> str:
     """Name a metric as a reader would: ``AUC``, ``log loss``, ``recall of class 2``, ``recall of setosa``."""
     base, _, of_class = metric.partition("/")
-    named = _SHORT.get(base, base.replace("_", " "))
+    named = " ".join(_SHORT.get(word, word) for word in base.split("_"))
     return f"{named} of {class_title(of_class)}" if of_class else named
 
 

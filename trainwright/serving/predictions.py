@@ -80,6 +80,9 @@ def _scored_batches(
 LOSS, SCORED = "loss", "tokens_scored"
 """Columns of the predictions: mean negative log-likelihood per token, in nats, and the number of tokens."""
 
+TOKENS = "tokens"
+"""Role of the column with the tokens; `evaluate` compares the loss with that of their frequencies."""
+
 _MAX_SCORES = 1 << 23
 """Scores in memory at a time: 64 MiB."""
 
@@ -106,7 +109,7 @@ def write_losses(
         folder,
         {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
-        roles={**snapshot.roles, LOSS: LOSS},
+        roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.tokens},
         target=Target(kind="text"),
     )
     if empty := [split for split in splits if not written.splits.get(split)]:

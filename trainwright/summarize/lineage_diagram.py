@@ -24,7 +24,7 @@ _HEIGHT, _GAP, _EDGE, _TITLE = 46.0, 24.0, 1.0, 110.0
 @dataclass(frozen=True)
 class _Node:
     title: str
-    digest: str
+    name: str
     step: str
     fact: str
 
@@ -47,7 +47,7 @@ def draw_lineage(lineage: Sequence[Record]) -> Markup | None:
         marks += [
             element("rect", **box, class_="box"),
             label(14, top + 19, node.title, class_="bold", width=_TITLE),
-            label(14 + _TITLE, top + 19, node.digest),
+            label(14 + _TITLE, top + 19, node.name, width=WIDTH - _TITLE - 28),
             label(14, top + 37, node.fact, class_="muted", width=WIDTH - 28),
         ]
     names = " to ".join(node.title for node in nodes)
@@ -72,5 +72,8 @@ def _nodes(lineage: Sequence[Record]) -> list[_Node]:
             continue
         digest = makers[0].outputs[name] if makers else users[0].inputs[name]
         fact = makers[0].headline if makers else ""
-        found.append(_Node(title, digest[:SHOWN], makers[0].step if makers else step, fact))
+        named = digest[:SHOWN]
+        if name == "registration":  # a version has a name, by which it is found
+            named, _, fact = fact.partition(", ")
+        found.append(_Node(title, named, makers[0].step if makers else step, fact))
     return found

@@ -35,7 +35,10 @@ _STATES = {
     "skipped": "not run",
     "running": "not ended",
 }
-_STEP_HEADER = ("step", "state", "environment", "time", "decision", "what it found")
+_STEP_HEADER = ("step", "state", "time", "decision", "what it found", "environment")
+_REPORT = 4
+"""Place of the column with the reports, which only the page has."""
+
 _LINE = ("registration", "model", "training_set", "data", "source")
 """Names of the links from a registered model back to its source."""
 
@@ -93,10 +96,11 @@ def draw_page(run: Run, folder: str = "") -> ReportPage:
         if step.state == "failed" or (step.record and step.record.decision not in {"", "PASS"})
     ]
     cells = [
-        [*row[:-1], _report_links(step, folder), row[-1]]
+        [*row[:_REPORT], _report_links(step, folder), *row[_REPORT:]]
         for row, step in zip(_step_rows(run), run.steps, strict=True)
     ]
-    steps = Table([*_STEP_HEADER[:-1], "report", _STEP_HEADER[-1]], cells, numeric=(3,), flagged=flagged)
+    header = [*_STEP_HEADER[:_REPORT], "report", *_STEP_HEADER[_REPORT:]]
+    steps = Table(header, cells, numeric=(2,), flagged=flagged)
     lineage: list[Block] = [Paragraph("No step left a record, so nothing leads back.")]
     if run.lineage:
         drawn = draw_lineage(run.lineage)
@@ -138,7 +142,7 @@ def draw_summary(run: Run) -> str:
     """Return the same in Markdown."""
     parts = [f"**{markdown.escape(outcome(run))}**\n"]
     parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Paragraph)]
-    parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (3,)))
+    parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (2,)))
     parts += [f"{markdown.escape(lineage_line(run.lineage))}\n"] if run.lineage else []
     parts += [f"- not found: {markdown.escape(problem)}\n" for problem in run.problems]
     return "\n".join(parts)
@@ -221,14 +225,14 @@ def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
     for step in run.steps:
         record = step.record
         if record is None:
-            yield step.name, _state(step), "-", "-", "", str(step.error.get("what", "")) or "-"
+            yield step.name, _state(step), "-", "", str(step.error.get("what", "")) or "-", "-"
             continue
         place = record.environment
         environment = f"{place.name}, lock {place.lock_sha256[:SHOWN] or 'unknown'}"
         seconds = record.seconds if step.seconds is None else step.seconds
         # A reused step took its time in an earlier run, which is no time of this one.
         took = "-" if step.state == "cached" else duration(seconds)
-        yield step.name, _state(step), environment, took, record.decision, record.headline
+        yield step.name, _state(step), took, record.decision, record.headline, environment
 
 
 def _state(step: RunStep) -> str:
