@@ -30,7 +30,7 @@ def init(
         data: Parquet, CSV or JSONL file, folder or glob of these, a URI, or the URL of a database.
         output: Folder for the two files; nothing in it is overwritten.
         quiet: Print nothing.
-        options: ``label``, ``key``, ``time``, ``group``, ``kind``, ``text`` and ``query`` of the command line.
+        options: ``label``, ``key``, ``time``, ``group``, ``kind``, ``text`` and ``query`` of the command.
 
     Returns:
         The experiment file, for :func:`run`.
