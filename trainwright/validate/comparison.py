@@ -183,9 +183,9 @@ class ColumnComparison:
         if not self.is_undecided or self.measure == UNSEEN:
             return 0
         power = 1 if self.measure == MEASURES[JENSEN_SHANNON] else 2
-        rows = self.rows[0] * (self.floor / self.limit) ** power
-        unit = 10 ** max(0, int(math.log10(rows)) - 1)
-        return math.ceil(rows / unit) * unit
+        rows: float = self.rows[0] * (self.floor / self.limit) ** power
+        unit = 10.0 ** max(0, int(math.log10(rows)) - 1)
+        return int(math.ceil(rows / unit) * unit)
 
     @property
     def ratio(self) -> float:

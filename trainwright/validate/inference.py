@@ -73,7 +73,7 @@ def infer_schema(
     schema.default_environment.extend([TRAINING, SERVING])
     _declare_text(schema, {feature.name for feature in provisional.feature} | _text_columns(statistics))
     _declare_label(schema, snapshot, by_column(statistics[0]))
-    return _header(snapshot, split, also) + text_format.MessageToString(schema)
+    return f"{_header(snapshot, split, also)}{text_format.MessageToString(schema)}"
 
 
 def _uncounted_columns(folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str]) -> Any:
@@ -116,7 +116,7 @@ def _declare_text(schema: Any, names: set[str]) -> None:
 
 def _declare_label(schema: Any, snapshot: Snapshot, features: dict[str, Any]) -> None:
     """Declare the label: unknown when a model predicts, and a category if it is a class."""
-    name = snapshot.roles.get("label")
+    name = snapshot.roles.get("label", "")
     for feature in schema.feature:
         if feature.name != name:
             continue
