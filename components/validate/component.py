@@ -35,8 +35,8 @@ def validate(  # noqa: PLR0917 - five of them are outputs
         metrics: ``drift/<column>`` and the like: every distance that was measured, fractions in [0, 1].
         schema: The reviewed TFDV schema, ``schema.pbtxt``: a file or a URI; '' to infer one, which holds the
             data.
-        schema_version: The content digest that ``resolve`` found for it; other content is rejected. '' if
-            there is no file yet, and ``on_missing_schema`` is ``bootstrap``.
+        schema_version: The content digest that ``resolve`` found for it; other content is rejected. ''
+            for a file that this step is to write: ``on_missing_schema`` is ``bootstrap``.
         validation: Comparisons, limits, severities: the section ``validation``.
         baseline: The accepted ``baseline.json`` of the model in production: a file or a URI; '' for none.
         baseline_version: The content digest that ``resolve`` found for it.

@@ -117,11 +117,13 @@ class SnapshotJudgement:
             shown = ", ".join(first[:_SHOWN]) + _more(len(first) - _SHOWN)
             rest = _more(len(names) - len(first))
             return f"HOLD: {len(names)} columns could not be compared: {reason} ({shown}){rest}"
-        closest = f"; closest {_distance(self.ranked[0])}" if self.ranked else ""
+        decided = [entry for entry in self.ranked if not entry.is_undecided]
+        closest = f"; closest {_distance(decided[0])}" if decided else ""
         waived = sum(1 for finding in self.findings if finding.waived.startswith("suppressed"))
         suppressed = f"; {waived} suppressed" if waived else ""
         undecided = sum(1 for entry in self.comparisons if entry.is_undecided)
         suppressed += f"; too few rows to tell in {undecided}" if undecided else ""
+        suppressed += "; the schema was inferred" if self.inferred else ""
         total = self.quarantined.total
         rows = f"; {total:,} rows in quarantine" if total else ""
         return f"0 of {len(self.limits)} columns moved{closest}{suppressed}{rows}"
