@@ -1,5 +1,6 @@
 """``trainwright init`` in the real environments: the files that it writes are valid, and nothing is lost."""
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -10,6 +11,8 @@ import pytest
 import trainwright
 from trainwright.artifacts import Snapshot, Target
 from trainwright.authoring import arguments
+from trainwright.errors import InputError
+from trainwright.local.initialization import initialize
 
 START = "from trainwright.cli.app import main; main()"
 ROWS = 200
@@ -73,6 +76,20 @@ def test_existing_file_is_not_overwritten_and_the_error_names_output(table: Path
     assert "--output" in done.stderr
     assert (table.parent / name).read_text() == "mine"
     assert sorted(path.name for path in table.parent.iterdir()) == sorted(["flowers.csv", name])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"kind": "regresion"}, "found 'regresion'\n.*\n.*Did you mean regression"),
+        ({"text": "body", "label": "y"}, "a language model learns --text"),
+        ({"text": "body", "kind": "binary"}, "every other kind a --label"),
+    ],
+)
+def test_options_that_exclude_each_other_are_an_error(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        initialize("flowers.csv", **options)
+    assert re.search(problem, str(error.value))
 
 
 def test_error_of_the_reader_keeps_its_message_and_exit_code_and_nothing_is_written(table: Path) -> None:

@@ -138,10 +138,40 @@ def test_query_of_a_database_names_its_tables(tmp_path: Path) -> None:
         rows = [(n, f"p{n % 3}", n % 2) for n in range(ROWS)]
         database.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
     query = "SELECT id, plan, churn FROM customers"
-    found = draft(f"sqlite:///{tmp_path}/shop.db", tmp_path, query=query, key="id")
+    found = draft(f"sqlite:///{tmp_path}/shop.db", tmp_path, query=query)
     assert "  source: sqlite:///shop.db\n  format: sql\n" in found.experiment
     assert f'  sql: {{select: "{query}", tables: [customers]}}\n' in found.experiment
     assert "  model: customers\n" in found.experiment
+
+
+def test_query_without_a_key_lists_the_columns_to_choose_from(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE customers (plan TEXT, churn INTEGER)")
+    with pytest.raises(InputError, match="no column is named like a key") as error:
+        draft(f"sqlite:///{tmp_path}/shop.db", tmp_path, query="SELECT plan, churn FROM customers")
+    assert error.value.hint.endswith("--key COLUMN. Columns: plan, churn.")
+
+
+@pytest.mark.parametrize(
+    ("source", "query", "problem"),
+    [
+        ("sqlite:////x.db", "", "a database needs a query"),
+        ("mysql://host/x", "SELECT 1", "is no database that is read here"),
+        ("sqlite:////x.db", "SELECT 1", "no such SQLite file"),
+    ],
+)
+def test_database_that_cannot_be_read_is_an_error(
+    source: str, query: str, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        draft(source, tmp_path, query=query)
+
+
+def test_spreadsheet_is_rejected_with_the_formats_to_convert_it_to(tmp_path: Path) -> None:
+    (tmp_path / "t.xlsx").write_bytes(b"PK")
+    with pytest.raises(InputError, match="expected a Parquet, CSV or JSONL file") as error:
+        draft(tmp_path / "t.xlsx", tmp_path)
+    assert error.value.hint == "Convert it, and name it .parquet, .csv or .jsonl."
 
 
 def test_group_stays_in_one_split_and_is_no_feature(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from trainwright.draft.roles import (
     is_key_name,
     utc_ticks,
 )
-from trainwright.draft.sample import TableSample, read_sample
+from trainwright.draft.sample import TableSample, access_to, read_sample
 from trainwright.draft.splits import SplitChoice, choose_splits
 from trainwright.draft.target import LabelMeaning, find_leaks, infer_target
 from trainwright.errors import InputError
-from trainwright.experiment import Data
+from trainwright.experiment import Data, Query
 from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
@@ -37,7 +37,7 @@ _SLICES = 2
 _MOST_VALUES = 10
 _SHOWN = 8
 _ALIKE = 0.95
-_DATABASE = ("sqlite://", "postgresql://")
+_DATABASES = ("sqlite://", "postgresql://")
 
 
 @dataclass(kw_only=True)
@@ -72,6 +72,8 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     scratch = folder / "scratch"
     scratch.mkdir()
     sample = read_sample(reading, scratch)
+    if not request.key and "key" in source:
+        request = replace(request, key=source["key"])
     named = {"key": request.key, "time": request.time, "label": request.label}
     named |= {"group": request.group, "text": request.text}
     require_columns(sample.rows, [name for name in named.values() if name], where=request.source)
@@ -86,24 +88,38 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
 
 
 def _source_section(request: DraftRequest) -> dict[str, Any]:
-    if request.source.startswith(_DATABASE):
-        if not request.query:
-            raise InputError(
-                "a database needs a query", where=request.source, hint='Add --query "SELECT … FROM …".'
-            )
-        from trainwright.sources.sql_statement import POSTGRES, SQLITE, tables_of
-
-        dialect = SQLITE if request.source.startswith("sqlite") else POSTGRES
-        query = {"select": request.query, "tables": tables_of(request.query, dialect, "--query")}
-        key = {"key": request.key} if request.key else {}
-        return {"source": request.source, "format": "sql", "sql": query} | key
     if request.query:
+        return _database_section(request)
+    if request.source.startswith(_DATABASES):
         raise InputError(
-            "--query is for a database", where=request.source, hint="Name sqlite:///FILE or postgresql://…"
+            "a database needs a query", where=request.source, hint='Add --query "SELECT … FROM …".'
         )
+    if request.source.startswith("https://"):
+        return {"source": request.source, "hosts": list(access_to(request.source).hosts)}
     path = storage.local_path(request.source)
     delta = path is not None and (path / "_delta_log").is_dir()
     return {"source": request.source} | ({"format": "delta"} if delta else {})
+
+
+def _database_section(request: DraftRequest) -> dict[str, Any]:
+    """Return the keys of a database; its rows have no order without a key."""
+    from trainwright.sources.database import parse_database
+    from trainwright.sources.sql import query_columns
+    from trainwright.sources.sql_statement import POSTGRES, SQLITE, tables_of
+
+    dialect = SQLITE if parse_database(request.source).kind == "sqlite" else POSTGRES
+    query = {"select": request.query, "tables": tables_of(request.query, dialect, "--query")}
+    access = access_to(request.source)
+    columns = query_columns(request.source, Query.check(query, "--query"), access)
+    key = request.key or next((name for name in columns if is_key_name(name)), "")
+    if not key:
+        raise InputError(
+            "the rows of a database have no order, and no column is named like a key",
+            where=request.source,
+            hint=f"Name the column that identifies a row: --key COLUMN. Columns: {', '.join(columns)}.",
+        )
+    hosts = {"hosts": list(access.hosts)} if access.hosts else {}
+    return {"source": request.source, "format": "sql", "sql": query, "key": key} | hosts
 
 
 def _relative(source: str, folder: str) -> str:
@@ -181,7 +197,7 @@ def _reason_to_exclude(one: ColumnProfile, group: str) -> str:
         return "one value in every row" if one.present else "no value in any row"
     if one.is_free_text:
         return "text that differs from row to row"
-    return "a second key" if one.is_unique and is_key_name(one) else ""
+    return "a second key" if one.is_unique and is_key_name(one.name) else ""
 
 
 def _follows(one: ColumnProfile, time: ColumnProfile) -> bool:

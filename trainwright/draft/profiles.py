@@ -65,14 +65,19 @@ class ColumnProfile:
         return {one["values"]: one["counts"] for one in sorted(found, key=lambda one: one["values"])}
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Words of the name in lower case: ``createdAt`` and ``created_at`` have the same."""
-        return tuple(re.split(r"[^a-z0-9]+", _CAMEL.sub("_", self.name).lower().strip("_ ")))
+    def words(self) -> list[str]:
+        """Words of the name."""
+        return words_of(self.name)
 
 
 _FEW_TEXTS = 20
 _NEARLY_ALL = 0.9
 _LONG_TEXT = 60
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in lower case: ``createdAt`` and ``created_at`` have the same."""
+    return re.split(r"[^a-z0-9]+", _CAMEL.sub("_", name).lower().strip("_ "))
 
 
 def profile_columns(rows: pa.Table) -> list[ColumnProfile]:

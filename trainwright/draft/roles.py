@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.draft.profiles import ColumnProfile
+from trainwright.draft.profiles import ColumnProfile, words_of
 from trainwright.errors import DataRefused, InputError
 
 _KEYS = {"id", "key", "uuid", "guid", "pk", "rowid", "identifier"}
@@ -31,9 +31,9 @@ class RoleChoice:
     reason: str
 
 
-def is_key_name(profile: ColumnProfile) -> bool:
+def is_key_name(name: str) -> bool:
     """Return whether a name is that of a key, such as ``id`` or ``customer_id``."""
-    return profile.words[-1] in _KEYS
+    return words_of(name)[-1] in _KEYS
 
 
 def choose_key(profiles: Sequence[ColumnProfile], requested: str, source: str) -> RoleChoice:
@@ -46,7 +46,7 @@ def choose_key(profiles: Sequence[ColumnProfile], requested: str, source: str) -
         _require_unique(_find(profiles, requested), source)
         return RoleChoice(column=requested, reason="as requested")
     unique = [one for one in profiles if one.is_unique and one.kind in {"integer", "text"}]
-    named = [one for one in unique if is_key_name(one)]
+    named = [one for one in unique if is_key_name(one.name)]
     if named:
         found = next((one for one in named if len(one.words) == 1), named[0])
         return RoleChoice(column=found.name, reason="unique, and named like a key")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -24,6 +25,7 @@ _BLOCKS = 16
 _MOST_PARTS = 32
 _PART_ROWS = 100_000
 _FEWEST = 20
+_RETRY_S = 20.0
 _PACKED = (".gz", ".bz2", ".zst")
 _FORMATS = {".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".jsonl": "JSONL", ".ndjson": "JSONL"}
 
@@ -41,6 +43,14 @@ class TableSample:
     complete: bool
 
 
+def access_to(source: str) -> Access:
+    """Return the access to a source: the host that a person typed, without long retries."""
+    scheme, _, _ = source.partition("://")
+    parts = urlsplit(source)
+    hosts = {"https": (parts.netloc,), "postgresql": (str(parts.hostname),)}.get(scheme, ())
+    return Access(hosts=hosts, retry_s=_RETRY_S)
+
+
 def read_sample(data: Data, scratch: Path) -> TableSample:
     """Read rows of a source.
 
@@ -55,7 +65,7 @@ def read_sample(data: Data, scratch: Path) -> TableSample:
         InputError: Nothing is there, or a file cannot be read.
         DataRefused: There are fewer than 20 rows.
     """
-    access = Access(hosts=data.hosts)
+    access = access_to(data.source)
     if data.sql or data.format == "delta":
         found = _read(open_source(list_source(data.source, data, access), data, access))
     else:
@@ -100,8 +110,14 @@ def _is_text(file: SourceFile) -> bool:
 def _require_one_format(files: list[SourceFile], source: str) -> None:
     kinds = [_format(file) for file in files]
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    if not all(kinds):
+        raise InputError(
+            "expected a Parquet, CSV or JSONL file, by its name",
+            where=files[kinds.index("")].uri,
+            hint="Convert it, and name it .parquet, .csv or .jsonl.",
+        )
     if len(counts) > 1:
-        found = ", ".join(f"{count:,} {kind or 'other'}" for kind, count in counts.items())
+        found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         raise InputError(
             f"expected files of one format, found {found}",
             where=source,

@@ -51,7 +51,11 @@ def infer_target(profile: ColumnProfile, requested: str, source: str) -> LabelMe
     kind = requested or _infer_kind(profile, whole, source)
     if kind == "regression":
         if profile.kind not in {"integer", "float"}:
-            raise InputError(f"label {profile.name!r} holds {profile.values.type}, not numbers", where=source)
+            raise InputError(
+                f"label {profile.name!r} holds {profile.values.type}, not numbers",
+                where=source,
+                hint="Leave out --kind, or name another label.",
+            )
         ends = pc.min_max(profile.values).as_py()
         span = f"numbers from {ends['min']:g} to {ends['max']:g}, {profile.distinct:,} different"
         return LabelMeaning(kind="regression", reason=f"{span}: regression")

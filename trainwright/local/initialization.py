@@ -4,6 +4,7 @@ Each part runs in the environment whose packages it needs: the rows are read in 
 is inferred in that of ``validate``.
 """
 
+import difflib
 import json
 import os
 import tempfile
@@ -16,6 +17,7 @@ from trainwright.draft.documents import Draft, DraftRequest
 from trainwright.errors import InputError
 from trainwright.local.package_command import run_package
 
+KINDS = ("binary", "multiclass", "regression", "text")
 EXPERIMENT, SCHEMA = "experiment.yaml", "schema.pbtxt"
 
 
@@ -63,6 +65,8 @@ def initialize(
         DataRefused: The rows contradict an option, or nothing can be learned from them.
         DependencyError: The environments have not been made.
     """
+    kind = kind or ("text" if text else "")
+    _require_kind(kind, label, text)
     folder = output.resolve()
     done = Initialized(folder / EXPERIMENT, folder / SCHEMA, ())
     for path in (done.experiment, done.schema):
@@ -86,6 +90,20 @@ def initialize(
     done.schema.write_text(schema)
     done.experiment.write_text(draft.experiment)
     return Initialized(done.experiment, done.schema, draft.findings)
+
+
+def _require_kind(kind: str, label: str, text: str) -> None:
+    if kind and kind not in KINDS:
+        close = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "Leave it out to infer it from the values."
+        raise InputError(f"expected {', '.join(KINDS)}; found {kind!r}", where="--kind", hint=hint)
+    if (kind == "text" and label) or (kind != "text" and text):
+        raise InputError(
+            f"found --kind {kind}, --label {label or 'absent'} and --text {text or 'absent'}: "
+            "a language model learns --text, every other kind a --label",
+            where="command line",
+            hint="Leave one of them out.",
+        )
 
 
 def _absolute(data: str) -> str:

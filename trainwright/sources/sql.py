@@ -12,7 +12,7 @@ import sqlalchemy
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError, TransientError
-from trainwright.experiment import Data
+from trainwright.experiment import Data, Query
 from trainwright.sources import sql_statement
 from trainwright.sources.database import Connector, parse_database
 from trainwright.sources.inference import declared_types
@@ -86,6 +86,26 @@ open_source = QuerySources
 def column_names(listing: Listing, data: Data, access: Access, wanted: object) -> list[str]:  # noqa: ARG001 - of JSONL
     """Return the columns of the SELECT, without its rows."""
     return Statement(listing.files[0].uri, data, access).column_names()
+
+
+def query_columns(url: str, query: Query, access: Access) -> list[str]:
+    """Return the names of the columns of a SELECT, before a key is chosen.
+
+    Raises:
+        InputError: The database, a table or a column does not exist, or it is not one SELECT.
+    """
+    place = parse_database(url)
+    dialect = sql_statement.SQLITE if place.kind == "sqlite" else sql_statement.POSTGRES
+    text = sql_statement.checked(query.select, query.tables, dict(query.parameters), dialect, _WHERE)
+    connector = Connector(place, query, access)
+
+    def read() -> list[str]:
+        with connector.transaction() as connection:
+            every = f"SELECT * FROM ({text}) AS trainwright_rows LIMIT 0"  # noqa: S608  # nosec B608 - checked
+            found = connection.exec_driver_sql(every, dict(query.parameters))
+            return [column[0] for column in found.cursor.description] if found.cursor else []
+
+    return with_retries(read, "reading", url, access.retry_s)
 
 
 @dataclass(frozen=True)
