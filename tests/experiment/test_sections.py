@@ -89,13 +89,8 @@ def test_all_errors_are_reported_together_with_their_full_path(tmp_path: Path) -
         ("schema_version: 1", "resources: {gpus: 8}", "processes 2 must equal gpus 8"),
         (
             "schema_version: 1",
-            "training: {objective: {kind: regression, focal: 2, threshold: f1}}",
-            "focal, threshold: for classes, and kind is regression",
-        ),
-        (
-            "schema_version: 1",
-            "training: {objective: {kind: multiclass, threshold: f1}}",
-            "threshold f1 is for two classes, and kind is multiclass",
+            "training: {guards: {early_stopping: {split: x, share: 0.2}}}",
+            "split 'x' and share 0.2 are alternatives; remove one",
         ),
     ],
 )

@@ -114,6 +114,7 @@ def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_ro
     wanted = {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": "3",
+        "OMP_WAIT_POLICY": "PASSIVE",
         "WORLD_SIZE": "2",
         "SEED": "5",
     }

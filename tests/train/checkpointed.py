@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from tests.train import clean
-from trainwright.experiment import Training
+from tests.train.problems import resolved
 from trainwright.experiment.training import Checkpointing
 from trainwright.train.architectures import Inputs
 from trainwright.train.checkpoint import Checkpointer, committed
@@ -199,7 +199,7 @@ def one_process(options: Options) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
     with process_group(0) as group:
-        training = Training(
+        training = resolved(
             steps=options.steps, batch_size=options.batch, learning_rate=0.01, parallel=options.parallel
         )
         architecture, points = Line(options.hidden, options.dropout), Points()

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tests.train.problems import TRAINING, flights, source
+from tests.train.problems import TRAINING, flights, resolved, source
 from trainwright import tables
 from trainwright.artifacts import Model, ModelFile
 from trainwright.documents import digest_file
-from trainwright.experiment import Mlp, Training
+from trainwright.experiment import Mlp
 from trainwright.serving.columns import to_values
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.program import Program, read_program
@@ -96,7 +96,7 @@ def untrained(training_set: Path, target: Target, scaling: str = "standard") -> 
     module = architecture.build(Inputs(target, transforms))
     config = {
         "network": network.model_dump(mode="json"),
-        "training": Training(**TRAINING).model_dump(mode="json"),
+        "training": resolved(**TRAINING).model_dump(mode="json"),
         "processes": 1,
     }
     classes = 0 if target.kind == "regression" else len(target.rates)

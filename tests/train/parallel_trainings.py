@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from trainwright.experiment import Training, read_network
+from tests.train.problems import resolved
+from trainwright.experiment import read_network
 from trainwright.experiment.training import Checkpointing
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.checkpoint import Checkpointer
@@ -176,7 +177,7 @@ def train(
     **asked: Any,
 ) -> Result:
     """Train a model for a few steps; with a home, from its newest checkpoint on, and leave one more there."""
-    training = Training(**{**TRAINING, **asked})
+    training = resolved(**{**TRAINING, **asked})
     architecture = make(read_network({"kind": "lm", **({} if "kind" in network else NETWORK), **network}))
     told, inputs, target = problem(network)
     torch.manual_seed(training.seed)

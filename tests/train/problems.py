@@ -13,7 +13,7 @@ from torch import nn
 from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.artifacts import Target as SnapshotTarget
-from trainwright.experiment import Mlp, Training
+from trainwright.experiment import Mlp, ResolvedTraining
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.config import TrainConfig, input_kinds
@@ -94,13 +94,21 @@ class Outcome:
         return self.folder / "predictions"
 
 
+def resolved(**training: Any) -> ResolvedTraining:
+    """Return the settings of a training that starts; without early stopping by default."""
+    usual = {"epochs": 3, "batch_size": 8192, "learning_rate": 1e-3}
+    return ResolvedTraining(**usual | training)
+
+
 def request(training_set: Path, **sections: Any) -> TrainRequest:
-    """Ask for a training; sections are merged into the usual ones."""
+    """Ask for a training, without early stopping by default; sections are merged into the usual ones."""
+    training = TRAINING | sections.get("training", {})
+    training["guards"] = {"early_stopping": "never"} | training.get("guards", {})
     return TrainRequest(
         training_set=training_set,
         data_version=Snapshot.read(training_set).digest,
         network=json.dumps(NETWORK | sections.get("network", {})),
-        training=json.dumps(TRAINING | sections.get("training", {})),
+        training=json.dumps(training),
         resources=json.dumps(RESOURCES | sections.get("resources", {})),
         image="trainwright/torch:0.1.0",
         run="file:///runs/1/train/model",
@@ -140,7 +148,7 @@ def recorder(
         training_set="",
         data_version="",
         network={},
-        training=Training(tracking=tracking).model_dump(mode="json"),
+        training=resolved(tracking=tracking).model_dump(mode="json"),
         processes=world,
         gpus=gpus,
         failed_report=failed_report,
@@ -159,7 +167,7 @@ def ready_alone(
 ) -> TrainingLoop:
     """Prepare a training in this process, without a launcher."""
     network = Mlp(**NETWORK | sections.get("network", {}))
-    training = Training(**TRAINING | sections.get("training", {}))
+    training = resolved(**TRAINING | sections.get("training", {}))
     transforms, labels = fit(source(training_set), network, group)
     rows = encode(source(training_set), transforms, labels, scratch / "encoded", group)
     torch.manual_seed(training.seed)

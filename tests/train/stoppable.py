@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainwright.experiment import Training
+from tests.train.problems import resolved
 from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
 from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion, Job
@@ -192,7 +192,7 @@ def ready(
     options: Options, folder: Path, home: Path, group: Ranks, stop: StopSignal, pulse: Heartbeat | None
 ) -> TrainingLoop:
     """Prepare the training as product code does."""
-    asked = Training(**SETTINGS | options.training)
+    asked = resolved(**SETTINGS | options.training)
     training = _with_fitting_micro_batch(asked, folder, group)
     stepper = Wild(Line().build(), Greedy(options.greedy), training, group)
     stepper.wild_from = options.wild_from
@@ -223,13 +223,13 @@ def job(home: Path, options: Options, **changes: Any) -> Job:
 def main(folder: Path, options: Options, stop: StopSignal) -> None:
     """Train, and leave the digest of the last state."""
     torch.set_num_threads(1)
-    guards = Training(**SETTINGS | options.training).guards
+    guards = resolved(**SETTINGS | options.training).guards
     with (
         process_group(0, guards.collective_s) as group,
         Heartbeat(folder, group.rank, guards.stall_s) as pulse,
     ):
         loop = ready(options, folder, folder.parent.parent, group, stop, pulse)
-        with out_of_memory_advice(loop.training, Training(**SETTINGS | options.training), group):
+        with out_of_memory_advice(loop.training, resolved(**SETTINGS | options.training), group):
             fitted = loop.run()
     if group.leads:
         outputs = {"state": loop.checkpoints.last, "watched_loss": repr(fitted.watched_loss)}

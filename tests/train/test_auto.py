@@ -13,11 +13,11 @@ import pytest
 
 from tests.train import clean
 from tests.train.auto_process import fit, train_and_die
-from tests.train.problems import Outcome, flights, request, write
+from tests.train.problems import Outcome, flights, request, resolved, write
 from trainwright import serving
 from trainwright.artifacts import Model, Target
 from trainwright.errors import InputError
-from trainwright.experiment import Auto, Training
+from trainwright.experiment import Auto
 from trainwright.train.comparison import CandidateComparison
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit import submit
@@ -145,6 +145,6 @@ def test_two_processes_train_both_candidates_and_the_summary_says_which_is_kept(
 
 def test_training_without_held_out_rows_or_on_gpus_is_rejected() -> None:
     with pytest.raises(InputError) as caught:
-        check_network(Auto(), Training(), processes=1, gpus=1)
+        check_network(Auto(), resolved(), processes=1, gpus=1)
     assert "resources.gpus 1" in caught.value.what
     assert "training.guards.early_stopping is off" in caught.value.what

@@ -14,11 +14,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tests.train.problems import Outcome, Silent, ready_alone, train_alone
+from tests.train.problems import Outcome, Silent, ready_alone, resolved, train_alone
 from trainwright.artifacts import Model
 from trainwright.errors import Diverged
-from trainwright.experiment import Training
-from trainwright.experiment.training import EarlyStopping, Guards
+from trainwright.experiment.training import Guards, ResolvedEarlyStopping
 from trainwright.train.guards import DivergenceGuard, EarlyStop, GuardDecision, NotFinite, skipped_batches
 from trainwright.train.loop import learning_rate
 from trainwright.train.process_group import Ranks
@@ -163,7 +162,7 @@ def test_a_training_that_is_resumed_in_the_middle_of_a_window_judges_alike(cut: 
 
 def looked(losses: Iterable[float], **settings: Any) -> tuple[int, dict[str, Any]]:
     """Return how many looks there were before the end, and what was noted."""
-    stop, facts = EarlyStop(EarlyStopping(split="watch", **settings), 10), {}
+    stop, facts = EarlyStop(ResolvedEarlyStopping(split="watch", **settings), 10), {}
     count = 0
     for count, loss in enumerate(losses, 1):
         if stop.judge(facts, 10 * count, loss):
@@ -186,14 +185,14 @@ def test_a_gain_that_is_too_small_is_none_but_the_least_loss_is_the_best() -> No
 
 
 def test_looks_come_once_an_epoch_or_as_often_as_asked_and_at_the_end() -> None:
-    by_epoch = EarlyStop(EarlyStopping(split="watch"), 10)
+    by_epoch = EarlyStop(ResolvedEarlyStopping(split="watch", patience=3), 10)
     assert [step for step in range(1, 26) if by_epoch.due(step, 25)] == [10, 20, 25]
-    often = EarlyStop(EarlyStopping(split="watch", every_steps=7), 10)
+    often = EarlyStop(ResolvedEarlyStopping(split="watch", every_steps=7, patience=3), 10)
     assert [step for step in range(1, 26) if often.due(step, 25)] == [7, 14, 21, 25]
 
 
 def test_a_watched_loss_that_is_not_finite_ends_it_and_is_not_noted() -> None:
-    stop, facts = EarlyStop(EarlyStopping(split="watch"), 10), {}
+    stop, facts = EarlyStop(ResolvedEarlyStopping(split="watch", patience=3), 10), {}
     stop.judge(facts, 10, 0.5)
     before = copy.deepcopy(facts)
     with pytest.raises(NotFinite, match="watched split is not finite after step 20"):
@@ -253,7 +252,7 @@ def test_a_step_that_is_not_finite_changes_no_weight(
 
 @pytest.mark.parametrize("total", [1, 2, 20, 1000])
 def test_the_learning_rate_rises_then_falls_and_is_never_0(total: int) -> None:
-    rates = [learning_rate(step, total, Training(learning_rate=0.1)) for step in range(total)]
+    rates = [learning_rate(step, total, resolved(learning_rate=0.1)) for step in range(total)]
     top = int(np.argmax(rates))
     assert max(rates) <= 0.1
     assert rates[top] > 0.09 or total == 2

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.train.problems import resolved
 from trainwright.errors import DependencyError, Diverged, InputError, PermissionRefused, TrainwrightError
-from trainwright.experiment import Resources, Training
+from trainwright.experiment import Resources
 from trainwright.launch.job import Completion
 from trainwright.train.config import TrainConfig
 from trainwright.train.submit.job_directory import next_attempt_folder
@@ -16,7 +17,7 @@ def told(**training: Any) -> dict[str, Any]:
     return {
         "data_version": "d",
         "network": {"kind": "mlp", "hidden": [8]},
-        "training": Training(**training).model_dump(mode="json"),
+        "training": resolved(**training).model_dump(mode="json"),
     }
 
 

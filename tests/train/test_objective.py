@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.train.problems import flights, run, source, write
+from tests.train.problems import flights, resolved, run, source, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot, TargetKind
 from trainwright.artifacts import Target as SnapshotTarget
 from trainwright.errors import DataRefused, Diverged, InputError
-from trainwright.experiment import Mlp, Training
+from trainwright.experiment import Mlp
 from trainwright.experiment.training import Objective
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_predictions
@@ -123,7 +123,7 @@ def test_balanced_weights_are_equal_per_class_and_average_1(tmp_path: Path, alon
     classes = np.repeat([0, 1, 2], [600, 250, 50])
     several = SnapshotTarget(kind="multiclass")
     write(tmp_path / "set", {"train": table.set_column(2, "late", pa.array(classes))}, target=several)
-    training = Training(objective={"class_weights": "balanced"})
+    training = resolved(objective={"class_weights": "balanced"})
     prepared = TrainingRows.of(source(tmp_path / "set"), Mlp(), training, tmp_path, alone)
     batch = prepared.rows.take(np.arange(900))
     by_class = [float(batch.weight[batch.target == number].double().sum()) for number in range(3)]
@@ -215,12 +215,15 @@ def chosen(tmp_path: Path, **training: Any) -> Any:
         wind = np.nan_to_num(rows.column("wind").to_numpy(zero_copy_only=False), nan=20)
         return 1 / (1 + np.exp(-(wind - 20) / 7))
 
-    asked = Training(objective={"threshold": "youden"}, **training)
+    asked = resolved(objective={"threshold": "youden"}, **training)
     return choose_threshold(tmp_path / "set", snapshot, asked, Outputs("binary", "late"), predict), predict
 
 
 def test_the_threshold_is_chosen_on_the_watched_split_where_there_is_one(tmp_path: Path) -> None:
-    for split, seed, guards in (("evaluate", 2, {}), ("watch", 1, {"early_stopping": {"split": "watch"}})):
+    for split, seed, guards in (
+        ("evaluate", 2, {}),
+        ("watch", 1, {"early_stopping": {"split": "watch", "patience": 3}}),
+    ):
         found, predict = chosen(tmp_path / split, guards=guards)
         table = flights(300, seed)
         table = table.filter(table["late"].is_valid()).combine_chunks()
@@ -232,7 +235,7 @@ def test_a_split_with_one_class_chooses_no_threshold(tmp_path: Path) -> None:
     ones = pa.array(np.ones(100, dtype=np.int64))
     table = flights(100, 0).set_column(2, "late", ones)
     snapshot = write(tmp_path / "set", {"train": flights(100, 0), "evaluate": table})
-    asked = Training(objective={"threshold": "f1"})
+    asked = resolved(objective={"threshold": "f1"})
     with pytest.raises(DataRefused, match="100 ones and 0 zeros: no threshold can be chosen by f1"):
         choose_threshold(
             tmp_path / "set", snapshot, asked, Outputs("binary", "late"), lambda rows: np.zeros(len(rows))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.train.problems import resolved
 from trainwright.errors import InputError
-from trainwright.experiment import Training
 from trainwright.experiment.training import Objective
 from trainwright.train.feeding.order import BalancedOrder, SampleOrder, default_streams, order_of
 
@@ -175,10 +175,10 @@ def test_a_class_without_samples_cannot_be_drawn() -> None:
 
 def test_order_is_balanced_only_if_configured() -> None:
     labels = np.array([0.0, 1.0, 0.0], np.float32)
-    plain = order_of(100, Training(batch_size=10), 4, lambda: labels)
+    plain = order_of(100, resolved(batch_size=10), 4, lambda: labels)
     assert plain == SampleOrder(100, 10, 8, 0)
     balanced = order_of(
-        3, Training(batch_size=2, objective=Objective(sampling="balanced")), 4, lambda: labels
+        3, resolved(batch_size=2, objective=Objective(sampling="balanced")), 4, lambda: labels
     )
     assert isinstance(balanced, BalancedOrder)
     assert balanced.counts.tolist() == [2, 1]

@@ -16,11 +16,11 @@ from safetensors.torch import load_file, load_model
 from torch import nn
 
 from tests.train.odd import METRICS, TARGETS, Made, as_learned, plain, untrained
-from tests.train.problems import TRAINING
+from tests.train.problems import TRAINING, resolved
 from trainwright import serving, tables
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
-from trainwright.experiment import LanguageModel, Mlp, Training
+from trainwright.experiment import LanguageModel, Mlp
 from trainwright.serving.columns import to_values
 from trainwright.serving.program import ROWS
 from trainwright.train.architectures import Architecture, Inputs, Target, make
@@ -172,7 +172,7 @@ def language(
     module = architecture.build(Inputs(Target("tokens")))
     config = {
         "network": network.model_dump(mode="json"),
-        "training": Training(**TRAINING).model_dump(mode="json"),
+        "training": resolved(**TRAINING).model_dump(mode="json"),
         "processes": 1,
     }
     read = TokenSource(folder / "set", snapshot, "train", network)

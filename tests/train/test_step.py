@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.train.parallel_trainings import NETWORK, TOKENIZER, TRAINING, problem
+from tests.train.problems import resolved
 from trainwright.errors import InputError
-from trainwright.experiment import FeatureTokenizer, LanguageModel, Mlp, Training
+from trainwright.experiment import FeatureTokenizer, LanguageModel, Mlp
 from trainwright.train.architectures import make
 from trainwright.train.architectures.imported import build
 from trainwright.train.config import Degrees
@@ -20,7 +21,7 @@ from trainwright.train.step import LossScale, Stepper, make_optimizer, micro_bat
 
 
 def ready(group: Ranks, network: dict[str, Any] | None = None, **asked: Any) -> tuple[Stepper, Batch]:
-    training = Training(**{**TRAINING, **asked})
+    training = resolved(**{**TRAINING, **asked})
     architecture = make(LanguageModel(**{**NETWORK, **(network or {})}))
     told, inputs, target = problem({})
     torch.manual_seed(0)
@@ -102,7 +103,7 @@ def test_matrices_decay_and_norms_and_embeddings_do_not(alone: Ranks) -> None:
 
 def test_neither_biases_nor_embeddings_of_columns_decay(alone: Ranks) -> None:
     network, told = FeatureTokenizer(width=8, heads=2, layers=1), problem(TOKENIZER)[0]
-    optimizer = make_optimizer(module := make(network).build(told), Training(weight_decay=0.5))
+    optimizer = make_optimizer(module := make(network).build(told), resolved(weight_decay=0.5))
     decays = {
         id(entry): settings["weight_decay"]
         for settings in optimizer.param_groups
@@ -120,7 +121,7 @@ def test_neither_biases_nor_embeddings_of_columns_decay(alone: Ranks) -> None:
 
 def test_a_model_of_tokens_goes_to_the_device_when_it_is_cut_and_not_whole_before() -> None:
     """Else a model that is sharded because it fits into no device would have to fit into one first."""
-    told, asked = problem({})[0], Training(**TRAINING)
+    told, asked = problem({})[0], resolved(**TRAINING)
     architecture, device = make(LanguageModel(**NETWORK)), torch.device("meta")
     module = build(architecture, told, device)
     assert {entry.device.type for entry in module.parameters()} == {"cpu"}
@@ -152,12 +153,12 @@ def test_an_architecture_that_offers_no_parts_is_refused_by_name(
 ) -> None:
     architecture = make(Mlp())
     with pytest.raises(InputError, match=said):
-        parallelize(nn.Linear(2, 2), architecture, Training(), MeshLayout(degrees, alone, None))
+        parallelize(nn.Linear(2, 2), architecture, resolved(), MeshLayout(degrees, alone, None))
 
 
 @pytest.mark.parametrize("share", [0, 1, 4, 5])
 def test_every_process_has_as_many_micro_batches_whatever_its_share(share: int) -> None:
-    training = Training(batch_size=20, micro_batch=2)
+    training = resolved(batch_size=20, micro_batch=2)
     batch = Batch((torch.ones(share, 3),), torch.ones(share), torch.ones(share), torch.arange(share))
     parts = micro_batches(batch, 18, 4, training)
     assert len(parts) == 3
@@ -167,7 +168,7 @@ def test_every_process_has_as_many_micro_batches_whatever_its_share(share: int) 
 
 def test_stages_and_compiled_code_see_batches_of_one_size() -> None:
     batch = Batch((torch.ones(3, 3),), torch.ones(3), torch.ones(3), torch.arange(3))
-    staged = Training(batch_size=20, parallel={"pipeline": 2, "micro_batches": 4})
-    compiled = Training(batch_size=20, micro_batch=4, compile=True)
+    staged = resolved(batch_size=20, parallel={"pipeline": 2, "micro_batches": 4})
+    compiled = resolved(batch_size=20, micro_batch=4, compile=True)
     assert [len(part) for part in micro_batches(batch, 6, 2, staged)] == [3, 3, 3, 3]
     assert [len(part) for part in micro_batches(batch, 6, 2, compiled)] == [4]

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train import clean
+from tests.train.problems import resolved
 from tests.train.stoppable import (
     SAMPLES,
     SETTINGS,
@@ -28,7 +29,6 @@ from tests.train.stoppable import (
     ready,
 )
 from trainwright.errors import Diverged, Hang, Preempted, PreemptedUnsaved
-from trainwright.experiment import Training
 from trainwright.launch.agent.rank_errors import RankError, rounds
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Completion, Result
@@ -203,7 +203,7 @@ def alone_with(options: Options, home: Path, group: Ranks) -> tuple[str, tuple[i
     folder = home / "attempts" / "0001"
     folder.mkdir(parents=True, exist_ok=True)
     loop = ready(options, folder, home, group, StopSignal(), None)
-    with out_of_memory_advice(loop.training, Training(**SETTINGS | options.training), group):
+    with out_of_memory_advice(loop.training, resolved(**SETTINGS | options.training), group):
         fitted = loop.run()
     return loop.checkpoints.last, fitted.skipped  # type: ignore[attr-defined]
 

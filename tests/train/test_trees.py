@@ -18,11 +18,11 @@ import xgboost
 from numpy.typing import NDArray
 
 from tests.train import clean
-from tests.train.problems import flights, source, write
+from tests.train.problems import flights, resolved, source, write
 from tests.train.tree_process import node
 from trainwright.artifacts import Model, Target
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
-from trainwright.experiment import Training, Trees
+from trainwright.experiment import Trees
 from trainwright.serving.trees import MatrixLayout, load_trees
 from trainwright.train.loop import StepReport
 from trainwright.train.process_group import Ranks
@@ -46,7 +46,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(folder: Path, home: Path, group: Ranks, **training: Any) -> TrainingRows:
-    return TrainingRows.of(source(folder), Trees().encoding, Training(**training), home, group)
+    return TrainingRows.of(source(folder), Trees().encoding, resolved(**training), home, group)
 
 
 def grow(prepared: TrainingRows, *watchers: Any, **network: Any) -> TrainedTrees:
@@ -324,7 +324,7 @@ def test_folder_without_valid_trees_is_rejected(rows: Path, tmp_path: Path, alon
 
 def test_unsupported_settings_of_trees_are_reported_together() -> None:
     objective = {"focal": 2.0, "sampling": "balanced"}
-    asked = Training(objective=objective, precision="bf16", checkpoints={"store": "gs://bucket"})
+    asked = resolved(objective=objective, precision="bf16", checkpoints={"store": "gs://bucket"})
     with pytest.raises(InputError) as caught:
         check_network(Trees(), asked, processes=3, gpus=2)
     for name in ("gpus 2", "focal 2", "sampling balanced", "store 'gs://bucket'", "precision"):

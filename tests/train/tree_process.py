@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from tests.train.problems import source
+from tests.train.problems import resolved, source
 from trainwright.errors import reported
-from trainwright.experiment import Training, Trees
+from trainwright.experiment import Trees
 from trainwright.train.loop import StepReport
 from trainwright.train.process_group import process_group
 from trainwright.train.trainers import TrainingRows
@@ -33,7 +33,7 @@ def node(folder: Path, home: Path, sections: dict[str, Any]) -> None:
     with reported("test"), process_group(0) as group:
         mine = group.rank == sections.get("killed", 0)
         watchers = [Killing(sections["kill"])] if mine and "kill" in sections else []
-        asked = Training(**sections["training"])
+        asked = resolved(**sections["training"])
         prepared = TrainingRows.of(source(folder), Trees().encoding, asked, home, group)
         trained = train_trees(prepared, Trees(**sections["network"]), watchers)
         raw = bytes(trained.booster.save_raw("ubj"))

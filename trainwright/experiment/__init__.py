@@ -22,7 +22,7 @@ from trainwright.experiment.network import (
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Section
-from trainwright.experiment.training import Tracking, Training
+from trainwright.experiment.training import ResolvedTraining, Tracking, Training
 from trainwright.experiment.validation import Quarantine, Severity, SeverityRule, Suppression, Validation
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Quarantine",
     "Query",
     "Registry",
+    "ResolvedTraining",
     "Resources",
     "Runner",
     "Section",

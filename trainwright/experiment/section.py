@@ -64,7 +64,7 @@ class Section(BaseModel):
         kinds = set(_value_types(field.annotation))
         if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
             raise ValueError("must be a number")
-        if value == NEVER and isinstance(field.default, float) and types.NoneType in kinds:
+        if value == NEVER and isinstance(field.default, float | Section) and types.NoneType in kinds:
             return None
         if Any in kinds and _holds_null(value):
             raise ValueError("null cannot be passed to a step; leave the key out")
@@ -126,7 +126,7 @@ class Section(BaseModel):
             value = getattr(self, name)
             if isinstance(value, Section) and name in data:
                 data[name] = value.to_parameter(as_written=as_written)
-            elif value is None and isinstance(field.default, float):
+            elif value is None and isinstance(field.default, float | Section):
                 data[name] = NEVER
             elif name == TAG:
                 data[name] = value

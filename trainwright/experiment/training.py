@@ -74,12 +74,23 @@ class Checkpointing(Section):
 
 
 class EarlyStopping(Section):
-    """End of the training when the loss on a split stops improving."""
+    """End of the training when the loss on rows that it does not train on stops improving."""
 
-    split: Name = Field(description="Split to watch; not trained or evaluated on.")
+    split: Name | None = Field(None, description="Split to watch; not trained or evaluated on.")
+    share: float | None = Field(
+        None, gt=0, le=0.5, description="Or rows of the training split, by hash. Default: 0.1, of a table."
+    )
     every_steps: int | None = Field(None, ge=1, description="Steps between evaluations. Default: each epoch.")
-    patience: int = Field(3, ge=1, description="Evaluations without improvement before the end.")
+    patience: int | None = Field(
+        None, ge=1, description="Evaluations without improvement before the end. Default: 5; trees, auto: 10."
+    )
     min_gain: float = Field(0.0, ge=0, description="Fall of the loss that counts as improvement.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.split and self.share:
+            raise ValueError(f"split {self.split!r} and share {self.share:g} are alternatives; remove one")
+        return self
 
 
 class Guards(Section):
@@ -93,7 +104,7 @@ class Guards(Section):
     halve_micro_batch: bool = Field(False, description="Retry once with half of it when GPU memory runs out.")
     stall_s: float = Field(600, gt=0, description="Time without a step that counts as a hang.")
     collective_s: float = Field(600, gt=0, description="Timeout of a collective, from the third step on.")
-    early_stopping: EarlyStopping | None = Field(None, description="Early stopping. Default: off.")
+    early_stopping: EarlyStopping | None = Field(EarlyStopping(), description="Early stopping. `never`: off.")
 
 
 class Tracking(Section):
@@ -109,11 +120,13 @@ class Training(Section):
     """Fitting of the model."""
 
     split: Name = Field("train", description="Split to train on.")
-    epochs: int = Field(3, ge=1, description="Passes over the split.")
+    epochs: int | None = Field(None, ge=1, description="Passes over the split. Default: by its rows.")
     steps: int | None = Field(None, ge=1, description="Number of steps. Default: by `epochs`.")
-    batch_size: int = Field(8192, ge=1, description="Global batch size.")
+    batch_size: int | None = Field(None, ge=1, description="Global batch size. Default: by the rows.")
     micro_batch: int | None = Field(None, ge=1, description="Most samples per process and pass.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of AdamW. Default: by the batch size."
+    )
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="Decay to 0.")
     warmup: Fraction = Field(0.05, description="Fraction of steps for linear warmup.")
     weight_decay: float = Field(1e-4, ge=0, description="Decoupled weight decay.")
@@ -139,7 +152,7 @@ class Training(Section):
             raise ValueError(
                 f"checkpoints.every_steps {every} is above steps {self.steps}, so no checkpoint would be saved"
             )
-        if watched and watched.split in {self.split, *self.predict}:
+        if watched and watched.split and watched.split in {self.split, *self.predict}:
             raise ValueError(
                 f"guards.early_stopping.split {watched.split!r} must not be trained on (split) or scored "
                 "(predict); use a third split"
@@ -149,9 +162,36 @@ class Training(Section):
                 f"guards.halve_micro_batch has no effect with {stages} stages (parallel.pipeline), which "
                 "split a batch into parallel.micro_batches; set one of them back"
             )
-        if watched and stages > 1:
+        if watched and (watched.split or watched.share) and stages > 1:
             raise ValueError(
                 f"guards.early_stopping cannot evaluate a model in {stages} stages (parallel.pipeline); "
                 "remove one of them"
             )
         return self
+
+
+class ResolvedEarlyStopping(EarlyStopping):
+    """Early stopping with a split or a share, and its patience."""
+
+    patience: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _has_source(self) -> Self:
+        if not (self.split or self.share):
+            raise ValueError("neither split nor share is set")
+        return self
+
+
+class ResolvedGuards(Guards):
+    """Guards of a training that starts; without early stopping if that is absent."""
+
+    early_stopping: ResolvedEarlyStopping | None = None
+
+
+class ResolvedTraining(Training):
+    """The section with every default that depends on the rows resolved."""
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    guards: ResolvedGuards = ResolvedGuards()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trainwright.artifacts import ColumnKind, Snapshot
 from trainwright.documents import Document, canonical
 from trainwright.errors import InputError
-from trainwright.experiment import Network, Training, read_network
+from trainwright.experiment import Network, ResolvedTraining, read_network
 from trainwright.experiment.training import Parallel
 
 _PLACES_AND_SPEED = ("micro_batch", "compile", "recompute", "parallel", "feeding", "checkpoints", "tracking")
@@ -58,9 +58,9 @@ class TrainConfig(Document):
         return read_network(self.network)
 
     @cached_property
-    def settings(self) -> Training:
+    def settings(self) -> ResolvedTraining:
         """The parsed section ``training``."""
-        return Training.check(self.training, "training")
+        return ResolvedTraining.check(self.training, "training")
 
     @property
     def job_directory(self) -> Path:

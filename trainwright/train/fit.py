@@ -14,7 +14,7 @@ from torch import distributed, nn
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.experiment.training import Checkpointing
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.launch.agent.rank_errors import rounds
@@ -48,7 +48,7 @@ class TrainingRun:
     stop: StopSignal
 
     @property
-    def training(self) -> Training:
+    def training(self) -> ResolvedTraining:
         """Section ``training``."""
         return self.config.settings
 
@@ -140,7 +140,9 @@ class OutOfGpuMemory(InputError):
 
 
 @contextmanager
-def out_of_memory_advice(training: Training, configured: Training, ranks: Ranks) -> Iterator[None]:
+def out_of_memory_advice(
+    training: ResolvedTraining, configured: ResolvedTraining, ranks: Ranks
+) -> Iterator[None]:
     """Turn torch's out-of-memory error into OutOfGpuMemory, with advice for the settings in use."""
     try:
         yield
@@ -155,7 +157,7 @@ def out_of_memory_advice(training: Training, configured: Training, ranks: Ranks)
         ) from error
 
 
-def _with_fitting_micro_batch(training: Training, folder: Path, ranks: Ranks) -> Training:
+def _with_fitting_micro_batch(training: ResolvedTraining, folder: Path, ranks: Ranks) -> ResolvedTraining:
     """Return the settings with half the micro-batch, if that is configured and a start ran out of memory."""
     if not training.guards.halve_micro_batch:
         return training
@@ -167,7 +169,7 @@ def _with_fitting_micro_batch(training: Training, folder: Path, ranks: Ranks) ->
     return training.model_copy(update={"micro_batch": half}) if shared[0] else training
 
 
-def _micro_batch_size(training: Training, ranks: Ranks) -> int:
+def _micro_batch_size(training: ResolvedTraining, ranks: Ranks) -> int:
     share = math.ceil(training.batch_size / degrees_of(training.parallel, ranks.size).parts)
     return min(training.micro_batch or share, share)
 

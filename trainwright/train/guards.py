@@ -18,8 +18,8 @@ import torch
 from torch import distributed
 
 from trainwright.errors import Diverged
-from trainwright.experiment import Training
-from trainwright.experiment.training import EarlyStopping, Guards
+from trainwright.experiment import ResolvedTraining
+from trainwright.experiment.training import Guards, ResolvedEarlyStopping
 from trainwright.train.architectures import Architecture
 from trainwright.train.feeding.loader import Batch, SampleSource
 from trainwright.train.process_group import Ranks
@@ -157,7 +157,7 @@ def _notes(facts: dict[str, Any]) -> dict[str, Any]:
 class EarlyStop:
     """Ends a training by the loss of a split that is not trained on."""
 
-    def __init__(self, settings: EarlyStopping, epoch_steps: int) -> None:
+    def __init__(self, settings: ResolvedEarlyStopping, epoch_steps: int) -> None:
         self._settings, self._every = settings, settings.every_steps or epoch_steps
 
     def due(self, step: int, total: int) -> bool:
@@ -169,7 +169,7 @@ class EarlyStop:
         if not math.isfinite(loss):
             raise NotFinite(
                 f"the loss of the watched split is not finite after step {step:,}",
-                where="training.guards.early_stopping.split",
+                where="training.guards.early_stopping",
                 hint="Look for extreme values in its inputs.",
             )
         before = facts.get("watched") or {"best_loss": math.inf, "to_beat": math.inf}
@@ -203,7 +203,7 @@ class SplitEvaluator:
         stepper: Stepper,
         architecture: Architecture,
         samples: SampleSource,
-        training: Training,
+        training: ResolvedTraining,
         ranks: Ranks,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainwright.errors import Preempted
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.checkpoint.state import TrainState
@@ -90,7 +90,7 @@ class TrainingLoop:
 
     stepper: Stepper
     feeder: Loader
-    training: Training
+    training: ResolvedTraining
     ranks: Ranks
     checkpoints: Checkpointer | None = None
     observers: Sequence[StepObserver] = ()
@@ -251,7 +251,7 @@ class TrainingLoop:
         return epochs * self.feeder.order.samples + batches * self.feeder.order.batch_size
 
 
-def learning_rate(step: int, total: int, training: Training) -> float:
+def learning_rate(step: int, total: int, training: ResolvedTraining) -> float:
     """Return the rate of a step, from 0: linear warm-up, then decay to almost 0, or constant."""
     peak = training.learning_rate
     warm_up = max(1, math.ceil(total * training.warmup))

@@ -316,6 +316,8 @@ def _data(facts: ModelDescription) -> Iterator[str]:
     second = facts.outputs.class_names[1] if facts.outputs and facts.outputs.kind == "binary" else ""
     share = f", of which {metrics['base_rate']:.1%} have label {markdown.escape(second)}" if second else ""
     left_out = f"; {metrics['rows_without_label']:,.0f} rows without a label were left out"
+    if held_out := metrics.get("rows_held_out"):
+        left_out += f", {held_out:,.0f} rows were held out for early stopping"
     yield (
         f"Fitted on {metrics['rows']:,.0f} rows of split `{facts.source.split}`{share}{left_out}. Data "
         f"version `{facts.source.snapshot.digest}`."

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from trainwright.errors import DependencyError, InputError, InternalError
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.experiment.training import Parallel
 from trainwright.train.architectures import Architecture, InBlocks, InColumns, InStages
 from trainwright.train.config import Degrees, degrees_of
@@ -48,7 +48,7 @@ def seed_step(seed: int, step: int, stream: int, device: torch.device) -> None:
         torch.cuda.manual_seed(number)
 
 
-def low_precision(training: Training) -> torch.dtype | None:
+def low_precision(training: ResolvedTraining) -> torch.dtype | None:
     """Return the data type of matrix products; None for float32."""
     return _PRECISIONS.get(training.precision)
 
@@ -113,7 +113,7 @@ class MeshLayout:
 
 
 def parallelize(
-    module: nn.Module, architecture: Architecture, training: Training, layout: MeshLayout
+    module: nn.Module, architecture: Architecture, training: ResolvedTraining, layout: MeshLayout
 ) -> tuple[nn.Module, nn.Module]:
     """Reduce a module, equal on every process, to this process's part, in place except for pipeline stages.
 
@@ -195,7 +195,9 @@ def full_weights(module: nn.Module, layout: MeshLayout) -> dict[str, Tensor]:
     return found if layout.ranks.leads else {}
 
 
-def _shard(module: nn.Module, blocks: Sequence[nn.Module], training: Training, layout: MeshLayout) -> None:
+def _shard(
+    module: nn.Module, blocks: Sequence[nn.Module], training: ResolvedTraining, layout: MeshLayout
+) -> None:
     """Shard each block, then the rest (FSDP2), hybrid if there are replicas.
 
     DDP does not support split matrices, so replicas of those use the hybrid form, too, with shards of one.
@@ -216,7 +218,7 @@ def _shard(module: nn.Module, blocks: Sequence[nn.Module], training: Training, l
     fully_shard(module, mesh=mesh, mp_policy=outer, reshard_after_forward=reshard)
 
 
-def _autocast(module: nn.Module, training: Training, device: torch.device) -> None:
+def _autocast(module: nn.Module, training: ResolvedTraining, device: torch.device) -> None:
     """Run a module in low precision, with float32 weights.
 
     Replaces ``forward`` itself, so that it holds under DDP and under a pipeline schedule, too.

@@ -9,7 +9,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from trainwright.errors import InternalError
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.train.architectures import InStages
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import Loss
@@ -26,7 +26,12 @@ class PipelineRunner:
     """
 
     def __init__(
-        self, runner: nn.Module, architecture: InStages, loss: Loss, training: Training, layout: MeshLayout
+        self,
+        runner: nn.Module,
+        architecture: InStages,
+        loss: Loss,
+        training: ResolvedTraining,
+        layout: MeshLayout,
     ) -> None:
         self._runner, self._architecture, self._loss = runner, architecture, loss
         self._training, self._layout = training, layout

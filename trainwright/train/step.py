@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.train.architectures import Architecture, InStages
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import Loss, loss_of
@@ -53,7 +53,7 @@ class Stepper:
     """
 
     def __init__(
-        self, module: nn.Module, architecture: Architecture, training: Training, ranks: Ranks
+        self, module: nn.Module, architecture: Architecture, training: ResolvedTraining, ranks: Ranks
     ) -> None:
         self.layout = MeshLayout.of(ranks, training.parallel)
         self.module, runner = parallelize(module, architecture, training, self.layout)
@@ -138,7 +138,7 @@ class WholeRunner:
         return total
 
 
-def make_optimizer(module: nn.Module, training: Training) -> torch.optim.AdamW:
+def make_optimizer(module: nn.Module, training: ResolvedTraining) -> torch.optim.AdamW:
     """Return AdamW (Loshchilov and Hutter, ICLR 2019), fused.
 
     Weight decay applies to matrices. Biases, norms and embeddings are exempt: the first two do not overfit by
@@ -206,7 +206,7 @@ class LossScale:
             self._facts.update(scale=min(self.value * 2, _MOST_SCALE), steps=0)
 
 
-def micro_batches(batch: Batch, size: int, parts: int, training: Training) -> list[Batch]:
+def micro_batches(batch: Batch, size: int, parts: int, training: ResolvedTraining) -> list[Batch]:
     """Split this process's share of a batch of ``size`` into micro-batches: equally many on every process.
 
     Pipeline stages exchange tensors of one shape, and compiled code is compiled for one shape; there,

@@ -18,8 +18,8 @@ from trainwright.experiment import (
     Imported,
     LanguageModel,
     Mlp,
+    ResolvedTraining,
     Tabular,
-    Training,
     Trees,
 )
 from trainwright.launch.agent.heartbeat import Heartbeat
@@ -29,6 +29,7 @@ from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import code_digest
 from trainwright.train.comparison import compare
 from trainwright.train.config import input_kinds
+from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.feeding.rows import EncodedRows, RowSource, count_labels, encode, fit
 from trainwright.train.feeding.target import (
     LabelStats,
@@ -86,7 +87,7 @@ class TrainingRows:
 
     source: RowSource
     network: Tabular
-    training: Training
+    training: ResolvedTraining
     job_directory: Path
     ranks: Ranks
     transforms: Transforms
@@ -96,7 +97,12 @@ class TrainingRows:
 
     @classmethod
     def of(
-        cls, source: RowSource, network: Tabular, training: Training, job_directory: Path, ranks: Ranks
+        cls,
+        source: RowSource,
+        network: Tabular,
+        training: ResolvedTraining,
+        job_directory: Path,
+        ranks: Ranks,
     ) -> Self:
         """Read a split; all processes call this together.
 
@@ -105,6 +111,7 @@ class TrainingRows:
             DataRefused: There are not two classes or two different numbers.
         """
         folder = job_directory / "encoded"
+        source = replace(source, hold_out=HoldOut.of(training, inside=False))
         transforms, parts = fit(source, network, ranks, folder)
         labels = merge_labels(parts)
         target = target_of(labels, source.snapshot.target, source.label)
@@ -129,14 +136,19 @@ class TrainingRows:
             "rows": float(self.labels.rows),
             "rows_without_label": float(self.labels.missing),
         }
+        if self.source.hold_out:
+            found["rows_held_out"] = float(self.source.snapshot.splits[self.source.split]) - sum(
+                (self.labels.rows, self.labels.missing)
+            )
         return found | ({"base_rate": self.target.rates[1]} if self.target.kind == "binary" else {})
 
     def watched(self) -> EncodedRows | None:
-        """Encode the split for early stopping with these transforms; None if there is none."""
+        """Encode the rows for early stopping with these transforms; None if there are none."""
         early = self.training.guards.early_stopping
         if early is None:
             return None
-        source, ranks = replace(self.source, split=early.split), self.ranks
+        hold_out, ranks = HoldOut.of(self.training, inside=True), self.ranks
+        source = replace(self.source, split=early.split or self.source.split, hold_out=hold_out)
         parts = count_labels(source, ranks)
         found = merge_labels(parts)
         if not found.rows:
@@ -235,7 +247,9 @@ def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> tuple[FitResul
     source = TokenSource(run.training_set, run.snapshot, run.training.split, network)
     samples, metrics = _encode_tokens(run, source)
     early = run.training.guards.early_stopping
-    watched = _encode_tokens(run, replace(source, split=early.split))[0] if early else None
+    watched = None
+    if early and early.split:
+        watched, _ = _encode_tokens(run, replace(source, split=early.split))
     for split in run.training.predict:
         scored = replace(source, split=split)
         # Read every token that will be scored: an invalid one must not fail after the training.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InputError
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 
 
 def default_streams(parts: int) -> int:
@@ -198,7 +198,7 @@ class BalancedOrder(SampleOrder):
 
 
 def order_of(
-    samples: int, training: Training, parts: int, labels: Callable[[], NDArray[np.generic]]
+    samples: int, training: ResolvedTraining, parts: int, labels: Callable[[], NDArray[np.generic]]
 ) -> SampleOrder:
     """Return the configured order; ``labels`` returns the class of each sample, for balanced sampling."""
     feeding, seed = training.feeding, training.seed

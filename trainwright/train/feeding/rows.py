@@ -25,6 +25,7 @@ from trainwright.experiment import Tabular
 from trainwright.experiment.training import Feeding
 from trainwright.serving.columns import numeric_labels, to_values
 from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
+from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import (
     LabelStats,
@@ -44,12 +45,13 @@ _WORD = "<i4"
 
 @dataclass(frozen=True)
 class RowSource:
-    """A split of a snapshot, and its input columns."""
+    """A split of a snapshot, or some of its rows, and its input columns."""
 
     folder: Path
     snapshot: Snapshot
     split: str
     kinds: Mapping[str, Kind]
+    hold_out: HoldOut | None = None
 
     @property
     def label(self) -> str:
@@ -68,8 +70,10 @@ class RowSource:
 
     def read(self, piece: int) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """Yield the rows of one piece with their labels, in batches."""
-        for batch in tables.read_piece(self.folder, self.pieces[piece], [*self.kinds, self.label]):
-            yield batch, batch.column(self.label)
+        key = [self.snapshot.roles["key"]] if self.hold_out else []
+        for batch in tables.read_piece(self.folder, self.pieces[piece], [*self.kinds, self.label, *key]):
+            rows = batch.filter(self.hold_out.mask(batch.column(key[0]))) if self.hold_out else batch
+            yield rows, rows.column(self.label)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,7 @@ def fit(
         source.snapshot.roles,
         [source.kinds, network.scaling, network.max_categories, network.min_category_rows, _PIECE_ROWS],
         asdict(source.snapshot.target),
+        asdict(source.hold_out) if source.hold_out else None,
     ]
     key = digest_text(canonical(content))[:32]
     path = folder / f"{key}.{FittedSplit.FILE}" if folder else None
@@ -256,7 +261,8 @@ def _shard(
     rows = [cut.entry.checksum, cut.entry.size, cut.first, cut.last]
     types = {column.name: column.type for column in cut.columns}
     read = [[name, types[name]] for name in (*transforms.inputs, source.label)]
-    key = digest_text(canonical([content, rows, read]))[:32]
+    held_out = asdict(source.hold_out) if source.hold_out else None
+    key = digest_text(canonical([content, rows, read, held_out]))[:32]
 
     def encoded() -> Iterator[NDArray[Any]]:
         for batch, column in source.read(piece):

@@ -18,12 +18,13 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.artifacts import Target as SnapshotTarget
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.experiment.training import Objective
 from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs, Threshold
 from trainwright.serving.predictions import no_labels
 from trainwright.train.architectures import Architecture, Target
+from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.process_group import Coordinator, Ranks
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -326,7 +327,7 @@ def best_threshold(label: NDArray[np.int64], score: NDArray[np.float64], rule: s
 def choose_threshold(
     folder: Path,
     snapshot: Snapshot,
-    training: Training,
+    training: ResolvedTraining,
     outputs: Outputs,
     predict: Callable[[pa.RecordBatch], NDArray[np.float64]],
 ) -> Threshold | None:
@@ -334,23 +335,21 @@ def choose_threshold(
 
     ``predict`` maps rows to the probability of label 1.
 
-    The best threshold of many is optimistic on its own split. If a split of its own ends the training early,
-    the threshold is chosen on that one, and evaluation stays fair; otherwise it is chosen on the evaluated
+    The best threshold of many is optimistic on its own rows. If rows of their own end the training early,
+    the threshold is chosen on those, and evaluation stays fair; otherwise it is chosen on the evaluated
     split, and the model card says so.
     """
-    rule, name, watched = (
-        training.objective.threshold,
-        snapshot.roles["label"],
-        training.guards.early_stopping,
-    )
-    split = watched.split if watched else training.predict[0]
+    rule, name = training.objective.threshold, snapshot.roles["label"]
+    early, hold_out = training.guards.early_stopping, HoldOut.of(training, inside=True)
+    split = training.split if hold_out else (early and early.split) or training.predict[0]
     if rule == "half" or outputs.kind != "binary":
         return None
     labels, scores = [], []
     for batch in tables.iter_batches(folder, snapshot, [split]):
-        found = numeric_labels(batch.column(name), classes=True)
+        rows = batch.filter(hold_out.mask(batch.column(snapshot.roles["key"]))) if hold_out else batch
+        found = numeric_labels(rows.column(name), classes=True)
         labels.append(found.drop_null().to_numpy())
-        scores.append(predict(batch.filter(found.is_valid())))
+        scores.append(predict(rows.filter(found.is_valid())))
     label = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
     if len(np.unique(label)) != _TWO:
         raise DataRefused(
@@ -359,4 +358,5 @@ def choose_threshold(
             where=f"split {split!r}",
         )
     value, gain = best_threshold(label, np.concatenate(scores), rule)
-    return Threshold(value, rule, split, gain)
+    held_out = f", {hold_out.share:.0%} held out" if hold_out else ""
+    return Threshold(value, rule, f"{split}{held_out}", gain)

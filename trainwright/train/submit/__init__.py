@@ -18,7 +18,8 @@ from trainwright.launch.job import FOLDER_PLACEHOLDER, Job, JobReference, Launch
 from trainwright.launch.job_directory import publish
 from trainwright.report import markdown
 from trainwright.tracking.history import TrackingDestination, kfp_destination
-from trainwright.train.config import TrainConfig
+from trainwright.train.config import TrainConfig, degrees_of
+from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
 from trainwright.train.submit.checks import check_request, check_secrets
 from trainwright.train.submit.job_directory import next_attempt_folder
@@ -83,10 +84,10 @@ def submit(
         DataRefused: A split is empty, or there is only one class.
         TrainwrightError: The error of the job.
     """
-    config, resources, env = _parse(request)
+    config, resources, env, snapshot = _parse(request)
     name = launchers.resolve_launcher(resources.launcher)
     on_cluster = name != "local"
-    check_request(config, request.training_set)
+    check_request(config, snapshot)
     with next_attempt_folder(request.run, config.decisive, name, resources, model) as folder:
         _write_config(config, folder, name, resources)
         job = _job(request, config, resources, env, folder, on_cluster=on_cluster)
@@ -110,8 +111,11 @@ def submit(
 _SectionT = TypeVar("_SectionT")
 
 
-def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str]]:
-    """Parse all sections, and report all their errors together; return variables for the job, too."""
+def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str], Snapshot]:
+    """Parse all sections, and report all their errors together; with the job's variables and the manifest.
+
+    What depends on the number of rows is resolved here, so that all processes and every retry have the same.
+    """
     check_secrets({"network": request.network, "training": request.training, "resources": request.resources})
     wrong: list[str] = []
 
@@ -128,6 +132,9 @@ def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str
     if not (network and training and resources):
         raise InputError("\n".join(wrong), where="parameters of train")
     resources, env = apply_task_config(resources, request.step)
+    snapshot = Snapshot.open(request.training_set, request.data_version)
+    processes = resources.nodes * resources.processes
+    resolved = resolve_training(training, network, snapshot, degrees_of(training.parallel, processes).parts)
     # Live curves go to KFP's run if there is one, else to the configured server.
     destination, tracking = kfp_destination(), training.tracking
     if destination is None and tracking.uri:
@@ -138,13 +145,13 @@ def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str
         training_set=str(request.training_set.absolute()),
         data_version=request.data_version,
         network=network.model_dump(mode="json"),
-        training=training.model_dump(mode="json"),
-        processes=resources.nodes * resources.processes,
+        training=resolved.model_dump(mode="json"),
+        processes=processes,
         gpus=resources.gpus,
         destination=dataclasses.asdict(destination) if destination else {},
         failed_report=failed_report_prefix(request.run),
     )
-    return config, resources, env
+    return config, resources, env, snapshot
 
 
 def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: Resources) -> None:

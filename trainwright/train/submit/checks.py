@@ -5,12 +5,11 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Auto, LanguageModel, Network, Training, Trees
+from trainwright.experiment import Auto, LanguageModel, Network, ResolvedTraining, Trees
 from trainwright.experiment.training import Objective
 from trainwright.launch.redaction import holds_secret
 from trainwright.storage.uris import remote
@@ -25,7 +24,7 @@ _NOT_PARALLEL = ("mlp", "ft_transformer", "trees", "auto")
 """Kinds without pipeline stages and tensor parallelism."""
 
 
-def check_request(config: TrainConfig, training_set: Path) -> None:
+def check_request(config: TrainConfig, snapshot: Snapshot) -> None:
     """Check all that needs no rows; raise InputError, or DataRefused for an empty split."""
     network, training = config.model, config.settings
     check_network(network, training, config.processes, config.gpus)
@@ -36,9 +35,14 @@ def check_request(config: TrainConfig, training_set: Path) -> None:
             where="training.checkpoints.store",
             hint="Name a folder, or a bucket: gs:// or s3://.",
         )
-    snapshot = Snapshot.open(training_set, config.data_version)
     early = training.guards.early_stopping
-    splits = [training.split, *training.predict, *([early.split] if early else [])]
+    splits = [training.split, *training.predict, *([early.split] if early and early.split else [])]
+    if early and early.share and "key" not in snapshot.roles:
+        raise InputError(
+            "rows are held out by a hash of their key, and the training set has none",
+            where="training.guards.early_stopping.share",
+            hint="Run ingest again, which numbers rows without data.key, or watch a split.",
+        )
     check_target(snapshot, network, training.objective)
     check_snapshot(snapshot, splits, network)
 
@@ -90,7 +94,7 @@ def check_secrets(sections: Mapping[str, object]) -> None:
         )
 
 
-def check_network(network: Network, training: Training, processes: int, gpus: int) -> None:
+def check_network(network: Network, training: ResolvedTraining, processes: int, gpus: int) -> None:
     """Check that a kind of model supports the settings; raise InputError with all that it does not."""
     if isinstance(network, Trees | Auto):
         wrong = list(_unsupported_by_trees(training, gpus))
@@ -110,7 +114,7 @@ def check_network(network: Network, training: Training, processes: int, gpus: in
     check_parallelism(network, training, processes)
 
 
-def _unsupported_by_trees(training: Training, gpus: int) -> Iterator[str]:
+def _unsupported_by_trees(training: ResolvedTraining, gpus: int) -> Iterator[str]:
     objective, parallel, checkpoints = training.objective, training.parallel, training.checkpoints
     instead = "class_weights: balanced weighs the classes alike"
     if gpus:
@@ -128,7 +132,7 @@ def _unsupported_by_trees(training: Training, gpus: int) -> Iterator[str]:
         yield "training.precision, compile and recompute are for networks"
 
 
-def check_parallelism(network: Network, training: Training, processes: int) -> Degrees:
+def check_parallelism(network: Network, training: ResolvedTraining, processes: int) -> Degrees:
     """Return the degrees of parallelism; raise InputError with all that does not fit, and both numbers."""
     found = degrees_of(training.parallel, processes)
     wrong = [*_batch_conflicts(training, found), *_network_conflicts(network, found)]
@@ -140,7 +144,7 @@ def check_parallelism(network: Network, training: Training, processes: int) -> D
     return found
 
 
-def _batch_conflicts(training: Training, found: Degrees) -> Iterator[tuple[str, str]]:
+def _batch_conflicts(training: ResolvedTraining, found: Degrees) -> Iterator[tuple[str, str]]:
     size, parts, parallel = training.batch_size, found.parts, training.parallel
     if size % parts:
         near = multiples_near(size, parts)

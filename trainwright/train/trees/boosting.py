@@ -23,7 +23,7 @@ from xgboost.core import XGBoostError
 from trainwright.artifacts import Model
 from trainwright.documents import canonical
 from trainwright.errors import DataRefused, Diverged, InternalError, Preempted, TransientError
-from trainwright.experiment import Training, Trees
+from trainwright.experiment import ResolvedTraining, Trees
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.columns import to_values
 from trainwright.serving.outputs import Outputs
@@ -308,7 +308,9 @@ class _Boosting:
         return xgboost.Booster(model_file=bytearray(shared[0]))
 
 
-def xgboost_parameters(network: Trees, training: Training, target: Target, threads: int) -> dict[str, Any]:
+def xgboost_parameters(
+    network: Trees, training: ResolvedTraining, target: Target, threads: int
+) -> dict[str, Any]:
     """Return XGBoost's parameters for a training.
 
     The seed of every round is a function of the seed and the round, so that a resumed training draws the same
