@@ -13,6 +13,7 @@ import pytest
 from tests.authoring.api import packages
 from tests.authoring.api.client import QUICK, Clock
 from tests.authoring.api.server import Api
+from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.submission import connection, order, provenance, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint
 from trainwright.authoring.submission.runs import SubmittedRun
@@ -61,6 +62,28 @@ def test_what_is_submitted_is_the_package_the_arguments_and_where_they_come_from
     assert told["key"] == begun.key
     assert told["team"] == "ranking"
     assert server.store.experiments[0].display_name == "nightly"
+
+
+def test_experiment_without_features_and_schema_submits_no_null_and_only_known_parameters(
+    server: Api, api: Connection, tmp_path: Path
+) -> None:
+    """The API server rejects null inside of a parameter, and a parameter that the pipeline does not have."""
+    config = tmp_path / "experiment.yaml"
+    config.write_text(
+        "data: {source: gs://rows/a.csv, label: bought, splits: {train: {fraction: 0.7}, "
+        "evaluate: {fraction: 0.3}}}\n"
+        "registry: {model: shop, tracking_uri: https://mlflow}\n"
+    )
+    options: dict[str, Any] = dict.fromkeys(("key", "data_version", "service_account"), "")
+    options |= {"registry": "registry.example/team", "labels": (), "experiment": "nightly"}
+    package = order.prepared("train_and_register", config, (), "", place=api.place, **options)
+    runs.submit(api, package, print)
+    found = server.store.runs[0].runtime_config.parameters
+    assert found["features"] == {}
+    assert found["schema"] == ""
+    assert "null" not in json.dumps(found)
+    pipeline = pipeline_spec.read(catalog.pipeline("train_and_register"))
+    assert found.keys() <= pipeline.parameters.keys()
 
 
 def test_a_run_is_named_after_its_model_the_time_and_its_key(server: Api, submit: Submit) -> None:
