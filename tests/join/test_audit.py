@@ -82,17 +82,24 @@ def test_time_that_is_there_for_one_label_only_gives_it_away() -> None:
     assert single_column_scores(table, "label", ["left_at", "left_on"]) == {"left_at": 1.0, "left_on": 1.0}
 
 
-def test_several_classes_score_the_best_separated_one_with_enough_rows() -> None:
-    """Class 2 alone has x = 1; class 3 is as clear in y, but has 20 rows."""
+def test_several_classes_score_the_one_that_is_separated_worst() -> None:
+    """Class 2 alone has x = 1, and 0 and 1 are alike. Class 3 is as 0 in the copy, but has 20 rows."""
     label = [0] * 100 + [1] * 100 + [2] * 50 + [3] * 20
     noise = np.random.default_rng(0).integers(0, 2, 250).tolist()
     table = pa.table(
-        {"label": label, "x": [each == 2 for each in label], "y": [*noise, *[7] * 20], "z": ["a", "b"] * 135}
+        {
+            "label": label,
+            "x": [each == 2 for each in label],
+            "noise": [*noise, *[7] * 20],
+            "copy": [each % 3 for each in label],
+            "text": [f"class {each}" for each in label],
+        }
     )
-    scores = single_column_scores(table, "label", ["x", "y", "z"], "multiclass")
-    assert scores["x"] == 1.0
-    assert scores["y"] < 0.7
-    assert scores["z"] < 0.6
+    scores = single_column_scores(table, "label", ["x", "noise", "copy", "text"], "multiclass")
+    assert 0.5 < scores["x"] < 0.75
+    assert scores["noise"] < 0.7
+    assert scores["copy"] > 0.9
+    assert scores["text"] == 1.0
     assert scored_rows(table, "label", "multiclass") == (100, 100, 50, 20)
 
 

@@ -25,6 +25,9 @@ MIN_CLASS_ROWS = 30
 MIN_VALUES, UNIQUE_SHARE = 100, 0.9
 """Text with so many values of which a larger share is different names the rows, and not groups of them."""
 
+BIN_ROWS, MAX_BINS = 20, 50
+"""Size and number of the bins of a numeric column that is scored against several classes."""
+
 Floats: TypeAlias = NDArray[np.float64]
 
 _SECOND_US = 1_000_000
@@ -35,11 +38,12 @@ def single_column_scores(
 ) -> Mapping[str, float]:
     """Compute how well each column alone orders the labels, in either direction, in [0.5, 1].
 
-    That is its AUC; of several classes the largest AUC of one against the rest, over those with enough rows;
-    of a number (1 + |rho|) / 2 with Spearman's rank correlation rho, which is on the same scale. A null
-    counts as the lowest value. Categories are scored by the label's mean on every other row, and judged on
-    the rest. Rows without a label are left out. Columns of other types, and labels that are all equal, give
-    no score.
+    That is its AUC; of several classes the smallest AUC of one against the rest, over those with enough rows,
+    because many honest columns separate one class from all others; of a number (1 + |rho|) / 2 with
+    Spearman's rank correlation rho, which is on the same scale. A null counts as the lowest value.
+    Categories, and of several classes also bins of numbers, are scored by the label's mean on every other
+    row, and judged on the rest. Rows without a label are left out. Columns of other types, and labels that
+    are all equal, give no score.
     """
     known = rows.filter(_labelled(rows[label]))
     truths = _truths(known[label].cast(pa.float64(), safe=False).to_numpy(), kind)
@@ -47,11 +51,11 @@ def single_column_scores(
     for name in columns:
         found = [
             _score(values, judged, kind)
-            for values, judged in _ordered(known[name], truths)
+            for values, judged in _ordered(known[name], truths, kind)
             if judged.size and judged.min() < judged.max()
         ]
         if found:
-            scores[name] = max(found)
+            scores[name] = min(found)
     return scores
 
 
@@ -70,13 +74,14 @@ def _truths(label: Floats, kind: TargetKind) -> list[Floats]:
     return [(label == each).astype(np.float64) for each in classes[enough]]
 
 
-def _ordered(column: pa.ChunkedArray, truths: list[Floats]) -> Iterator[tuple[Floats, Floats]]:
+def _ordered(
+    column: pa.ChunkedArray, truths: list[Floats], kind: TargetKind
+) -> Iterator[tuple[Floats, Floats]]:
     """Yield the column as ranks, and the labels of the same rows, for each truth."""
     of = pa.types
     if of.is_string(column.type):
         codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-        for truth in truths:
-            yield _ranks(_category_means(codes, truth)), truth[1::2]
+        yield from ((_ranks(_category_means(codes, truth)), truth[1::2]) for truth in truths)
         return
     if of.is_temporal(column.type) and not of.is_duration(column.type):
         column = column.cast(pa.int32() if of.is_date32(column.type) else pa.int64())
@@ -84,7 +89,18 @@ def _ordered(column: pa.ChunkedArray, truths: list[Floats]) -> Iterator[tuple[Fl
         # Integers beyond 2^53 may equal their neighbours.
         values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
         ranks = _ranks(np.nan_to_num(values, nan=-np.inf))
-        yield from ((ranks, truth) for truth in truths)
+        if kind == "multiclass":  # a class may lie between two others
+            codes = _bins(ranks)
+            yield from ((_ranks(_category_means(codes, truth)), truth[1::2]) for truth in truths)
+        else:
+            yield from ((ranks, truth) for truth in truths)
+
+
+def _bins(ranks: Floats) -> Ints:
+    """Number bins of about equally many rows, at least :data:`BIN_ROWS`; equal values share one."""
+    count = min(max(ranks.size // BIN_ROWS, 2), MAX_BINS)
+    edges = np.unique(np.quantile(ranks, np.linspace(0, 1, count + 1)[1:-1])) if ranks.size else ranks
+    return np.searchsorted(edges, ranks, side="left")
 
 
 def _category_means(codes: Ints, truth: Floats) -> Floats:

@@ -318,7 +318,7 @@ def _columns(audit: Audit, limits: JoinLimits, kind: TargetKind) -> str:
 
 _MEANINGS = {
     "binary": "AUC measures how well one column alone orders the labels of",
-    "multiclass": "AUC measures how well one column alone separates one class from the rest, at best, in",
+    "multiclass": "AUC measures how well one column alone separates the class that it separates worst, in",
     "regression": "The rank correlation (Spearman, without its sign) says how well one column alone orders "
     "the labels of",
 }
