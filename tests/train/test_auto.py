@@ -1,6 +1,7 @@
 """``network.kind: auto``: the comparison's numbers, the candidate that is kept, resume, page and checks."""
 
 import math
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from trainwright import serving
 from trainwright.artifacts import Model, Target
 from trainwright.errors import InputError
 from trainwright.experiment import Auto
+from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.comparison import CandidateComparison
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit import submit
@@ -141,6 +143,22 @@ def test_two_processes_train_both_candidates_and_the_summary_says_which_is_kept(
     for heading in ("Candidates", "Loss: trees", "Loss: mlp"):
         assert f">{heading}<" in page
     assert ">Starts<" not in page
+
+
+def test_page_of_trees_shows_importance_and_the_held_out_curve(rows: Path, tmp_path: Path) -> None:
+    outputs = [tmp_path / name for name in ("model", "predictions", "summary.md", "report.html")]
+    trees = {"kind": "trees", "rounds": 30}
+    submit(replace(request(rows, training=WATCH), network=trees), *outputs)
+    page, history = outputs[3].read_text(), TrainingHistory.read(outputs[0] / HISTORY_FILE)
+    assert "Mean loss per sample, at logged rounds." in page
+    assert ">held-out rows<" in page
+    assert ">norm of the gradient<" not in page
+    shares = dict(re.findall(r"<title>(wind|carrier|noise|holiday): ([\d.]+)%</title>", page))
+    assert list(shares)[:2] == ["wind", "carrier"]
+    assert sum(map(float, shares.values())) == pytest.approx(100, abs=2)
+    rounds, losses = history.curve("watched_loss")
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert min(losses) == pytest.approx(Model.read(outputs[0]).metrics["watched_loss"])
 
 
 def test_training_without_held_out_rows_or_on_gpus_is_rejected() -> None:

@@ -33,7 +33,7 @@ from trainwright.train.trees.boosting import TreeCheckpoints
 from trainwright.train.trees.workers import row_losses
 from trainwright.transforms import Category, Number, TimeOf, Transforms
 
-NETWORK = {"kind": "trees", "rounds": 30, "depth": 3, "learning_rate": 0.3}
+NETWORK = {"kind": "trees", "rounds": 30, "depth": 3, "learning_rate": 0.3, "subsample": 1.0, "columns": 1.0}
 CHANCE = {"subsample": 0.7, "columns": 0.6}
 FLIGHTS = 3000
 
@@ -272,6 +272,7 @@ def test_a_missing_number_is_missing_to_a_tree_and_its_indicator_is_gone() -> No
     np.testing.assert_array_equal(layout.matrix(numeric, codes), expected)
     assert layout.types == ("q",) * 6 + ("c",) * 2
     assert layout.names[0] == "a"
+    assert layout.inputs == ("a", "b", "t", "t", "t", "t", "c", "d")
     assert layout.names[-2:] == ("c", "d")
 
 

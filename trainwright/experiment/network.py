@@ -90,11 +90,11 @@ class Trees(Section):
     """Gradient-boosted trees: XGBoost with histograms."""
 
     kind: Literal["trees"] = Field("trees", description="Architecture.")
-    rounds: int = Field(200, ge=1, le=100_000, description="Most trees.")
+    rounds: int = Field(500, ge=1, le=100_000, description="Most trees.")
     depth: int = Field(6, ge=1, le=30, description="Largest depth of a tree.")
-    learning_rate: float = Field(0.1, gt=0, le=1, description="Learning rate.")
-    subsample: float = Field(1.0, gt=0, le=1, description="Fraction of rows per tree.")
-    columns: float = Field(1.0, gt=0, le=1, description="Fraction of columns per tree.")
+    learning_rate: float = Field(0.05, gt=0, le=1, description="Learning rate.")
+    subsample: float = Field(0.8, gt=0, le=1, description="Fraction of rows per tree.")
+    columns: float = Field(0.8, gt=0, le=1, description="Fraction of columns per tree.")
     min_child_weight: float = Field(1.0, ge=0, description="Smallest Hessian sum in a leaf.")
     penalty: float = Field(1.0, ge=0, description="L2 penalty on leaf weights.")
     bins: int = Field(256, ge=2, le=65536, description="Bins of a histogram.")
