@@ -270,3 +270,12 @@ def test_a_distance_within_chance_is_too_few_rows_to_tell_and_severity_can_hold_
     assert "too few rows to tell" in (out / "summary.md").read_text()
     held, _ = run(splits, severity=[{"kind": "TOO_FEW_ROWS", "severity": "HOLD"}], **options)
     assert held.decision == "HOLD"
+
+
+def test_an_inferred_schema_has_a_line_for_each_column(tmp_path: Path) -> None:
+    splits = {name: [rows] for name, rows in clean().items()}
+    write_snapshot(tmp_path, splits, parents={}, roles={"key": "row", "label": "plan"}, target=KINDS)
+    lines = infer_schema(tmp_path, "train").splitlines()
+    assert [line.split()[3] for line in lines if line.startswith("feature")] == [
+        f'"{name}"' for name in ("row", "size", "town", "note", "member", "plan")
+    ]

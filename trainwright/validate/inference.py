@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts.snapshot import UNASSIGNED
 from trainwright.errors import InputError
 from trainwright.experiment.data import Runner
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import by_column, is_text, prepared
 from trainwright.validate.profile import unreadable_columns
-from trainwright.validate.schema import SERVING, TRAINING
+from trainwright.validate.schema import SERVING, TRAINING, format_message
 from trainwright.validate.statistics import VALUES_KEPT, ScanRequest, packed, scan
 from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
 
@@ -33,7 +34,7 @@ _SAMPLE_ROWS = 10_000
 def infer_schema(
     folder: Path,
     split: str,
-    also: Sequence[str] = (),
+    also: Sequence[str] | None = None,
     runner: Runner = Runner(),  # noqa: B008 - it is frozen
     store: str = "",
 ) -> str:
@@ -43,7 +44,7 @@ def infer_schema(
         folder: The snapshot's folder.
         split: Rows to infer from.
         also: Splits with rows that the schema must accept, too: missing values and new values in them relax
-            it.
+            it. All but ``unassigned`` if absent.
         runner: Processes or engine that read the rows.
         store: Folder or URI that an engine shares.
 
@@ -58,6 +59,8 @@ def infer_schema(
             where=str(folder),
             hint="Name a split with rows.",
         )
+    if also is None:
+        also = [name for name in snapshot.splits if name != UNASSIGNED]
     foreign = unreadable_columns(folder, snapshot, [split])
     columns = [column.name for column in snapshot.columns if column.name not in foreign]
     provisional = _uncounted_columns(folder, snapshot, split, columns)
@@ -73,7 +76,19 @@ def infer_schema(
     schema.default_environment.extend([TRAINING, SERVING])
     _declare_text(schema, {feature.name for feature in provisional.feature} | _text_columns(statistics))
     _declare_label(schema, snapshot, by_column(statistics[0]))
-    return f"{_header(snapshot, split, also)}{text_format.MessageToString(schema)}"
+    return _header(snapshot, split, also) + _text(schema)
+
+
+def _line(feature: Any) -> str:
+    return str(text_format.MessageToString(feature, as_one_line=True))
+
+
+def _text(schema: Any) -> str:
+    """Write a schema with a line for each column, so that a person can review it."""
+    environments = " ".join(f'default_environment: "{name}"' for name in schema.default_environment)
+    columns = [f"feature {{ {_line(feature)} }}" for feature in schema.feature]
+    domains = [format_message("string_domain", domain) for domain in schema.string_domain]
+    return "\n".join([environments, *columns, *domains]) + "\n"
 
 
 def _uncounted_columns(folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str]) -> Any:

@@ -267,7 +267,7 @@ def _inferred_schema(judgement: SnapshotJudgement) -> ReportSection:
     ]
     return ReportSection(
         "Inferred schema",
-        [Table(["Column", "Type", "Value", "Of"], rows)],
+        [Table(["Column", "Type", "Presence", "Values"], rows)],
         intro=f"{next_step(judgement)} What was seen is not what is allowed: look at the types, at the "
         f"values, and at what may be missing.{truncation_note(len(schema.feature), _CHART_ROWS)}",
     )

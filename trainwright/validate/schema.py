@@ -17,6 +17,7 @@ TRAINING, SERVING = "TRAINING", "SERVING"
 SCHEMA_FILE = "schema.pbtxt"
 """Name of an inferred schema in the folder of the verdict."""
 
+_WIDTH = 110
 MAX_BYTES = 10_000_000
 """Of a schema's text: tens of thousands of columns."""
 
@@ -69,7 +70,7 @@ def parse_schema(text: str, where: str) -> Any:
             f"not a TFDV schema: {line}{str(error).partition(' : ')[2] or error}",
             where=where,
             hint="The form is that of examples/flights/schema.pbtxt; "
-            "python -m trainwright.validate infer writes a first one.",
+            "`trainwright schema infer` writes a first one.",
         ) from None
     reject_faults(_faults(schema), where)
     return schema
@@ -134,3 +135,11 @@ def optional(feature: Any) -> bool:
     """Return whether the schema says explicitly that a column may be absent."""
     presence = feature.presence
     return bool(feature.HasField("presence") and not presence.min_fraction and not presence.min_count)
+
+
+def format_message(kind: str, message: Any) -> str:
+    """Write a message of a schema in its text form, on one line if it fits."""
+    line = text_format.MessageToString(message, as_one_line=True)
+    if len(kind) + len(line) + len(" {  }") <= _WIDTH:
+        return f"{kind} {{ {line} }}"
+    return f"{kind} {{\n{text_format.MessageToString(message, indent=2)}}}"

@@ -21,11 +21,10 @@ from trainwright.validate.checks import check
 from trainwright.validate.columns import by_column
 from trainwright.validate.profile import Profile, unreadable_columns
 from trainwright.validate.quarantine import row_checks
-from trainwright.validate.schema import parse_schema
+from trainwright.validate.schema import format_message, parse_schema
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, text_format, tfdv
 
-_WIDTH = 110
 _NAMED = ("feature", "string_domain", "int_domain", "float_domain")
 """Messages of a schema with a name; all others are left as they are."""
 
@@ -104,19 +103,12 @@ def _rewrite(text: str, old: Any, new: Any, notes: Mapping[str, str]) -> str:
     )
     for start, end, key in reversed(list(_blocks(text))):
         if key in after and after[key] != before.get(key):
-            text = text[:start] + _format(key[0], after[key]) + text[end:]
+            text = text[:start] + format_message(key[0], after[key]) + text[end:]
     parts = []
     for kind, name in (key for key in after if key not in before):
         note = f"# proposed: {notes[name]}\n" if kind == "feature" and name in notes else ""
-        parts.append(note + _format(kind, after[kind, name]))
+        parts.append(note + format_message(kind, after[kind, name]))
     return text if not parts else text.rstrip("\n") + "\n\n" + "\n".join(parts) + "\n"
-
-
-def _format(kind: str, message: Any) -> str:
-    line = text_format.MessageToString(message, as_one_line=True)
-    if len(kind) + len(line) + len(" {  }") <= _WIDTH:
-        return f"{kind} {{ {line} }}"
-    return f"{kind} {{\n{text_format.MessageToString(message, indent=2)}}}"
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int, tuple[str, str]]]:
