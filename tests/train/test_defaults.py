@@ -76,9 +76,11 @@ def test_share_is_held_out_of_large_enough_tables_unless_switched_off() -> None:
 
 
 def test_language_model_has_defaults_of_its_own_and_holds_no_rows_out() -> None:
-    network = read_network({"kind": "lm", "vocabulary": 9})
-    found = resolved(100_000, network)
-    assert (found.batch_size, found.epochs, found.guards.early_stopping) == (32, 3, None)
+    network = read_network({"kind": "lm", "text": "text", "context": 128})
+    for size, expected in ((1_000, (8, 20)), (200_000, (16, 11)), (10**9, (64, 1))):
+        file = SnapshotFile(uri="x", size=size, checksum="md5:0", rows=100_000, split="train")
+        found = resolve_training(Training(), network, Snapshot(files=(file,), columns=()))
+        assert (found.batch_size, found.epochs, found.guards.early_stopping) == (*expected, None)
     with pytest.raises(InputError, match="a language model is watched on a split of its own"):
         resolved(100_000, network, guards={"early_stopping": {"share": 0.2}})
 

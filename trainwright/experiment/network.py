@@ -51,14 +51,22 @@ class FeatureTokenizer(Tabular):
         return self
 
 
+_TOKENS = "tokens"
+_BYTES = 256
+"""Tokens of text: the values of a byte; the next token id separates rows."""
+
+
 class LanguageModel(Section):
     """Decoder-only transformer: rotary positions, RMSNorm, SwiGLU, causal attention."""
 
     kind: Literal["lm"] = Field("lm", description="Architecture.")
-    tokens: Name = Field("tokens", description="Column with lists of token ids.")
-    vocabulary: int = Field(ge=2, le=2**31 - 1, description="Number of token ids.")
+    text: Name | None = Field(None, description="Column of text; its UTF-8 bytes are the tokens.")
+    tokens: Name = Field(_TOKENS, description="Or a column with lists of token ids.")
+    vocabulary: int | None = Field(
+        None, ge=2, le=2**31 - 1, description="Number of token ids; required with `tokens`."
+    )
     context: int = Field(1024, ge=2, le=2**20, description="Tokens per sequence.")
-    separator: int | None = Field(None, ge=0, description="Token id between rows.")
+    separator: int | None = Field(None, ge=0, description="Token id between rows; of text, 256.")
     width: Width = Field(512, description="Token width, a multiple of twice `heads`.")
     layers: int = Field(8, ge=1, le=512, description="Transformer blocks.")
     heads: int = Field(8, ge=1, le=256, description="Attention heads.")
@@ -66,6 +74,21 @@ class LanguageModel(Section):
     hidden: Width | None = Field(None, description="Feed-forward units. Default: 8/3 of the width, by 64.")
     rope_base: float = Field(10_000, gt=1, description="Base of the rotary wavelengths.")
     tied: bool = Field(True, description="Share input and output embedding.")
+
+    @property
+    def column(self) -> str:
+        """The column of text or of token ids."""
+        return self.text or self.tokens
+
+    @property
+    def token_ids(self) -> int:
+        """Number of token ids: the bytes and the separator of text, or the vocabulary."""
+        return self.vocabulary or _BYTES + 1
+
+    @property
+    def row_separator(self) -> int | None:
+        """Token id between rows; None if rows follow each other without one."""
+        return _BYTES if self.text else self.separator
 
     @property
     def shared_heads(self) -> int:
@@ -83,6 +106,22 @@ class LanguageModel(Section):
             raise ValueError(f"width {self.width} is not a multiple of twice heads {self.heads}")
         if self.heads % self.shared_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_described(self) -> Self:
+        if not self.text and self.vocabulary is None:
+            raise ValueError(
+                "neither text nor vocabulary is set; name the column of text, or the number of token ids"
+            )
+        set_for_ids = {
+            "tokens": self.tokens != _TOKENS,
+            "vocabulary": self.vocabulary is not None,
+            "separator": self.separator is not None,
+        }
+        if self.text and any(set_for_ids.values()):
+            names = ", ".join(name for name, is_set in set_for_ids.items() if is_set)
+            raise ValueError(f"{names}: for token ids, and the tokens of text {self.text!r} are bytes")
         return self
 
 

@@ -65,6 +65,17 @@ def _to_categories(column: pa.Array) -> Categories:
     return Categories(codes=codes.astype(np.int64, copy=False), values=column.dictionary.to_pylist())
 
 
+def to_tokens(column: pa.Array) -> pa.Array:
+    """Return the tokens of each row as lists: token ids as they are, of text the bytes of its UTF-8."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    encoded = column.fill_null("").cast(pa.large_binary())
+    _, offsets, data = encoded.buffers()
+    starts = np.frombuffer(offsets, np.int64)[encoded.offset : encoded.offset + len(encoded) + 1]
+    values = np.frombuffer(data or b"", np.uint8)
+    return pa.LargeListArray.from_arrays(pa.array(starts), pa.array(values))
+
+
 def numeric_labels(column: pa.Array, *, classes: bool) -> pa.Array:
     """Return labels as numbers, whole ones if they are classes; NaN counts as missing.
 

@@ -12,7 +12,7 @@ from trainwright.artifacts import Snapshot, Target
 from trainwright.errors import DataRefused, Diverged
 from trainwright.experiment import LanguageModel
 from trainwright.serving import Predictor, TokenPredictor
-from trainwright.serving.columns import numeric_labels
+from trainwright.serving.columns import numeric_labels, to_tokens
 from trainwright.serving.outputs import Outputs
 
 
@@ -109,13 +109,13 @@ def write_losses(
         folder,
         {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
-        roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.tokens},
+        roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
         target=Target(kind="text"),
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise DataRefused(
             f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",
-            where=f"column {network.tokens!r} of the training set",
+            where=f"column {network.column!r} of the training set",
         )
     return written
 
@@ -124,7 +124,7 @@ def _loss_batches(
     batches: Iterable[pa.RecordBatch], network: LanguageModel, predictor: TokenPredictor, split: str
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        lists = batch.column(network.tokens)
+        lists = to_tokens(batch.column(network.column))
         lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
         kept = lengths > 1
@@ -147,7 +147,7 @@ def _sums(
             pieces.setdefault(size, []).append((int(row), int(starts[row]) + first))
     sums = np.zeros(len(lengths))
     for size, found in pieces.items():
-        at_once = max(1, _MAX_SCORES // (size * network.vocabulary))
+        at_once = max(1, _MAX_SCORES // (size * network.token_ids))
         for begin in range(0, len(found), at_once):
             rows, places = np.array(found[begin : begin + at_once]).T
             block = tokens[places[:, None] + np.arange(size + 1)]

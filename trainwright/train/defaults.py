@@ -24,8 +24,8 @@ _SHARE, _SHARE_ROWS = 0.1, 500
 """Share of the rows held out for early stopping, and the fewest rows to hold any out of."""
 
 _PATIENCE, _TREES_PATIENCE = 5, 10
-_TEXT: dict[str, Any] = {"epochs": 3, "batch_size": 32, "learning_rate": 1e-3}
-"""Defaults of a language model, whose manifest does not tell the number of sequences."""
+_TEXT_STEPS, _MOST_TEXT_EPOCHS = 1000, 20
+_SMALLEST_TEXT_BATCH, _LARGEST_TEXT_BATCH = 8, 64
 
 
 def resolve_training(
@@ -44,7 +44,7 @@ def resolve_training(
     """
     rows = labelled_rows(snapshot, training.split)
     if isinstance(network, LanguageModel):
-        defaults = _TEXT | {"batch_size": _shared(_TEXT["batch_size"], parts)}
+        defaults = _defaults_of_text(training, network, snapshot, parts)
     else:
         defaults = _defaults_of_table(training, rows, parts)
     found = {name: value for name, value in defaults.items() if getattr(training, name) is None}
@@ -75,6 +75,19 @@ def _defaults_of_table(training: Training, rows: int, parts: int) -> dict[str, A
     # Twice the batch has half the variance of the gradient: Adam's rate follows the square root.
     rate = float(f"{_RATE * math.sqrt(size / _RATE_BATCH):.2g}")
     return {"batch_size": size, "epochs": epochs, "learning_rate": rate}
+
+
+def _defaults_of_text(
+    training: Training, network: LanguageModel, snapshot: Snapshot, parts: int
+) -> dict[str, Any]:
+    """Return the same for sequences of tokens, of which a split has about one per ``context`` bytes."""
+    written = sum(entry.size for entry in snapshot.files if entry.split == training.split)
+    sequences = max(written / network.context, 1)
+    power = 2 ** round(math.log2(sequences / _BATCHES))
+    bounded = min(max(int(power), _SMALLEST_TEXT_BATCH), _LARGEST_TEXT_BATCH)
+    size = training.batch_size or _shared(bounded, parts)
+    epochs = min(max(math.ceil(_TEXT_STEPS * size / sequences), 1), _MOST_TEXT_EPOCHS)
+    return {"batch_size": size, "epochs": epochs, "learning_rate": _RATE}
 
 
 def _shared(size: int, parts: int) -> int:

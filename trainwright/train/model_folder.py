@@ -63,8 +63,9 @@ class ModelDescription:
         """Name, Arrow type and kind of each raw input column."""
         types = {column.name: column.type for column in self.source.snapshot.columns}
         if isinstance(self.source, TokenSource):
-            name = self.source.network.tokens
-            return [(name, types[name], "tokens")]
+            network = self.source.network
+            ids = "list<item: int64>" if network.text else types[network.column]
+            return [(network.column, ids, "tokens")]
         kinds = self.transforms.inputs if self.transforms else {}
         return [(name, types[name], kind) for name, kind in kinds.items()]
 
@@ -188,6 +189,9 @@ def _row_program(transforms: Transforms, outputs: Outputs) -> dict[str, Any]:
     }
 
 
+_BYTES_OF_TEXT = "bytes of the text in UTF-8; 256 separates rows"
+
+
 @dataclass(frozen=True)
 class FittedLanguageModel:
     """A fitted language model; see :class:`FittedNetwork`."""
@@ -203,11 +207,12 @@ class FittedLanguageModel:
         folder.mkdir(parents=True)
         module, network = _to_cpu_float32(self.module), self.source.network
         _write_weights(folder / WEIGHTS, module)
-        shape = ["rows", "places", network.vocabulary]
+        shape = ["rows", "places", network.token_ids]
         program = {
             "file": PROGRAM,
             "context": network.context,
-            "vocabulary": network.vocabulary,
+            "vocabulary": network.token_ids,
+            **({"tokens": _BYTES_OF_TEXT} if network.text else {}),
             "inputs": [{"name": "tokens", "type": "int64", "shape": ["rows", "places"]}],
             "outputs": [{"name": "log_probability", "type": "float64", "shape": shape}],
         }
@@ -282,7 +287,10 @@ def _opening(facts: ModelDescription) -> Iterator[str]:
         what = f"The module `{facts.config['network'].get('path', facts.kind)}`"
     if outputs is None:
         yield "# The next token"
-        yield f"{what} over tokens. It gives the log-probability of every next token."
+        tokens = "tokens"
+        if isinstance(facts.source, TokenSource) and facts.source.network.text:
+            tokens = f"tokens, the {_BYTES_OF_TEXT}"
+        yield f"{what} over {tokens}. It gives the log-probability of every next token."
     else:
         prediction = "Prediction" if outputs.kind == "regression" else "Probability"
         yield f"# {prediction} of {markdown.escape(outputs.label)}"

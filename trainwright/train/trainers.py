@@ -282,5 +282,5 @@ def _encode_tokens(run: TrainingRun, source: TokenSource) -> tuple[TokenSequence
         "sequences": float(total.sequences),
         "tokens": float(total.tokens),
         "tokens_dropped": float(total.dropped),
-        "base_rate_loss": math.log(source.network.vocabulary),
+        "base_rate_loss": math.log(source.network.token_ids),
     }

@@ -105,11 +105,11 @@ class LanguageNetwork(nn.Module):
         super().__init__()
         layers = range(network.layers) if layers is None else layers
         first, last = layers.start == 0, layers.stop == network.layers
-        self.embedding = nn.Embedding(network.vocabulary, network.width) if first else None
+        self.embedding = nn.Embedding(network.token_ids, network.width) if first else None
         self.blocks = nn.ModuleDict({str(number): Block(network) for number in layers})
         self.norm = Norm(network.width, eps=_EPSILON) if last else None
         own = last and not network.tied
-        self.head = nn.Linear(network.width, network.vocabulary, bias=False) if own else None
+        self.head = nn.Linear(network.width, network.token_ids, bias=False) if own else None
         turns = turns_of(network.context, network.width // network.heads, network.rope_base)
         self.register_buffer("turns", turns, persistent=False)
 
@@ -222,7 +222,7 @@ class DecoderLanguageModel:
 
     def gives(self, samples: int, *, last: bool) -> Tensor:
         """Return the output of a stage on ``meta``: hidden states, or the logits of the last stage."""
-        width = self._network.vocabulary if last else self._network.width
+        width = self._network.token_ids if last else self._network.width
         return torch.empty(samples, self._network.context, width, device="meta")
 
 

@@ -1,4 +1,6 @@
-"""A split of token ids: the rows of a file concatenated, and cut into sequences of equal length.
+"""A split of tokens: the rows of a file concatenated, and cut into sequences of equal length.
+
+Tokens are a column of lists of ids, or the bytes of a column of text.
 
 The rows of a file are concatenated, with a separator between them if configured, and cut into sequences of
 ``context + 1`` tokens (inputs and next-token targets); each starts with the last token of the one before. The
@@ -26,6 +28,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
 from trainwright.experiment.training import Feeding
+from trainwright.serving.columns import to_tokens
 from trainwright.tables.pinned import open_pinned
 from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
 from trainwright.train.feeding.loader import Batch
@@ -59,11 +62,11 @@ class TokenSource:
         return [entry for entry in self.snapshot.files if entry.split == self.split and entry.rows]
 
     def batches(self, file: int) -> Iterator[pa.Array]:
-        """Yield the token lists of a file in order."""
+        """Yield the tokens of a file in order, as lists."""
         entry = self.files[file]
         piece = tables.Piece(entry, 0, 1 << 31, entry.rows, self.snapshot.columns)
-        for batch in tables.read_piece(self.folder, piece, [self.network.tokens]):
-            yield batch.column(0)
+        for batch in tables.read_piece(self.folder, piece, [self.network.column]):
+            yield to_tokens(batch.column(0))
 
     def read(self, file: int) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of a file in order, with separators, in arrays."""
@@ -73,9 +76,9 @@ class TokenSource:
             tokens = self._checked(lists.flatten(), lengths, entry, row)
             full, begins_at = lengths[lengths > 0], 0 if begun else 1
             row, begun = row + len(lists), begun or bool(len(tokens))
-            if self.network.separator is not None:  # before each row but the first of the file
+            if self.network.row_separator is not None:  # before each row but the first of the file
                 starts = (np.cumsum(full) - full)[begins_at:]
-                tokens = np.insert(tokens, starts, self.network.separator)
+                tokens = np.insert(tokens, starts, self.network.row_separator)
             yield tokens
 
     def _checked(
@@ -84,7 +87,7 @@ class TokenSource:
         """Return the tokens of some rows; ``first`` is the number of the first row."""
         numbers = pc.cast(values, pa.int64(), safe=False)
         tokens: NDArray[np.int64] = numbers.fill_null(-1).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero((tokens < 0) | (tokens >= self.network.vocabulary))
+        wrong = np.flatnonzero((tokens < 0) | (tokens >= self.network.token_ids))
         if not len(wrong):
             return tokens
         row = first + int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
@@ -94,10 +97,10 @@ class TokenSource:
         else:
             what = (
                 f"tokens lie in [{there.min()}, {there.max()}]; "
-                f"a vocabulary of {self.network.vocabulary:,} has 0 to {self.network.vocabulary - 1:,}"
+                f"a vocabulary of {self.network.token_ids:,} has 0 to {self.network.token_ids - 1:,}"
             )
         raise InputError(
-            f"column {self.network.tokens!r}: {what}",
+            f"column {self.network.column!r}: {what}",
             where=f"{entry.uri}, row {row:,}",
             hint="Set network.vocabulary to the size of the tokenizer that made these tokens.",
         )
@@ -133,7 +136,7 @@ def _count(source: TokenSource, file: int) -> TokenCounts:
         for lists in source.batches(file):
             lengths = lists.value_lengths().fill_null(0).to_numpy()
             rows, tokens = rows + int((lengths > 0).sum()), tokens + int(lengths.sum())
-    if source.network.separator is not None:
+    if source.network.row_separator is not None:
         tokens += max(rows - 1, 0)
     sequences = max(tokens - 1, 0) // source.network.context
     used = sequences * source.network.context + 1 if sequences else 0
@@ -142,7 +145,7 @@ def _count(source: TokenSource, file: int) -> TokenCounts:
 
 def _count_by_footer(source: TokenSource, file: int) -> tuple[int, int] | None:
     """Return rows and tokens if the footer has statistics and no row is empty."""
-    entry, tokens, name = source.files[file], 0, re.compile(rf"{re.escape(source.network.tokens)}\.")
+    entry, tokens, name = source.files[file], 0, re.compile(rf"{re.escape(source.network.column)}\.")
     with open_pinned(source.folder, entry, footer_only=True) as opened:
         for number in range(opened.num_row_groups):
             group = opened.metadata.row_group(number)
@@ -198,10 +201,10 @@ def encode_tokens(
 def _shard(source: TokenSource, file: int, counted: TokenCounts) -> ShardSpec:
     """Return the shard of a file, with a key from all that its bytes depend on."""
     network, entry = source.network, source.files[file]
-    kind = "<u2" if network.vocabulary <= _SMALL else "<u4"
+    kind = "<u2" if network.token_ids <= _SMALL else "<u4"
     size = counted.sequences * network.context + 1
-    content = [FORMAT, trainwright.__version__, "tokens", network.tokens, network.separator]
-    content += [network.vocabulary, entry.checksum, entry.size, size]
+    content = [FORMAT, trainwright.__version__, "tokens", network.column, network.row_separator]
+    content += [network.token_ids, entry.checksum, entry.size, size]
 
     def encoded() -> Iterator[NDArray[Any]]:
         left, found = size, 0

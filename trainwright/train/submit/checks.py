@@ -17,6 +17,7 @@ from trainwright.train.config import Degrees, TrainConfig, degrees_of, input_kin
 
 _LABELS = r"bool|u?int(8|16|32|64)|halffloat|float|double|decimal\w*\(.*\)"
 _TOKENS = r"(large_)?list<\w+: u?int(8|16|32|64)( not null)?>"
+_TEXT = r"(large_)?string"
 _SCORE = r"score(_\d+)?"
 """Columns of scores, as in ``trainwright.serving.outputs``: that package needs numpy, this image has none."""
 
@@ -226,25 +227,32 @@ def _similar(name: str, names: Mapping[str, str]) -> str:
 
 
 def _check_tokens(types: Mapping[str, str], network: LanguageModel) -> None:
-    name = network.tokens
+    name, where = network.column, f"network.{'text' if network.text else 'tokens'}"
     if name not in types:
+        what = f"no column {name!r} of {'text' if network.text else 'tokens'}"
+        raise InputError(f"{what}; there are {_similar(name, types)}", where=where)
+    if network.text and not re.fullmatch(_TEXT, types[name]):
         raise InputError(
-            f"no column {name!r} of tokens; there are {_similar(name, types)}", where="network.tokens"
+            f"column {name!r} is of type {types[name]}; text is a string per row",
+            where=where,
+            hint="Name a column of strings, or a column of token ids in network.tokens.",
         )
-    if not re.fullmatch(_TOKENS, types[name]):
+    if not network.text and not re.fullmatch(_TOKENS, types[name]):
+        hint = "Name a column of strings in network.text." if re.fullmatch(_TEXT, types[name]) else ""
         raise InputError(
             f"column {name!r} is of type {types[name]}; tokens are a list of whole numbers per row",
-            where="network.tokens",
+            where=where,
+            hint=hint,
         )
-    if network.separator is not None and network.separator >= network.vocabulary:
+    if network.separator is not None and network.separator >= network.token_ids:
         raise InputError(
-            f"separator {network.separator} is outside the vocabulary of {network.vocabulary:,}",
+            f"separator {network.separator} is outside the vocabulary of {network.token_ids:,}",
             where="network.separator",
         )
 
 
 def _check_splits(counts: Mapping[str, int], splits: Sequence[str]) -> None:
-    if set(splits) == {splits[0]}:
+    if splits[1:] and set(splits) == {splits[0]}:
         raise InputError(
             f"split {splits[0]!r} is trained on, and no other is scored, so nothing can be judged",
             where="training.predict",
