@@ -102,8 +102,8 @@ def test_a_finished_run_shows_every_step_and_the_line_back_to_the_source(tmp_pat
     assert [row[0] for row in rows] == ["ingest", "validate", "join", "train", "evaluate", "register"]
     assert rows[1][2:] == [
         "30.0 s",
-        "HOLD",
         "",
+        "HOLD",
         "validate found <what> it | looked for",
         "tabular, lock 121212121212",
     ]

@@ -36,7 +36,7 @@ _STATES = {
     "running": "not ended",
 }
 _STEP_HEADER = ("step", "state", "time", "decision", "what it found", "environment")
-_REPORT = 4
+_REPORT = 3
 """Place of the column with the reports, which only the page has."""
 
 _LINE = ("registration", "model", "training_set", "data", "source")
