@@ -114,3 +114,13 @@ def test_regression_predictions_need_no_time_and_no_classes(written: Write) -> N
         "kind": "regression",
         "classes": [],
     }
+
+
+def test_baseline_with_the_classes_in_another_order_is_not_compared(
+    written: Write, production: Callable[..., BaselinePredictions]
+) -> None:
+    turned = Target(kind="multiclass", classes=SPECIES[::-1])
+    with pytest.raises(
+        InputError, match="classes of the baseline are virginica, versicolor, setosa, in this"
+    ):
+        written(irises(), target=IRISES).judge(production(irises(), target=turned))

@@ -214,3 +214,13 @@ def test_link_is_escaped_and_leads_to_a_relative_path_or_https_only() -> None:
     assert link("a <b>", "../x y/report.html") == '<a href="../x%20y/report.html">a &lt;b&gt;</a>'
     with pytest.raises(InternalError, match="not to javascript"):
         link("x", "javascript:alert(1)")
+
+
+def test_each_decision_has_a_color_of_its_own_at_the_top_and_in_tables() -> None:
+    table = Table(["rule", "result"], [["auc", name] for name in DECISIONS], flagged=[1, 2, 3])
+    page = draw_page(ReportPage("t", "s", sections=[ReportSection("Rules", [table])]))
+    tones = [re.search(rf"^\.{name} {{ --tone: var\((--\w+)\)", page, re.MULTILINE) for name in DECISIONS]
+    assert len({tone[1] for tone in tones if tone}) == len(DECISIONS)
+    assert all(f'<span class="result {name}">{name}</span>' in page for name in DECISIONS)
+    colors = [re.search(rf"{tone[1]}: (#\w+);", page) for tone in tones if tone]
+    assert len({color[1] for color in colors if color}) == len(DECISIONS)

@@ -96,3 +96,8 @@ def test_numbers_are_written_briefly(value: float, written: str) -> None:
 )
 def test_small_shares_keep_a_decimal(share: float, written: str) -> None:
     assert percent(share) == written
+
+
+def test_zero_has_no_sign_on_an_axis_that_begins_below_it() -> None:
+    assert [number(value) for value in round_values(-0.3, 0.3)] == ["-0.2", "0", "0.2"]
+    assert number(-0.0) == "0"

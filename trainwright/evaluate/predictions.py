@@ -367,6 +367,14 @@ def _require_comparable(candidate: Predictions, baseline: Predictions) -> None:
             f"the baseline predicts {_describe_kind(baseline)}, the candidate {_describe_kind(candidate)}",
             where=_BASELINE,
         )
+    named = [entry.snapshot.target.classes for entry in (candidate, baseline)]
+    if all(named) and named[0] != named[1]:
+        raise InputError(
+            f"the classes of the baseline are {', '.join(named[1][:10])}, in this order, those of the "
+            f"candidate {', '.join(named[0][:10])}",
+            where=_BASELINE,
+            hint=_AGAIN,
+        )
     ours, theirs = (entry.snapshot.parents.get("training_set") for entry in (candidate, baseline))
     if ours and theirs and ours != theirs:
         raise InputError(

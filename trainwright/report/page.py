@@ -110,6 +110,11 @@ def groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
         yield kind.__name__.lower(), list(members)
 
 
+def shown(cell: object) -> object:
+    """Give a decision in a table its color; other cells stay as they are."""
+    return Markup('<span class="result {0}">{0}</span>').format(cell) if cell in DECISIONS else cell
+
+
 @cache
 def _template() -> Template:
     environment = Environment(
@@ -120,6 +125,7 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.globals["groups"] = groups
+    environment.globals["shown"] = shown
     environment.globals["meaning"] = MEANING
     environment.globals["version"] = trainwright.__version__
     return environment.get_template("page.html")

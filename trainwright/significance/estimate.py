@@ -23,12 +23,17 @@ class Estimate:
 
     def __str__(self) -> str:
         """Write it as ``0.741 [0.738, 0.744]``."""
-        return f"{self.value:.3f} {self.interval}"
+        return f"{_unsigned_zero(self.value)} {self.interval}"
 
     @property
     def interval(self) -> str:
         """The interval alone, as ``[0.738, 0.744]``."""
-        return f"[{self.low:.3f}, {self.high:.3f}]"
+        return f"[{_unsigned_zero(self.low)}, {_unsigned_zero(self.high)}]"
+
+
+def _unsigned_zero(value: float) -> str:
+    """Write three decimals; of what rounds to zero without the minus."""
+    return f"{round(value, 3) + 0.0:.3f}"
 
 
 def independent_difference(first: Estimate, second: Estimate) -> Estimate:
