@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 COLUMNS = {
     "quickstart": ["late", "carrier", "origin", "dest", "distance", "month", "hour", "dep_delay"],
-    "regression": ["air_time", "carrier", "origin", "dest", "distance", "month", "hour"],
+    "regression": ["arr_delay", "carrier", "origin", "dest", "distance", "month", "hour", "dep_delay"],
     "multiclass": ["origin", "carrier", "dest", "month", "hour", "minute_of_day", "day_of_week"],
 }
 ROWS = 4_000

@@ -62,7 +62,9 @@ def main() -> None:
         kind
     ]
     classes = {"num_class": len(snapshot.target.classes)} if kind == "multiclass" else {}
-    trees = xgboost.train({"objective": goal, "seed": 0, **classes}, rows["train"], num_boost_round=100)
+    trees = xgboost.train(
+        {"objective": goals[kind], "seed": 0, **classes}, rows["train"], num_boost_round=100
+    )
     labels, scores = parts["evaluate"][label].to_numpy(), trees.predict(rows["evaluate"])
     match kind:
         case "binary":

@@ -12,7 +12,6 @@ from trainwright.errors import InputError
 from trainwright.local.run_folder import LOG, Request, Task, Tasks
 from trainwright.verdicts import Verdict
 
-_METRICS = "system.Metrics"
 _FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 40em; border: 0" sandbox></iframe>'
 
 
@@ -60,12 +59,10 @@ class StepOutputs:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The figures of all its metrics."""
-        found: dict[str, float] = {}
-        for output in self.task.outputs.values():
-            if output.type == _METRICS:
-                found |= {key: value for key, value in output.metadata.items() if not isinstance(value, str)}
-        return found
+        """The figures of its output ``metrics``, such as ``auc``; empty if it has none."""
+        output = self.task.outputs.get("metrics")
+        known = output.metadata if output else {}
+        return {name: value for name, value in known.items() if not isinstance(value, str)}
 
     @property
     def page(self) -> Path | None:
