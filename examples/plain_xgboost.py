@@ -58,9 +58,7 @@ def main() -> None:
         )
         for split, part in parts.items()
     }
-    goal = {"binary": "binary:logistic", "multiclass": "multi:softmax", "regression": "reg:squarederror"}[
-        kind
-    ]
+    goals = {"binary": "binary:logistic", "multiclass": "multi:softmax", "regression": "reg:squarederror"}
     classes = {"num_class": len(snapshot.target.classes)} if kind == "multiclass" else {}
     trees = xgboost.train(
         {"objective": goals[kind], "seed": 0, **classes}, rows["train"], num_boost_round=100

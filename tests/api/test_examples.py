@@ -1,0 +1,180 @@
+"""The examples run as their pages say: from rows to a registered model that predicts."""
+
+import ast
+import csv
+import json
+import os
+import shutil
+import subprocess
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainwright
+from tests.docs.written import snippets
+from trainwright.api import LocalRun
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+Trained = Callable[[str], LocalRun]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the examples, with the runs and the registry of this module."""
+    folder = tmp_path_factory.mktemp("work")
+    for name in ("quickstart", "regression", "multiclass", "notebooks"):
+        shutil.copytree(EXAMPLES / name, folder / "examples" / name)
+    (folder / "runs").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(work: Path) -> Trained:
+    """Run an example, once in this module."""
+    made: dict[str, LocalRun] = {}
+
+    def train(name: str) -> LocalRun:
+        if name not in made:
+            config = work / "examples" / name / "experiment.yaml"
+            made[name] = trainwright.run(config, runs=work / "runs")
+        return made[name]
+
+    return train
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "low", "high"),
+    [("quickstart", "auc", 0.84, 1), ("multiclass", "accuracy", 0.8, 1), ("regression", "rmse", 1, 22)],
+)
+def test_example_registers_a_model_that_predicts(
+    name: str, metric: str, low: float, high: float, trained: Trained, work: Path
+) -> None:
+    run = trained(name)
+    assert (run.state, run.verdict and run.verdict.decision, run.version) == ("done", "PASS", "1"), run
+    assert low < run.metrics[metric] < high
+    folder = work / "examples" / name
+    made = trainwright.predict(f"{name}@candidate", folder / "rows.csv", config=folder / "experiment.yaml")
+    rows, scored = read(folder / "rows.csv"), read(made.path)
+    assert made.rows == len(rows) == len(scored) == 4000
+    label = next(name for name in ("late", "arr_delay", "origin") if name in scored[0])
+    pairs = [(row[label], score["prediction"]) for row, score in zip(rows, scored, strict=True)]
+    if name == "regression":
+        errors = [abs(float(truth) - float(guess)) for truth, guess in pairs]
+        assert sum(errors) / len(errors) < 15
+    else:
+        assert sum(truth == guess for truth, guess in pairs) / len(pairs) > 0.8
+
+
+def cells(notebook: Path) -> list[str]:
+    content = json.loads(notebook.read_text())
+    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    return ["".join(cell["source"]) for cell in code]
+
+
+def execute(notebook: Path) -> tuple[dict[str, Any], list[str]]:
+    """Run the cells in order as a notebook does; return the variables and what the last lines show."""
+    variables: dict[str, Any] = {}
+    shown = []
+    for source in cells(notebook):
+        tree = ast.parse(source)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, notebook.name, "exec"), variables)  # noqa: S102
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), notebook.name, "eval"), variables)  # noqa: S307
+            show = getattr(value, "_repr_html_", None)
+            shown += [show() if show else repr(value)] if value is not None else []
+    return variables, shown
+
+
+def test_notebooks_run_from_the_first_cell_to_the_last(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work / "examples" / "notebooks")
+    made, shown = execute(EXAMPLES / "notebooks" / "quickstart.ipynb")
+    assert made["run"].version == "1"
+    assert shown[0].startswith("<iframe srcdoc=")
+    assert "'prediction': ['yes']" in shown[-1]
+    read_again, shown = execute(EXAMPLES / "notebooks" / "read_a_run.ipynb")
+    assert read_again["run"].id == made["run"].id
+    assert read_again["strict"].decision == "FAIL"
+    assert all(text.startswith("<iframe srcdoc=") for text in shown)
+
+
+def test_python_of_the_pages_about_runs_and_models_runs(
+    trained: Trained, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained("quickstart")
+    monkeypatch.chdir(work)
+    shutil.copytree(run.folder, work / "runs" / "1rq7wm", copy_function=os.link)
+    experiment = (work / "examples" / "quickstart" / "experiment.yaml").read_text()
+    for name, text in {"source: rows.csv": "source: examples/quickstart/rows.csv"}.items():
+        experiment = experiment.replace(name, text)
+    experiment = experiment.replace("sqlite:///../../", "sqlite:///")
+    (work / "experiment.yaml").write_text(experiment)
+    shutil.copy(work / "examples" / "quickstart" / "schema.pbtxt", work)
+    pages = {"docs/python.md", "docs/predicting.md"}
+    blocks = [block for block in snippets() if block.page in pages and "import trainwright" in block.text]
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block.text, str(block), "exec"), {})  # noqa: S102
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with what the page installs for a service."""
+    folder = tmp_path_factory.mktemp("service")
+    page = (ROOT / "docs" / "predicting.md").read_text()
+    wheel, install = (line.split() for line in page.splitlines() if line.startswith("pip "))
+    venv.create(folder / "venv", with_pip=True)
+    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("trainwright", "compiled", "images"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for words in (wheel[1:], install[1:]):
+        done = subprocess.run([*pip, *words], cwd=source, capture_output=True, text=True, check=False)
+        if "Could not find a version" in done.stderr and "connection" in done.stderr.lower():
+            pytest.skip(f"the package index cannot be reached: {done.stderr[-200:]}")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_service_scores_with_what_the_page_installs(service: Path, trained: Trained) -> None:
+    run = trained("quickstart")
+    assert run.model
+    if trainwright_kind(run.model) != "trees":
+        pytest.skip("the better model of this run is a network, which needs torch: gigabytes")
+    shutil.copytree(run.model, service / "model", dirs_exist_ok=True)
+    [block] = [one for one in snippets() if one.page == "docs/predicting.md" and "serving.load" in one.text]
+    code = f"{block.text}\nimport json, sys\nprint(json.dumps(scores.tolist()), 'torch' in sys.modules)"
+    python = service / "venv" / "bin" / "python"
+    done = subprocess.run([python, "-c", code], cwd=service, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    flight: dict[str, list[Any]] = {"carrier": ["UA"], "origin": ["EWR"], "dest": ["ORD"], "distance": [719]}
+    flight |= {"month": [6], "hour": [17], "dep_delay": [40]}
+    expected = trainwright.predict(run.model, flight)["score"]
+    assert done.stdout.split() == [json.dumps(expected), "False"]
+
+
+def trainwright_kind(model: Path) -> str:
+    return str(json.loads((model / "model.json").read_text())["kind"])
+
+
+def test_plain_xgboost_prints_the_figure_of_the_page(trained: Trained) -> None:
+    python = ROOT / ".environments" / "torch" / "bin" / "python"
+    run = trained("quickstart")
+    command = [python, EXAMPLES / "plain_xgboost.py", run.folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in (EXAMPLES / "quickstart" / "README.md").read_text()
