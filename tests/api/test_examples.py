@@ -54,7 +54,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("name", "metric", "low", "high"),
-    [("quickstart", "auc", 0.84, 1), ("multiclass", "accuracy", 0.8, 1), ("regression", "rmse", 1, 22)],
+    [("quickstart", "auc", 0.84, 1), ("multiclass", "accuracy", 0.78, 1), ("regression", "rmse", 1, 22)],
 )
 def test_example_registers_a_model_that_predicts(
     name: str, metric: str, low: float, high: float, trained: Trained, work: Path
@@ -151,30 +151,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_service_scores_with_what_the_page_installs(service: Path, trained: Trained) -> None:
-    run = trained("quickstart")
+    run = trained("multiclass")
     assert run.model
-    if trainwright_kind(run.model) != "trees":
-        pytest.skip("the better model of this run is a network, which needs torch: gigabytes")
-    shutil.copytree(run.model, service / "model", dirs_exist_ok=True)
+    shutil.copytree(run.model, service / "model")
     [block] = [one for one in snippets() if one.page == "docs/predicting.md" and "serving.load" in one.text]
-    code = f"{block.text}\nimport json, sys\nprint(json.dumps(scores.tolist()), 'torch' in sys.modules)"
+    code = f"{block.text}\nimport json, sys\nprint(json.dumps([*scores[0].tolist(), 'torch' in sys.modules]))"
     python = service / "venv" / "bin" / "python"
     done = subprocess.run([python, "-c", code], cwd=service, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    flight: dict[str, list[Any]] = {"carrier": ["UA"], "origin": ["EWR"], "dest": ["ORD"], "distance": [719]}
-    flight |= {"month": [6], "hour": [17], "dep_delay": [40]}
-    expected = trainwright.predict(run.model, flight)["score"]
-    assert done.stdout.split() == [json.dumps(expected), "False"]
-
-
-def trainwright_kind(model: Path) -> str:
-    return str(json.loads((model / "model.json").read_text())["kind"])
+    flight: dict[str, list[Any]] = {"carrier": ["UA"], "dest": ["ORD"], "month": [6], "hour": [17]}
+    expected = trainwright.predict(run.model, flight | {"minute_of_day": [1035], "day_of_week": [5]})
+    scores = [expected[f"score_{number}"][0] for number in range(3)]
+    assert json.loads(done.stdout) == [*map(pytest.approx, scores), False]
 
 
 def test_plain_xgboost_prints_the_figure_of_the_page(trained: Trained) -> None:
     python = ROOT / ".environments" / "torch" / "bin" / "python"
-    run = trained("quickstart")
-    command = [python, EXAMPLES / "plain_xgboost.py", run.folder]
+    command = [python, EXAMPLES / "plain_xgboost.py", trained("quickstart").folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in (EXAMPLES / "quickstart" / "README.md").read_text()
