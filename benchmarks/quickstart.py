@@ -1,7 +1,7 @@
 """From a CSV file that was never seen to predictions: three commands, against a plain script.
 
-The rows are those of examples/quickstart, 15,000 flights. The peer does what a person writes in a minute: read
-with pyarrow, encode text as codes, fit XGBoost on 70 % of the rows, and print the AUC of the others.
+The rows are those of examples/quickstart, 15,000 flights. The peer does what a person writes in a minute:
+read with pyarrow, encode text as codes, fit XGBoost on 70 % of the rows, and print the AUC of the others.
 """
 
 import subprocess
