@@ -149,6 +149,16 @@ def test_section_round_trips_through_the_doubles_of_a_kubeflow_parameter() -> No
     assert Training.parse(through_kubeflow(section.to_parameter()), "parameter training") == section
 
 
+def test_fresh_rows_without_a_time_are_rejected(tmp_path: Path) -> None:
+    windows = GOOD[GOOD.index("  time: at") : GOOD.index("schema_file")]
+    shares = """  label: late
+  quality: {fresh_rows_within_s: 60}
+  splits: {train: {fraction: 0.8}, evaluate: {fraction: 0.2}}
+"""
+    said = refusal(tmp_path, GOOD.replace(windows, shares))
+    assert "quality.fresh_rows_within_s needs the time of each row; name it in data.time" in said
+
+
 @pytest.mark.parametrize("kind", ["mlp", "ft_transformer", "trees"])
 def test_parameter_has_the_kind_and_no_defaults(kind: str) -> None:
     network = read_network({"kind": kind, "min_category_rows": 10, "max_categories": 7})
