@@ -54,7 +54,7 @@ def test_model_that_knows_the_label_passes_without_any_other_rule() -> None:
     assert found.decision == "PASS"
     assert [ruling.kind for ruling in found.rulings] == ["constant"]
     assert found.headline == (
-        f"log loss {found.constant.model:.4g} below {found.constant.constant:.4g} of a constant prediction"
+        f"log loss {found.constant.model:.3f} below {found.constant.constant:.3f} of a constant prediction"
     )
 
 

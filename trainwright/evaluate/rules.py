@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import ComparedMetric, Disparity, Findings, Kind, Ruling, Slice
+from trainwright.evaluate.formatting import decimals
 from trainwright.evaluate.slices import MIN_UNITS, class_title, class_too_small, smallest_count
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import LOWER, ModelRule, Overfitting, find_metric, names_for
@@ -253,10 +254,12 @@ def constant_ruling(findings: Findings, broken: str) -> Ruling:
         return not_judged_ruling(CONSTANT_GAIN, reason, kind="constant")
     terms = RuleTerms(0.0, ABOVE, evaluation.confidence, broken)
     title = metric_title(found.metric)
-    detail = f"{title} {found.model:.4g}, of {CONSTANT_NAMES[findings.kind]} {found.constant:.4g}"
+    digits = decimals(abs(found.constant - found.model), found.model)
+    model, constant = f"{found.model:,.{digits}f}", f"{found.constant:,.{digits}f}"
+    detail = f"{title} {model}, of {CONSTANT_NAMES[findings.kind]} {constant}"
     rule, left = judge_estimate(CONSTANT_GAIN, found.gain, findings.sample.rows, terms, detail=detail)
     said = {"PASS": "below", broken: "not below"}.get(rule.decision, "not clearly below")
-    fact = f"{title} {found.model:.4g} {said} {found.constant:.4g} of a constant prediction"
+    fact = f"{title} {model} {said} {constant} of a constant prediction"
     return Ruling(CONSTANT_GAIN, rule.decision, fact, (rule,), left, "constant")
 
 

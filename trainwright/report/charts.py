@@ -91,10 +91,10 @@ def paired_histogram(
     now, before = _shares(current), _shares(other)
     even = _even(edges)
     places = list(edges) if even else [float(index) for index in range(len(edges))]
-    x = AxisScale(places[0], places[-1], _LEFT, WIDTH - _EDGE)
     y = AxisScale(0, max(*now, *before, 1e-9) * 1.05, 200, _TOP)
+    x = AxisScale(places[0], places[-1], _room_for(y, percent), WIDTH - _EDGE)
     shown = [("current", names[0]), *([] if previous is None else [("outline previous", names[1])])]
-    marks = [*legend(shown, x=_LEFT, y=18), *_grid(y, percent)]
+    marks = [*legend(shown, x=x.start, y=18), *_grid(x, y, percent)]
     for index, (low, high) in enumerate(itertools.pairwise(places)):
         tip = f"{number(edges[index])} to {number(edges[index + 1])}: {names[0]} {percent(now[index])}"
         tip += "" if previous is None else f", {names[1]} {percent(before[index])}"
@@ -148,10 +148,15 @@ def _axis(x: AxisScale, y: float, values: Sequence[float], write: Callable[[floa
             free = place + half + 6
 
 
-def _grid(y: AxisScale, write: Callable[[float], str]) -> Iterator[Markup]:
+def _room_for(y: AxisScale, write: Callable[[float], str]) -> float:
+    """Return where a chart begins, to the right of the values of its vertical axis."""
+    return max(_LEFT, *(extent(write(value)) + 9 for value in y.ticks(4)))
+
+
+def _grid(x: AxisScale, y: AxisScale, write: Callable[[float], str]) -> Iterator[Markup]:
     for value in y.ticks(4):
-        yield element("line", x1=_LEFT, x2=WIDTH - _EDGE, y1=y(value), y2=y(value), class_="grid")
-        yield label(_LEFT - 7, y(value) + 4, write(value), text_anchor="end", class_="muted")
+        yield element("line", x1=x.start, x2=x.stop, y1=y(value), y2=y(value), class_="grid")
+        yield label(x.start - 7, y(value) + 4, write(value), text_anchor="end", class_="muted")
 
 
 def paired_bars(
@@ -242,11 +247,12 @@ def lines(
         across = min(xs), max(xs)
         up = (min(*ys, 0.0), 1.05 * max(*ys, 0.0) or 1.0) if from_zero else _with_air(ends, 0.05)
     bottom = 366.0 if square or diagonal else 226.0
-    x, y = AxisScale(*across, _LEFT, WIDTH - _EDGE), AxisScale(*up, bottom, _TOP + 14)
-    marks = [label(_LEFT, _TOP + 4, y_label, class_="muted", width=WIDTH - 60)]
+    y = AxisScale(*up, bottom, _TOP + 14)
+    x = AxisScale(*across, _room_for(y, number), WIDTH - _EDGE)
+    marks = [label(x.start, _TOP + 4, y_label, class_="muted", width=WIDTH - x.start - 12)]
     if len(series) > 1:
-        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=_LEFT, y=14)
-    marks += [*_grid(y, number), _base(x, bottom), *_axis(x, bottom, x.ticks(5), number)]
+        marks += legend([(f"line-{index % 4}", name) for index, name in enumerate(series)], x=x.start, y=14)
+    marks += [*_grid(x, y, number), _base(x, bottom), *_axis(x, bottom, x.ticks(5), number)]
     if diagonal:
         low, high = across
         marks.append(element("line", x1=x(low), y1=y(low), x2=x(high), y2=y(high), class_="reference"))
@@ -254,9 +260,7 @@ def lines(
         whiskers = [(y(a), y(b)) for a, b in zip(*bounds[name], strict=True)] if bounds else []
         points = [(x(a), y(b)) for a, b in zip(along, values, strict=True)]
         marks += _line(name, points, whiskers, index % 4, dots=dots or bool(bounds))
-    marks.append(
-        label((_LEFT + WIDTH - _EDGE) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted")
-    )
+    marks.append(label((x.start + x.stop) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted"))
     description = f"{y_label} against {x_label}: {', '.join(series)}."
     return drawing(bottom + 42, f"{y_label} by {x_label}", description, marks)
 
