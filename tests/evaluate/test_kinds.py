@@ -17,6 +17,7 @@ from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.metrics import average_precision
 from trainwright.evaluate.plot_data import POINTS, confusion, precision_recall, roc
 from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.rules import metric_title
 from trainwright.experiment import Evaluation
 
 Write = Callable[..., Step]
@@ -271,5 +272,23 @@ def test_page_says_what_is_not_applicable_to_a_kind_and_why(written: Write, kind
     assert "<h2>By sex</h2>" in page
     if kind == "multiclass":
         assert "macro recall" in page.rpartition("groups by sex")[2]
-    with pytest.raises(InputError, match=f"measures of fairness are of two classes; .* kind {kind}"):
+    with pytest.raises(InputError, match=f"are measures of two classes, not of kind {kind}"):
         step.judge(fairness={"by": ["sex"], "limits": {"equal_opportunity": 0.1}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("multiclass", "macro_auc"), ("regression", "rmse"), ("language_model", "loss")]
+)
+def test_overfitting_without_a_metric_takes_the_one_of_the_kind(kind: str, metric: str) -> None:
+    label = np.tile([0, 1, 2], 100)
+    spread = np.random.default_rng(0).random(300)
+    scores = {
+        "multiclass": np.eye(3)[label] * 0.6 + 0.4 / 3,
+        "regression": (label + spread / 10)[:, None],
+        "language_model": (1 + spread / 10)[:, None],
+    }[kind]
+    rows = predictions(kind, label * 1.0 if kind == "regression" else label, scores)
+    section = Evaluation.check({"overfitting": {"at_most": 0.5}, "constant_prediction": "warn"}, "test")
+    found = measure(PredictionPair(rows), section, fitted=rows)
+    assert [entry.name for entry in found.rulings] == [f"{metric_title(metric)} overfitting"]
+    assert found.decision == "PASS"

@@ -257,3 +257,26 @@ def test_old_name_of_a_step_is_accepted() -> None:
     old, new = Steps.check({"probe": said}, "steps"), Steps.check({"smoke_test": said}, "steps")
     assert old == new
     assert new.parameters()["smoke_test_cpu"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("data", "evaluation", "message"),
+    [
+        ("  label_kind: regression\n", "{min_auc: 0.6}", "auc is not defined for a model of kind regression"),
+        (
+            "  classes: [a, b, c]\n",
+            "{rules: [{metric: recall/d, at_least: 0.5}]}",
+            "recall/d names a class that does not exist in ['a', 'b', 'c']",
+        ),
+        (
+            "  label_kind: multiclass\n",
+            "{fairness: {by: [origin], limits: {equal_opportunity: 0.1}}}",
+            "fairness.limits and worsening are measures of two classes, not of kind multiclass",
+        ),
+    ],
+)
+def test_metric_that_the_configured_target_lacks_is_rejected_before_anything_runs(
+    tmp_path: Path, data: str, evaluation: str, message: str
+) -> None:
+    text = GOOD.replace("  label: late\n", f"  label: late\n{data}") + f"evaluation: {evaluation}\n"
+    assert message in refusal(tmp_path, text)

@@ -9,7 +9,14 @@ from trainwright.evaluate.findings import ComparedMetric, Disparity, Findings, K
 from trainwright.evaluate.formatting import decimals
 from trainwright.evaluate.slices import MIN_UNITS, class_title, class_too_small, smallest_count
 from trainwright.experiment import Evaluation
-from trainwright.experiment.evaluation import LOWER, ModelRule, Overfitting, find_metric, names_for
+from trainwright.experiment.evaluation import (
+    LOWER,
+    ModelRule,
+    Overfitting,
+    find_metric,
+    name_class,
+    names_for,
+)
 from trainwright.experiment.evaluation import Fairness as Limits
 from trainwright.significance import Estimate, beyond, holm, rows_needed
 from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, UP_TO, NotJudged, Rule, worst
@@ -24,27 +31,25 @@ def require_defined(evaluation: Evaluation, kind: Kind, classes: Sequence[str]) 
         InputError: Nothing can refuse a model, or a rule names a metric that this kind does not have, or a
             class that does not exist.
     """
-    _require_limits_defined(evaluation, kind)
-    rules = evaluation.all_rules
+    if problems := evaluation.undefined_for(kind):
+        raise InputError(
+            "; ".join(problems), where="evaluation", hint=f"Take one of {', '.join(names_for(kind))}."
+        )
     limits = (evaluation.max_calibration_error, evaluation.fairness, evaluation.overfitting)
-    if evaluation.constant_prediction == "warn" and not rules and not any(limits):
+    if evaluation.constant_prediction == "warn" and not evaluation.all_rules and not any(limits):
         raise InputError(
             f"no rule says what a model of kind {kind} must reach, and constant_prediction is warn",
             where=RULES_SECTION,
             hint=f"Give a rule on one of {', '.join(names_for(kind))}, or let constant_prediction fail.",
         )
-    for rule in rules:
-        metric = find_metric(rule.metric)
-        if metric is None or kind not in metric.kinds:
-            raise InputError(
-                f"{rule.metric} is not defined for a model of kind {kind}",
-                where=RULES_SECTION,
-                hint=f"Take one of {', '.join(names_for(kind))}.",
-            )
-    return _with_class_names(evaluation, classes)
+    return _with_names(evaluation, kind, classes)
 
 
-def _with_class_names(evaluation: Evaluation, classes: Sequence[str]) -> Evaluation:
+OVERFITTING = {"binary": "auc", "multiclass": "macro_auc", "regression": "rmse", "language_model": "loss"}
+"""Metric of a limit on overfitting that names none, by kind."""
+
+
+def _with_names(evaluation: Evaluation, kind: Kind, classes: Sequence[str]) -> Evaluation:
     changed: dict[str, object] = {
         "rules": tuple(
             rule.model_copy(update={"metric": _named(rule.metric, classes, RULES_SECTION)})
@@ -56,18 +61,16 @@ def _with_class_names(evaluation: Evaluation, classes: Sequence[str]) -> Evaluat
         least = {_named(name, classes, where): limit for name, limit in fairness.group_minimum.items()}
         changed["fairness"] = fairness.model_copy(update={"group_minimum": least})
     if over := evaluation.overfitting:
-        metric = _named(over.metric, classes, "evaluation.overfitting.metric")
+        metric = _named(over.metric or OVERFITTING[kind], classes, "evaluation.overfitting.metric")
         changed["overfitting"] = over.model_copy(update={"metric": metric})
     return evaluation.model_copy(update=changed)
 
 
 def _named(metric: str, classes: Sequence[str], where: str) -> str:
-    """Return a metric with the name of its class; ``recall/2`` is the class of that number."""
+    """Return a metric with the name of its class, or raise InputError with the name that was meant."""
+    if found := name_class(metric, classes):
+        return found
     base, _, of_class = metric.partition("/")
-    if not of_class or of_class in classes:
-        return metric
-    if of_class.isdecimal() and int(of_class) < len(classes):
-        return f"{base}/{classes[int(of_class)]}"
     close = get_close_matches(of_class, classes, 1)
     meant = f"Did you mean {base}/{close[0]}? " if close else ""
     raise InputError(
@@ -75,27 +78,6 @@ def _named(metric: str, classes: Sequence[str], where: str) -> str:
         where=where,
         hint=f"{meant}The classes are {', '.join(classes[:20])}.",
     )
-
-
-def _require_limits_defined(evaluation: Evaluation, kind: Kind) -> None:
-    """Reject a limit that this kind has no metric for: left out, it would look as if it held."""
-    gaps = evaluation.max_recall_gap is not None or bool(evaluation.recall_gaps)
-    calibrated = evaluation.max_calibration_error is not None
-    wrong = [
-        *(["max_recall_gap"] if gaps and kind != "binary" else []),
-        *(["max_calibration_error"] if calibrated and kind not in ("binary", "multiclass") else []),
-    ]
-    if wrong:
-        raise InputError(
-            f"{' and '.join(wrong)} is not defined for a model of kind {kind}", where=RULES_SECTION
-        )
-    fairness = evaluation.fairness
-    if kind != "binary" and fairness and (fairness.limits or fairness.worsening):
-        raise InputError(
-            f"measures of fairness are of two classes; these are predictions of kind {kind}",
-            where="evaluation.fairness",
-            hint="Take group_minimum, or a rule with scope: slice.",
-        )
 
 
 _SIGNS = {
@@ -475,12 +457,13 @@ def _group_minimum(findings: Findings, metric: str, terms: RuleTerms) -> Ruling:
 
 
 def _overfitting_ruling(findings: Findings, limit: Overfitting) -> Ruling:
-    name, gap = f"{metric_title(limit.metric)} overfitting", findings.overfitting.get(limit.metric)
+    metric = limit.metric or OVERFITTING[findings.kind]
+    name, gap = f"{metric_title(metric)} overfitting", findings.overfitting.get(metric)
     if findings.fitted_sample is None:
         reason = f"split {limit.split!r} was not scored: name it in training.predict"
         return not_judged_ruling(name, reason, kind="overfitting")
     both, cluster = (findings.sample, findings.fitted_sample), findings.evaluation.cluster
-    fewest, what = min(smallest_count(findings.kind, sample, limit.metric, cluster) for sample in both)
+    fewest, what = min(smallest_count(findings.kind, sample, metric, cluster) for sample in both)
     if gap is None or fewest < MIN_UNITS:
         reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each" if gap else "it is not defined"
         return not_judged_ruling(name, reason, kind="overfitting")

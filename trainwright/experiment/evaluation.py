@@ -1,6 +1,7 @@
 """Section ``evaluation``: metrics, rules, slices and fairness limits that the model must meet."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -63,6 +64,15 @@ def find_metric(name: str) -> Metric | None:
     if of_class:
         return Metric((MULTICLASS,), HIGHER) if base in _PER_CLASS else None
     return METRICS.get(name)
+
+
+def name_class(metric: str, classes: Sequence[str]) -> str:
+    """Return a metric with the name of its class for its number, ``recall/2``; empty for an unknown class."""
+    base, _, of_class = metric.partition("/")
+    if not of_class or of_class in classes:
+        return metric
+    known = of_class.isdecimal() and int(of_class) < len(classes)
+    return f"{base}/{classes[int(of_class)]}" if known else ""
 
 
 def names_for(kind: str) -> list[str]:
@@ -179,12 +189,12 @@ class Overfitting(Section):
     """Limit on the gap between the training split and the evaluated split."""
 
     at_most: float = Field(ge=0, description="Largest gap, in the metric's unit.")
-    metric: Name = Field("auc", description="Metric.")
+    metric: Name | None = Field(None, description="Metric. Default: auc, macro_auc, rmse or loss.")
     split: Name = Field("train", description="Training split; list it in `training.predict` too.")
 
     @model_validator(mode="after")
     def _find_metric(self) -> Self:
-        metric = find_metric(self.metric)
+        metric = find_metric(self.metric) if self.metric else METRICS["auc"]
         if metric is None or not metric.better:
             raise ValueError(
                 f"no metric {self.metric!r} of which higher or lower is better; known are {', '.join(METRICS)}"
@@ -250,6 +260,36 @@ class Evaluation(Section):
         if same := [pair for pair in self.crosses if pair[0] == pair[1]]:
             raise ValueError(f"crosses names {same[0][0]!r} with itself")
         return self
+
+    def undefined_for(self, kind: str, classes: Sequence[str] = ()) -> list[str]:
+        """Return what this section asks for that a kind of target does not have; left out, it would look kept.
+
+        Args:
+            kind: ``binary``, ``multiclass``, ``regression`` or ``language_model``.
+            classes: Names of the classes; empty where they are not known yet.
+        """
+        named = [rule.metric for rule in self.all_rules]
+        if self.overfitting and self.overfitting.metric:
+            named.append(self.overfitting.metric)
+        named += self.fairness.group_minimum if self.fairness else ()
+        kinds = {name: metric.kinds for name in named if (metric := find_metric(name))}
+        if self.max_recall_gap is not None or self.recall_gaps:
+            kinds["max_recall_gap"] = (BINARY,)
+        if self.max_calibration_error is not None:
+            kinds["max_calibration_error"] = _CLASSES
+        found = [
+            f"{name} is not defined for a model of kind {kind}"
+            for name, of in kinds.items()
+            if kind not in of
+        ]
+        unknown = [name for name in named if classes and not name_class(name, classes)]
+        found += [f"{name} names a class that does not exist in {list(classes)}" for name in unknown]
+        if kind != BINARY and self.fairness and (self.fairness.limits or self.fairness.worsening):
+            found.append(
+                f"fairness.limits and worsening are measures of two classes, not of kind {kind}: take "
+                "group_minimum, or a rule with scope: slice"
+            )
+        return found
 
     def recall_gap(self, column: str) -> float | None:
         """Return the largest gap of recall between the slices of a column, or None for no limit."""
