@@ -263,7 +263,7 @@ def _compared(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     return [
         ("Held-out rows, not trained on", f"{metrics['held_out_rows']:,.0f}"),
         *((f"Held-out loss, {kind}", f"{loss:.4f}") for kind, loss in losses.items()),
-        ("Held-out loss below the other candidate's by", gain),
+        ("Held-out loss of the other candidate, minus this one's", gain),
     ]
 
 
