@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Snapshot, Target
 from trainwright.draft import sample
 from trainwright.draft.documents import Draft, DraftRequest
 from trainwright.draft.draft import write_draft
@@ -172,6 +172,16 @@ def test_spreadsheet_is_rejected_with_the_formats_to_convert_it_to(tmp_path: Pat
     with pytest.raises(InputError, match="expected a Parquet, CSV or JSONL file") as error:
         draft(tmp_path / "t.xlsx", tmp_path)
     assert error.value.hint == "Convert it, and name it .parquet, .csv or .jsonl."
+
+
+def test_text_for_a_language_model_has_no_label_and_is_the_only_feature(tmp_path: Path) -> None:
+    story = {"story_id": list(range(60)), "lang": ["en"] * 60, "body": [f"word {n}" * 9 for n in range(60)]}
+    found = draft(put(tmp_path / "t.jsonl", story), tmp_path, kind="text")
+    assert "  text     body: the longest text (or --text COLUMN)" in found.findings
+    assert "  request: [body]\n" in found.experiment
+    assert "network: {kind: lm, text: body, " in found.experiment
+    snapshot = Snapshot.read(tmp_path / "scratch" / "snapshot")
+    assert (snapshot.roles, snapshot.target) == ({"key": "story_id"}, Target(kind="text"))
 
 
 def test_group_stays_in_one_split_and_is_no_feature(tmp_path: Path) -> None:

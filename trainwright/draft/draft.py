@@ -37,6 +37,9 @@ _SLICES = 2
 _MOST_VALUES = 10
 _SHOWN = 8
 _ALIKE = 0.95
+_SMALL = {"context": 128, "width": 128, "layers": 2, "heads": 4}
+"""Sizes of a language model that a laptop trains in minutes."""
+
 _DATABASES = ("sqlite://", "postgresql://")
 
 
@@ -252,8 +255,9 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     }
     if excluded:
         found["features"] = {"exclude": Commented(excluded, "; ".join(roles.excluded))}
-    if roles.label:
-        found["network"] = Commented({"kind": "auto"}, "trees and a network; the better one is kept")
+    if roles.text:
+        found["features"] = {"request": [roles.text.column]}
+    found["network"] = _network(roles)
     evaluation: dict[str, Any] = {"slices": list(roles.slices)} if roles.slices else {}
     if request.group:
         evaluation["cluster"] = Commented(request.group, "its rows depend on each other")
@@ -261,6 +265,13 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     found["evaluation"] = evaluation
     found["registry"] = {"model": _model_name(request), "tracking_uri": "sqlite:///runs/mlflow.db"}
     return found
+
+
+def _network(roles: TableRoles) -> Commented:
+    if roles.text:
+        text = {"kind": "lm", "text": roles.text.column}
+        return Commented(text | _SMALL, "learns bytes; small, for a laptop")
+    return Commented({"kind": "auto"}, "trees and a network; the better one is kept")
 
 
 def _model_name(request: DraftRequest) -> str:

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -205,7 +206,7 @@ def _require_names(names: list[str], where: str) -> None:
             where=where,
             hint="Write the names of the columns as the first line.",
         )
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         places = ", ".join(str(place) for place, name in enumerate(names, 1) if name in twice)
         raise InputError(
             f"columns {twice} appear twice, at {places} of {len(names)}",

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def require_distinct(schema: pa.Schema, where: str) -> pa.Schema:
             where=where,
             hint="Name them; pandas writes its index without a name unless index=False is set.",
         )
-    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):
         raise InputError(f"columns {twice} appear twice", where=where)
     return schema
 
