@@ -97,7 +97,7 @@ def await_listener(port: int, within_s: float = 180) -> None:
 
 
 def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_round_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And the job that completes then returns its marker; its environment is its own."""
     monkeypatch.setenv("PET_NPROC_PER_NODE", "7")
@@ -121,6 +121,9 @@ def test_processes_are_started_again_after_one_was_killed_and_what_ended_each_ro
     for rank in (0, 1):
         environment = json.loads((tmp_path / "notes" / f"environment-{rank}").read_text())
         assert {name: environment[name] for name in wanted} == wanted
+    log = capfd.readouterr().err
+    assert "restart 1 of 2: rank 0 was killed by SIGKILL; the processes start again" in log
+    assert "restart 2 of 2: rank 1 was killed by SIGKILL; the processes start again" in log
     ends = [[(entry.rank, entry.what) for entry in entries] for entries in rounds(tmp_path / "attempt-1")]
     assert ends == [[(0, "rank 0 was killed by SIGKILL")], [(1, "rank 1 was killed by SIGKILL")], []]
     assert len(pids(tmp_path, 6)) == 6

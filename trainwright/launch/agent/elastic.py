@@ -7,6 +7,7 @@ The overridden methods are those that PyTorch documents for agents to define
 import inspect
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,13 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         error = self._monitor.cause
         if result.state == WorkerState.FAILED and error and not error.retryable:
             self._remaining_restarts = 0
+        if result.state == WorkerState.FAILED and self._remaining_restarts:
+            most = self._worker_group.spec.max_restarts
+            what = error.what if error else "a process failed and left no error"
+            sys.stderr.write(
+                f"restart {most - self._remaining_restarts + 1} of {most}: {what}; "
+                "the processes start again and resume from the last checkpoint\n"
+            )
         return result
 
     def _shutdown(self, *arguments: Any, **options: Any) -> None:
