@@ -69,6 +69,17 @@ def test_features_that_do_not_fit_the_data_are_rejected(
         configure(GOOD | {"data": changed, "features": features}, Overrides(), tmp_path)
 
 
+def test_language_model_requests_the_column_that_it_learns(tmp_path: Path) -> None:
+    splits = {"train": {"fraction": 0.8}, "evaluate": {"fraction": 0.2}}
+    data = {"source": "s3://b/lines.jsonl", "splits": splits}
+    sections = GOOD | {"data": data, "features": {}, "network": {"kind": "lm", "text": "line"}}
+    found = configure(sections, Overrides(), tmp_path)
+    assert found.features == {"request": ["line"]}
+    assert found.columns == {"network.text": ["line"]}
+    with pytest.raises(InputError, match="the language model learns line"):
+        configure(sections | {"features": {"request": ["title"]}}, Overrides(), tmp_path / "other")
+
+
 def test_overrides_replace_their_keys_and_nothing_else(tmp_path: Path) -> None:
     plain = made(tmp_path / "plain")
     other = made(

@@ -2,7 +2,7 @@
 
 import itertools
 
-from trainwright.experiment import Experiment
+from trainwright.experiment import Experiment, LanguageModel
 
 
 def columns_of_rows(experiment: Experiment) -> dict[str, list[str]]:
@@ -23,6 +23,8 @@ def columns_of_rows(experiment: Experiment) -> dict[str, list[str]]:
         "features.known_after": list(features.known_after),
         "features.exclude": list(features.exclude),
     }
+    if isinstance(experiment.network, LanguageModel):
+        named["network.text" if experiment.network.text else "network.tokens"] = [experiment.network.column]
     if not features.service:
         evaluation = experiment.evaluation
         named |= {

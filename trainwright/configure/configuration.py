@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from trainwright.configure.columns import columns_of_rows
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
-from trainwright.experiment import Experiment
+from trainwright.experiment import Experiment, LanguageModel
 from trainwright.tracking import Stopwatch
 
 FILE = "experiment.json"
@@ -75,13 +75,11 @@ class Configuration(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
         """Divide an experiment among the steps."""
-        columns = tuple(dict.fromkeys([*experiment.features.needed, *experiment.evaluation.columns]))
         parts = {name: getattr(experiment, name) for name in SECTIONS} | {
             # The location is an output of its own: the same rows elsewhere have the same data version.
             "data": experiment.data.model_copy(update={"source": ELSEWHERE}),
             "validation": experiment.validation.model_copy(update={"baseline": ""}),
-            # `join` finds out before the training that a column of a slice is missing.
-            "features": experiment.features.model_copy(update={"needed": columns}),
+            "features": experiment.features.model_copy(update=_for_join(experiment)),
         }
         return cls(
             source=experiment.data.source,
@@ -94,6 +92,18 @@ class Configuration(NamedTuple):
             server=experiment.registry.model_dump(mode="json", include=SERVER),
             **{name: section.to_parameter() for name, section in parts.items()},
         )
+
+
+def _for_join(experiment: Experiment) -> dict[str, tuple[str, ...]]:
+    """Return what `join` has to know of other sections, before the training.
+
+    That is the columns of slices, which may be missing, and of several columns of text the one to learn.
+    """
+    columns = [*experiment.features.needed, *experiment.evaluation.columns]
+    found = {"needed": tuple(dict.fromkeys(columns))}
+    if isinstance(experiment.network, LanguageModel):
+        found |= {"request": (experiment.network.column,), "exclude": ()}
+    return found
 
 
 def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, folder: Path) -> Configuration:

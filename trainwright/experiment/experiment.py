@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from trainwright.experiment.data import Data
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
-from trainwright.experiment.network import Mlp, Network
+from trainwright.experiment.network import LanguageModel, Mlp, Network
 from trainwright.experiment.registry import Promotion, Registry
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Name, Section
@@ -37,6 +37,14 @@ class Experiment(Section):
         if self.features.service and not self.data.label:
             raise ValueError(
                 "features.service has no use for a language model, which learns one column of text"
+            )
+        if isinstance(self.network, LanguageModel) and self.features.request not in {
+            (),
+            (self.network.column,),
+        }:
+            raise ValueError(
+                f"features.request is {list(self.features.request)}, and the language model learns "
+                f"{self.network.column} (network.text); remove request"
             )
         if self.features.service and not self.data.time:
             raise ValueError("features.service joins features as of each row's time; name it in data.time")
