@@ -17,7 +17,7 @@ from trainwright.train.feeding.target import constant_losses
 _BLOCK_ROWS = 65_536
 
 
-class Candidate(Protocol):
+class FittedCandidate(Protocol):
     """A fitted model of rows."""
 
     def losses(self, batch: Batch) -> NDArray[np.float64]:
@@ -94,7 +94,7 @@ class CandidateComparison:
 
 
 def compare(
-    candidates: Mapping[str, Candidate], held_out: EncodedRows, target: Target, objective: Objective
+    candidates: Mapping[str, FittedCandidate], held_out: EncodedRows, target: Target, objective: Objective
 ) -> CandidateComparison:
     """Compare two candidates, the preferred one first, on held-out rows."""
     blocks = []
