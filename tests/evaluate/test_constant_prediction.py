@@ -121,7 +121,7 @@ def test_a_language_model_is_compared_with_the_frequencies_of_the_tokens(
     draw = np.random.default_rng(0)
     texts = ["ab" * int(count) for count in draw.integers(5, 40, 100)]  # both letters are half of all bytes
     columns = {"id": list(range(100)), "text": texts, "tokens_scored": [len(text) - 1 for text in texts]}
-    roles = {"roles": {"text": "text"}}
+    roles = {"roles": {"tokens": "text"}}
     learned = written(columns | {"loss": 0.5 + 0.1 * draw.random(100)}, **roles).judge()
     assert learned.constant.constant == pytest.approx(np.log(2), abs=1e-3)
     assert learned.decision == "PASS"

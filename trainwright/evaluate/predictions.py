@@ -191,7 +191,7 @@ def _roles(snapshot: Snapshot) -> _Roles:
     if "loss" in roles:
         tokens = roles.get("tokens_scored", "tokens_scored" if "tokens_scored" in names else weight)
         kind, scores, label, weight = "language_model", (roles["loss"],), "", tokens
-        text = next((roles[role] for role in ("tokens", "text") if roles.get(role) in names), "")
+        text = roles["tokens"] if roles.get("tokens") in names else ""
     elif classes:
         kind, scores = "multiclass", tuple(roles[role] for role in classes)
     elif "estimate" in roles:
