@@ -14,9 +14,11 @@ from trainwright.errors import InputError
 from trainwright.experiment import Mlp, ResolvedTraining, Training, Trees, read_network
 from trainwright.train.defaults import resolve_training
 from trainwright.train.feeding.hold_out import HoldOut
+from trainwright.train.loop import StepReport
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit import Submitted, TrainRequest, submit
 from trainwright.train.trainers import TrainingRows
+from trainwright.train.trees import train_trees
 
 
 def snapshot(rows: int, **figures: float) -> Snapshot:
@@ -112,6 +114,31 @@ def test_held_out_rows_are_a_share_by_key_and_no_others_are_trained_on(tmp_path:
     )
     other = HoldOut(0.1, 1, inside=True).mask(keys).to_numpy(zero_copy_only=False)
     assert (inside & other).sum() < 50
+
+
+class Killing:
+    """Ends a training after a round, as a kill would: nothing else is done any more."""
+
+    def on_step(self, step: StepReport) -> None:
+        if step.number == 13:
+            raise KeyboardInterrupt
+
+
+def test_killed_training_holds_the_same_rows_out_and_ends_alike(tmp_path: Path, alone: Ranks) -> None:
+    write_table(tmp_path / "set", "binary", 2000)
+    network = Trees(rounds=200, learning_rate=0.3)
+    training = resolved(2000, network, checkpoints={"every_steps": 4})
+
+    def prepared(home: str) -> TrainingRows:
+        return TrainingRows.of(source(tmp_path / "set"), network.encoding, training, tmp_path / home, alone)
+
+    whole = train_trees(prepared("whole"), network)
+    assert whole.metrics["rounds_kept"] + 10 == whole.metrics["steps"] < 200
+    with pytest.raises(KeyboardInterrupt):
+        train_trees(prepared("killed"), network, [Killing()])
+    again = train_trees(prepared("killed"), network)
+    assert again.booster.save_raw("ubj") == whole.booster.save_raw("ubj")
+    assert again.metrics == whole.metrics
 
 
 def write_table(folder: Path, kind: TargetKind, rows: int) -> None:
