@@ -96,6 +96,7 @@ rows = rows.slice(0, count)
 frame = rows.to_pandas() if way in ("dask", "duckdb") else None
 if way == "ours, whole step":
     asked = {"repository": str(repository), "source": f"{repository}/**/*[!c]", "service": "all"}
+    asked["limits"] = {"max_missing_default": 1}
     section = Features.parse(json.dumps(asked), "features")
     version = take_listing(section.source).content_digest
 start = time.perf_counter()
