@@ -97,7 +97,7 @@ def _comparison(result: FitResult) -> Iterator[ReportSection]:
     ]
     rows.append(("constant prediction", f"{found.constant:.4f}", ""))
     table = Table(("Candidate", "Held-out loss", ""), rows, numeric=(1,))
-    intro = f"{found}. Both candidates were trained on the same rows, and none on these {found.rows:,}."
+    intro = f"{found}. Both candidates were trained on the same rows, and neither on these {found.rows:,}."
     yield ReportSection("Candidates", [table], intro=intro)
 
 
