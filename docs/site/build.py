@@ -16,7 +16,7 @@ from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-EXAMPLES = ("quickstart", "regression", "multiclass", "flights", "own_model")
+EXAMPLES = ("quickstart", "regression", "multiclass", "text", "flights", "own_model")
 FOLDERS = ("docs", "deploy", *(f"examples/{name}" for name in EXAMPLES))
 FILES = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 LEFT_OUT = shutil.ignore_patterns("site", "data", "offline", "__pycache__", "requirements.*", "*.py", ".*")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ Trained = Callable[[str], LocalRun]
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the examples, with the runs and the registry of this module."""
     folder = tmp_path_factory.mktemp("work")
-    for name in ("quickstart", "regression", "multiclass", "notebooks"):
+    for name in ("quickstart", "regression", "multiclass", "text", "notebooks"):
         shutil.copytree(EXAMPLES / name, folder / "examples" / name)
     (folder / "runs").mkdir()
     return folder
@@ -73,6 +74,14 @@ def test_example_registers_a_model_that_predicts(
         assert sum(errors) / len(errors) < 15
     else:
         assert sum(truth == guess for truth, guess in pairs) / len(pairs) > 0.8
+
+
+def test_language_model_on_text_is_registered_and_beats_a_table_of_byte_pairs(work: Path) -> None:
+    folder = work / "examples" / "text"
+    subprocess.run([sys.executable, folder / "prepare.py"], check=True)
+    run = trainwright.run(folder / "experiment.yaml", runs=work / "runs")
+    assert (run.state, run.version) == ("done", "1"), run
+    assert run.metrics["loss"] < 2.5
 
 
 def cells(notebook: Path) -> list[str]:

@@ -37,6 +37,7 @@ LEFT = {
     r"python -m tests\.\w+\.study": "minutes: tests/evaluate/test_study.py is a small form",
     r"python tests/versions.py .*": "another Python, gigabytes of torch: tests/train is what it runs",
     r"trainwright (init|predict) .*": "a registered model: tests/api/test_examples.py",
+    r"python examples/text/prepare.py": "tests/api/test_examples.py",
     r"pip .*": "a package index: tests/api/test_examples.py",
     r"ln -s .*": "it changes the environment that trainings run in",
     r"python tests/storage/\w+.py": "a server that runs until it is stopped: tests/storage starts both",
