@@ -232,7 +232,7 @@ def test_a_number_without_a_rule_is_not_judged_by_accident(written: Write) -> No
     columns["estimate"][0] = 0
     with pytest.raises(InputError, match="no rule says what a model of kind regression must reach"):
         written(columns).judge(constant_prediction="warn")
-    assert written(columns).judge().headline == "RMSE 1.485 below 14.43 of a constant prediction"
+    assert written(columns).judge().headline == "RMSE 1.485 below 14.431 of a constant prediction"
     assert written(columns).judge(rules=[{"metric": "mae", "at_most": 2}]).decision == "PASS"
 
 

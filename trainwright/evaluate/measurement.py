@@ -74,16 +74,10 @@ def measure(
         columns: partition_rows(data, found.place, len(found.names)) for columns, found in groupings.items()
     }
     cuts = {columns: _cut(data, groupings[columns], parts[columns]) for columns in groupings}
-    whole = partition_rows(data, np.zeros(data.rows, np.int64), 1)
+    whole = _all_rows(data)
     overall = _overall(whole)
-    learned = build_evaluation_data(PredictionPair(fitted), evaluation) if fitted else None
-    on_fitted = _overall(partition_rows(learned, np.zeros(learned.rows, np.int64), 1)) if learned else {}
-    known = {name: entry.candidate for name, entry in on_fitted.items() if entry.candidate}
+    fitted_sample, known = _on_fitted(fitted, evaluation)
     baseline = data.baseline
-    disparities: list[Disparity] = []
-    if fairness and candidate.kind == "binary":
-        for columns in fairness.groupings:
-            disparities += compare_groups(parts[columns], groupings[columns], fairness.against)
     findings = Findings(
         evaluation=evaluation,
         kind=candidate.kind,
@@ -99,9 +93,9 @@ def measure(
         baseline_curves=plot_data(baseline.predictions) if baseline else None,
         cuts=tuple(cut for columns, cut in cuts.items() if columns in evaluation.groupings),
         groups=tuple(cuts[columns] for columns in fairness.groupings) if fairness else (),
-        disparities=tuple(disparities),
+        disparities=_disparities(data, groupings, parts),
         gaps=_recall_gaps(evaluation, groupings, parts),
-        fitted_sample=_sample(PredictionPair(fitted), learned) if fitted and learned else None,
+        fitted_sample=fitted_sample,
         fitted=known,
         overfitting=_overfitting(overall, known),
         warnings=warnings,
@@ -158,6 +152,35 @@ def _cut(data: EvaluationData, grouping: Grouping, partition: Partition) -> Slic
             slices.append(Slice(grouping.names[index], len(rows), counts, found[index], reason))
     edges_from = ("baseline" if data.baseline else "these rows") if grouping.buckets else ""
     return Slicing(grouping.columns, tuple(slices), edges_from)
+
+
+def _disparities(
+    data: EvaluationData, groupings: dict[Columns, Grouping], parts: dict[Columns, Partition]
+) -> tuple[Disparity, ...]:
+    """Return the disparities between groups; of two classes only, because they are measures of these."""
+    fairness = data.evaluation.fairness
+    if fairness is None or data.candidate.predictions.kind != "binary":
+        return ()
+    found: list[Disparity] = []
+    for columns in fairness.groupings:
+        found += compare_groups(parts[columns], groupings[columns], fairness.against)
+    return tuple(found)
+
+
+def _on_fitted(
+    fitted: Predictions | None, evaluation: Evaluation
+) -> tuple[Sample | None, dict[str, Estimate]]:
+    """Return the rows that the model was fitted on, and its metrics there; nothing where it scored none."""
+    if fitted is None:
+        return None, {}
+    pairs = PredictionPair(fitted)
+    data = build_evaluation_data(pairs, evaluation)
+    found = _overall(_all_rows(data))
+    return _sample(pairs, data), {name: entry.candidate for name, entry in found.items() if entry.candidate}
+
+
+def _all_rows(data: EvaluationData) -> Partition:
+    return partition_rows(data, np.zeros(data.rows, np.int64), 1)
 
 
 def _overall(whole: Partition) -> dict[str, ComparedMetric]:
